@@ -24,7 +24,7 @@ from rich.text import Text
 from weftline.testing import ServerProcess
 
 WORKSPACE = "demo"
-PATIENCE_S = 15.0
+PATIENCE_S = 120.0
 """No single wait of the demo lasts longer."""
 PAUSE_S = 0.8
 """For people: how long the customer thinks."""

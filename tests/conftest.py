@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from forked import Nursery, fork_from
+from weftline.sandbox import deno, monty
 from weftline.testing.recordings import recordings_dir
 
 pytest_plugins = ("parallel",)
@@ -41,7 +42,7 @@ gc.disable()
 # Nothing here may depend on how busy the machine is: no deadline, and no health check that watches the clock.
 settings.register_profile(
     "small",
-    max_examples=30,
+    max_examples=20,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -59,33 +60,31 @@ def project_root() -> Path:
     return Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="session", autouse=True)
-def processes_start_fast(request: pytest.FixtureRequest) -> None:
-    """The deep profile starts every process from nothing, each with a hash seed of its own."""
+# Not fixtures for every test: each of those would take a tenth of a millisecond of each of ten thousand tests.
+def pytest_sessionstart(session: pytest.Session) -> None:
+    # As they are, a hash takes a fifth of a second of a processor, and tests need hundreds.
+    setattr(argon2, "PasswordHasher", partial(argon2.PasswordHasher, time_cost=1, memory_cost=64))  # noqa: B010
     if settings.get_current_profile_name() != "deep":
-        fork_from(request.config.stash.get(_NURSERY, None) or Nursery())
+        fork_from(session.config.stash.get(_NURSERY, None) or Nursery())
+        # Most tests run one piece of code in a sandbox: two more processes would start only to be killed.
+        setattr(deno, "WARM", 0)  # noqa: B010
+        setattr(monty, "WARM", 0)  # noqa: B010
 
 
-@pytest.fixture(scope="session", autouse=True)
-def passwords_are_hashed_fast() -> Generator[None]:
-    """As they are, a hash takes a fifth of a second of a processor, and tests need hundreds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(argon2, "PasswordHasher", partial(argon2.PasswordHasher, time_cost=1, memory_cost=64))
-        yield
-
-
-@pytest.fixture(autouse=True)
-def logging_stays_as_it_was() -> Generator[None]:
-    """A command that runs in this process sets logging up for the whole of it."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """A command that runs in this process sets logging up for the whole of it; afterwards it is as it was."""
     root = logging.getLogger()
     libraries = ("mcp.client", "mcp.server.streamable_http_manager")
     loggers = (root, logging.getLogger("weftline"), *map(logging.getLogger, libraries))
     handlers, levels = root.handlers[:], [logger.level for logger in loggers]
-    yield
-    root.handlers[:] = handlers
-    for logger, level in zip(loggers, levels, strict=True):
-        if logger.level != level:  # setting it makes every logger forget what it knows
-            logger.setLevel(level)
+    try:
+        return (yield)
+    finally:
+        root.handlers[:] = handlers
+        for logger, level in zip(loggers, levels, strict=True):
+            if logger.level != level:  # setting it makes every logger forget what it knows
+                logger.setLevel(level)
 
 
 @pytest.hookimpl(trylast=True)  # when the profile is known

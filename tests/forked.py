@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import json
 import os
+import pty
 import select
 import signal
 import socket
@@ -36,13 +37,13 @@ MINUTES_S = 240.0
 class Forked:
     """The part of `subprocess.Popen` that tests use, for a process that somebody else forked for us."""
 
-    def __init__(self, nursery: Nursery, pid: int, stdin: int, stdout: int, stderr: int) -> None:
+    def __init__(self, nursery: Nursery, pid: int) -> None:
         self._nursery = nursery
         self.pid = pid
         self.returncode: int | None = None
-        self.stdin: IO[str] | None = os.fdopen(stdin, "w", encoding="utf-8")
-        self.stdout: IO[str] | None = os.fdopen(stdout, encoding="utf-8")
-        self.stderr: IO[str] | None = os.fdopen(stderr, encoding="utf-8")
+        self.stdin: IO[str] | None = None
+        self.stdout: IO[str] | None = None
+        self.stderr: IO[str] | None = None
         self._lock = threading.Lock()
         self._gone = os.pidfd_open(pid)
 
@@ -110,17 +111,24 @@ class Nursery:
             _start(door)
         return self
 
-    def fork(self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: str) -> Forked:
-        """A process that does what `python` would do with these arguments."""
-        request = json.dumps([list(arguments), dict(env), cwd]).encode()
+    def fork(
+        self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: str, terminal: int | None = None
+    ) -> Forked:
+        """A process that does what `python` would do with these arguments, with three pipes or in a terminal."""
+        request = json.dumps([list(arguments), dict(env), cwd, terminal is not None]).encode()
+        if terminal is not None:
+            return Forked(self, self._ask(request, [terminal] * 3))
         (their_stdin, stdin), (stdout, their_stdout), (stderr, their_stderr) = os.pipe(), os.pipe(), os.pipe()
         theirs = [their_stdin, their_stdout, their_stderr]
         try:
-            pid = self._ask(request, theirs)
+            child = Forked(self, self._ask(request, theirs))
         finally:
             for fd in theirs:
                 os.close(fd)
-        return Forked(self, pid, stdin, stdout, stderr)
+        child.stdin = os.fdopen(stdin, "w", encoding="utf-8")
+        child.stdout = os.fdopen(stdout, encoding="utf-8")
+        child.stderr = os.fdopen(stderr, encoding="utf-8")
+        return child
 
     def status(self, pid: int) -> int:
         """How a copy ended that has ended."""
@@ -167,12 +175,30 @@ def fork_from(nursery: Nursery) -> None:
 def python(*arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Any:
     """Another Python, as a `Popen` with three pipes."""
     env = dict(os.environ if env is None else env)
-    if _nurseries and _python_settings(env) == _python_settings(os.environ):
-        return _nurseries[-1].fork(arguments, env=env, cwd=str(cwd or os.getcwd()))
+    if nursery := _nursery_for(env):
+        return nursery.fork(arguments, env=env, cwd=str(cwd or os.getcwd()))
     pipe = subprocess.PIPE
     return subprocess.Popen(
         [sys.executable, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env, cwd=cwd
     )
+
+
+def python_in_terminal(*arguments: str, env: Mapping[str, str]) -> tuple[Any, int]:
+    """Another Python, as a `Popen`, in a terminal and a session of its own; and our end of the terminal."""
+    ours, theirs = pty.openpty()
+    try:
+        if nursery := _nursery_for(env):
+            return nursery.fork(arguments, env=env, cwd=os.getcwd(), terminal=theirs), ours
+        command = [sys.executable, *arguments]
+        return subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True
+        ), ours
+    finally:
+        os.close(theirs)
+
+
+def _nursery_for(env: Mapping[str, str]) -> Nursery | None:
+    return _nurseries[-1] if _nurseries and _python_settings(env) == _python_settings(os.environ) else None
 
 
 def run_python(

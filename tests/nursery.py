@@ -18,14 +18,11 @@ import selectors
 import socket
 import sys
 import threading
-from importlib import metadata
 from types import ModuleType
 from typing import Any, cast
 
 from forked import Nursery, fork_from
-from weftline.providers import families
 from weftline.testing.crash import arm
-from weftline.tools import loader
 
 _LARGEST_REQUEST_BYTES = 1 << 20
 _READ_BEFORE = (
@@ -42,16 +39,19 @@ _READ_BEFORE = (
     "uvicorn.protocols.http.httptools_impl",
     "uvloop",
     "weftline.agent.engine",
+    "weftline.api.operations",
     "weftline.cli.serve",
     "weftline.net.session",
     "weftline.providers.anthropic.provider",
     "weftline.providers.google.provider",
     "weftline.providers.openai.chat",
     "weftline.providers.openai.responses",
+    "weftline.server.routes.every",
     "weftline.server.serve",
     "weftline.store.memory",
     "weftline.store.sqlite.store",
     "weftline.testing",
+    "weftline.wire.spec_requests",
 )
 
 
@@ -62,9 +62,6 @@ def main(starter: socket.socket, door: socket.socket) -> None:
     """
     for name in _READ_BEFORE:
         importlib.import_module(name)
-    installed = metadata.entry_points()  # every server looks through all packages, which takes a fifth of its start
-    for module in (families, loader):
-        vars(module)["entry_points"] = installed.select
     gc.freeze()
     address = door.getsockname()
     arguments = copies(starter, door)
@@ -86,8 +83,8 @@ def leave(code: int) -> None:
     that it shares with the nursery, and take longer than most copies live."""
     ending: Any = (threading, atexit)
     ending[0]._shutdown()  # waits for threads
-    ending[1]._run_exitfuncs()
     gc.collect()  # what was forgotten still complains
+    ending[1]._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -116,7 +113,7 @@ def copies(starter: socket.socket, door: socket.socket) -> list[str]:
             match json.loads(request):
                 case int(pid):
                     answer = os.waitpid(pid, 0)[1]
-                case [arguments, env, folder]:
+                case [arguments, env, folder, own_session]:
                     answer = os.fork()
                     if not answer:
                         for other in list(selector.get_map().values()):
@@ -125,6 +122,8 @@ def copies(starter: socket.socket, door: socket.socket) -> list[str]:
                         for fd, place in zip(fds, (0, 1, 2), strict=True):
                             os.dup2(fd, place)
                             os.close(fd)
+                        if own_session:
+                            os.setsid()
                         os.environ.clear()
                         os.environ.update(env)
                         os.chdir(folder)

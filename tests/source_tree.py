@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +42,7 @@ def package_modules(root: Path) -> list[Module]:
     return [parse(path, root=root) for path in sorted((root / "weftline").rglob("*.py"))]
 
 
+@cache
 def exists(name: str, *, root: Path) -> bool:
     place = root.joinpath(*name.split("."))
     return place.with_suffix(".py").is_file() or place.is_dir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,20 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+MODELS = {"weftline.wire.run_spec", "weftline.api.operations", "weftline.server.routes.every"}
+AT_START = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from weftline.server.serve import Settings, serve
+
+def ready(address):
+    print(*sys.modules)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+sys.exit(asyncio.run(serve(Settings(Path(sys.argv[1]), port=0), ready=ready)))
+"""
+
+
 def roots(modules: set[str]) -> set[str]:
     return {module.partition(".")[0] for module in modules}
 
@@ -65,6 +80,22 @@ def test_defining_an_agent_loads_nothing_of_what_runs_it() -> None:
     assert "asyncio" not in modules
     rooms = {".".join(module.split(".")[:2]) for module in modules if module.startswith("weftline.")}
     assert rooms & {"weftline.net", "weftline.runtime", "weftline.store", "weftline.server"} == set()
+
+
+def test_a_command_for_a_running_server_loads_nothing_of_what_the_server_does_for_it() -> None:
+    modules = loaded_by("import weftline.cli.keys, weftline.cli.admin")
+    assert roots(modules) & HEAVY == {"click"}
+    assert "weftline.api.operations" not in modules
+
+
+def test_a_server_that_begins_to_listen_has_loaded_only_what_its_first_requests_need(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", AT_START, str(tmp_path / "store")]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    modules = set(done.stdout.split())
+    assert roots(modules) & HEAVY == {"apsw", "click", "httptools", "uvicorn"}
+    assert {"weftline.server.routes.runs", "weftline.server.routes.health"} <= modules
+    assert not {name for name in modules if name in MODELS or name.startswith("weftline.providers.anthropic")}
 
 
 def test_a_heavy_library_would_be_noticed() -> None:

@@ -13,6 +13,21 @@ import pytest
 from weftline import prompts
 from weftline.kernel.entries import FinalReason
 
+PINNED_HERE = (
+    prompts.builtin,
+    prompts.calls,
+    prompts.models,
+    prompts.remote,
+    prompts.subagents,
+    prompts.turns,
+)
+"""The other modules of the package have tests of their own."""
+TEXTS = {
+    name: value
+    for module in PINNED_HERE
+    for name, value in vars(module).items()
+    if getattr(value, "__module__", module.__name__) == module.__name__
+}
 CONSTANTS: dict[str, str] = {
     "SKIPPED": "Skipped: a new message arrived before this call began. Make the call again if you still need it.",
     "CANCELLED": "Aborted: the run was cancelled before this call finished.",
@@ -32,6 +47,8 @@ CONSTANTS: dict[str, str] = {
     "ANSWER_REJECTED": "The answer was rejected. Give another one.",
     "ANSWER_NOT_CHECKED": "The answer could not be checked. Give it once more.",
     "ANSWER_MISFIT": "The answer does not fit the output schema.",
+    "FIND_OUT": "Do not repeat the call: find out in another way whether it took effect, or say in your answer that "
+    "this is uncertain.",
     "CONTINUE": "Continue.",
     "IMAGE_PLACEHOLDER": "[An image was shown here.]",
     "NO_RESULT": "No result was recorded for this call.",
@@ -234,7 +251,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     ("answer_misfit", (["/name: is missing"],), "The answer does not fit the output schema: /name: is missing."),
     (
         "answer_again",
-        (prompts.ANSWER_MISFIT,),
+        (prompts.turns.ANSWER_MISFIT,),
         "The answer does not fit the output schema. Answer again with nothing but JSON that fits the "
         "schema: no other text and no code fence.",
     ),
@@ -266,13 +283,45 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
 ]
 
 
+NOT_TO_BLAME: list[tuple[str, tuple[object, ...], str]] = [
+    (
+        "options_do_not_fit",
+        ("book", "later", "must be a number"),
+        "book has run, but has no result: no answer to the question it asked could be its result "
+        "(the option 'later': must be a number). Go on without it.",
+    ),
+    (
+        "not_injected",
+        ("orders", "tenant", ""),
+        "Not executed: orders needs a tenant that is not for you to set, and this run was not given one. "
+        "Go on without it.",
+    ),
+    (
+        "not_injected",
+        ("orders", "tenant", "must be a number"),
+        "Not executed: orders needs a tenant that is not for you to set, and the one that this run has does not fit "
+        "(must be a number). Go on without it.",
+    ),
+    (
+        "not_adapted",
+        ("refund", "no such order"),
+        "Not executed: the arguments could not be passed on to refund: no such order",
+    ),
+    (
+        "not_materialized",
+        ("refund", "no receipt"),
+        "refund has run, but its result cannot be used: no receipt",
+    ),
+]
+
+
 def test_the_fixed_texts() -> None:
-    found = {name: value for name, value in vars(prompts).items() if isinstance(value, str) and name.isupper()}
+    found = {name: value for name, value in TEXTS.items() if isinstance(value, str) and name.isupper()}
     assert {name: value for name, value in found.items() if not name.startswith("_")} == CONSTANTS
 
 
 def test_the_instructions_of_a_final_turn() -> None:
-    assert prompts.FINAL_TURN == INSTRUCTIONS
+    assert prompts.turns.FINAL_TURN == INSTRUCTIONS
     assert set(INSTRUCTIONS) == set(get_args(FinalReason))
 
 
@@ -431,34 +480,33 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
 
 @pytest.mark.parametrize(("name", "given", "options", "text"), OF_TOOLS)
 def test_the_texts_of_tools(name: str, given: tuple[object, ...], options: dict[str, object], text: str) -> None:
-    write = cast("Callable[..., str]", getattr(prompts, name))
+    write = cast("Callable[..., str]", TEXTS[name])
     assert write(*given, **options) == text
 
 
-@pytest.mark.parametrize(("name", "given", "text"), FUNCTIONS)
+@pytest.mark.parametrize(("name", "given", "text"), [*FUNCTIONS, *NOT_TO_BLAME])
 def test_the_texts_that_are_filled_in(name: str, given: tuple[object, ...], text: str) -> None:
-    write = cast("Callable[..., str]", getattr(prompts, name))
+    write = cast("Callable[..., str]", TEXTS[name])
     assert write(*given) == text
 
 
 def test_invalid_input_in_the_shape_that_clients_know() -> None:
     issues = [{"path": "/to", "message": "is missing"}]
-    assert prompts.invalid_input("pay", message="The arguments do not fit pay.", issues=issues) == (
+    assert prompts.calls.invalid_input("pay", message="The arguments do not fit pay.", issues=issues) == (
         '{"error":"tool_input_invalid","tool":"pay","message":"The arguments do not fit pay.",'
         '"issues":[{"path":"/to","message":"is missing"}]}'
     )
 
 
 def test_no_text_is_left_out_here() -> None:
-    functions = {name for name, value in vars(prompts).items() if inspect.isfunction(value) and name[0] != "_"}
-    own = {name for name in functions if getattr(prompts, name).__module__ == prompts.__name__}
-    assert own == {name for name, *_ in (*FUNCTIONS, *OF_TOOLS)} | {"invalid_input"}
+    functions = {name for name, value in TEXTS.items() if inspect.isfunction(value) and name[0] != "_"}
+    assert functions == {name for name, *_ in (*FUNCTIONS, *OF_TOOLS, *NOT_TO_BLAME)} | {"invalid_input"}
 
 
 def _sentences(folder: str, spoken: Callable[[ast.AST], Sequence[ast.expr]]) -> list[str]:
     """Literals of several words in the expressions that `spoken` finds."""
     found: list[str] = []
-    for path in sorted((Path(prompts.__file__).parent / folder).rglob("*.py")):
+    for path in sorted((Path(prompts.__file__).parents[1] / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             said = [part for root in spoken(node) for part in ast.walk(root) if isinstance(part, ast.Constant)]
             words = [
@@ -469,7 +517,7 @@ def _sentences(folder: str, spoken: Callable[[ast.AST], Sequence[ast.expr]]) -> 
 
 
 def test_no_tool_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:
-    """`ToolFailed("…")` and the like, with words in place: those belong in `prompts.py`."""
+    """`ToolFailed("…")` and the like, with words in place: those belong in `prompts/`."""
     speakers = ("ToolFailed", "ToolOutput.of", "InvalidArguments", "Issue")
 
     def spoken(node: ast.AST) -> Sequence[ast.expr]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from prompt_texts import constants, filled_in, functions, sentences_of_their_own
-from weftline import prompts_behavior as prompts
+from source_tree import SRC
+from weftline import prompts
 
 CONSTANTS: dict[str, str] = {
     "BUILD": "You work on the files of a project. Look before you change something, make the smallest change that does "
@@ -86,19 +85,19 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
 
 
 def test_the_fixed_texts() -> None:
-    assert constants(prompts) == CONSTANTS
+    assert constants(prompts.behavior) == CONSTANTS
 
 
 @pytest.mark.parametrize(("name", "given", "options", "text"), FUNCTIONS)
 def test_the_texts_that_are_filled_in(
     name: str, given: tuple[object, ...], options: dict[str, object], text: str
 ) -> None:
-    assert filled_in(prompts, name, given, options) == text
+    assert filled_in(prompts.behavior, name, given, options) == text
 
 
 def test_no_text_is_left_out_here() -> None:
-    assert functions(prompts) == {name for name, *_ in FUNCTIONS}
+    assert functions(prompts.behavior) == {name for name, *_ in FUNCTIONS}
 
 
 def test_nothing_of_an_agent_puts_a_sentence_of_its_own_before_a_model() -> None:
-    assert sentences_of_their_own(sorted((Path(prompts.__file__).parent / "agent").glob("*.py"))) == []
+    assert sentences_of_their_own(sorted((SRC / "weftline" / "agent").glob("*.py"))) == []

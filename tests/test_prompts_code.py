@@ -2,61 +2,61 @@
 
 from __future__ import annotations
 
-from weftline import prompts_code as prompts
+from weftline import prompts
 
 
 def test_the_texts_are_these() -> None:
-    assert prompts.PARENT_ENDED == "Not run: the code that asked for this call has ended."
-    assert prompts.not_arguments("pay", "no") == "pay takes one object of arguments: no"
-    assert prompts.too_many_calls(1000) == (
+    assert prompts.code.PARENT_ENDED == "Not run: the code that asked for this call has ended."
+    assert prompts.code.not_arguments("pay", "no") == "pay takes one object of arguments: no"
+    assert prompts.code.too_many_calls(1000) == (
         "Not run: the code of one turn may make at most 1,000 calls, and none once it has ended."
     )
-    assert prompts.diverged("look", "pay") == (
+    assert prompts.code.diverged("look", "pay") == (
         "The code was interrupted and began again, and now calls pay where it called look before."
         " Its calls so far are not repeated. Write code that makes the same calls each time it runs."
     )
-    assert prompts.diverged("pay", "pay").startswith(
+    assert prompts.code.diverged("pay", "pay").startswith(
         "The code was interrupted and began again, and now calls pay with other arguments than before."
     )
-    assert prompts.NO_BYTES == "Bytes cannot be arguments of a tool: encode them as text."
-    assert prompts.too_many_arguments("pay", 2, given=3) == "pay takes at most 2 arguments, not 3."
-    assert prompts.argument_twice("pay", "payee") == "pay was given payee twice."
-    assert prompts.CODE_PARAMETER == "The code, complete. It knows nothing of code that ran before."
-    assert prompts.LANGUAGE_PARAMETER == "The language of the code."
-    assert prompts.out_of_time(30) == (
+    assert prompts.code.NO_BYTES == "Bytes cannot be arguments of a tool: encode them as text."
+    assert prompts.code.too_many_arguments("pay", 2, given=3) == "pay takes at most 2 arguments, not 3."
+    assert prompts.code.argument_twice("pay", "payee") == "pay was given payee twice."
+    assert prompts.code.CODE_PARAMETER == "The code, complete. It knows nothing of code that ran before."
+    assert prompts.code.LANGUAGE_PARAMETER == "The language of the code."
+    assert prompts.code.out_of_time(30) == (
         "The code ran for 30 seconds, not counting the calls that it waited for, which is the limit."
     )
-    assert prompts.tool_out_of_time(2.5) == "The code ran for 2.5 seconds, which is the limit."
-    assert prompts.tool_out_of_time(1.0) == "The code ran for 1 second, which is the limit."
-    assert prompts.no_turn(300) == (
+    assert prompts.code.tool_out_of_time(2.5) == "The code ran for 2.5 seconds, which is the limit."
+    assert prompts.code.tool_out_of_time(1.0) == "The code ran for 1 second, which is the limit."
+    assert prompts.code.no_turn(300) == (
         "The code did not begin: other code has kept this server busy for 300 seconds. Try again later."
     )
-    assert prompts.CALL_OPEN == "no result when the code ended; it may have been carried out"
-    assert prompts.sandbox_missing("no deno.") == "Code cannot be run here: no deno."
+    assert prompts.code.CALL_OPEN == "no result when the code ended; it may have been carried out"
+    assert prompts.code.sandbox_missing("no deno.") == "Code cannot be run here: no deno."
 
 
 def test_a_result_comes_with_what_was_logged() -> None:
-    assert prompts.code_result("5", "", []) == "5"
-    assert prompts.code_result("5", "a\nb", []) == "5\n\nLogged:\na\nb"
-    failed = [prompts.code_call("pay", '{"a":1}', outcome="no money")]
-    assert prompts.code_result("5", "a", failed) == (
+    assert prompts.code.code_result("5", "", []) == "5"
+    assert prompts.code.code_result("5", "a\nb", []) == "5\n\nLogged:\na\nb"
+    failed = [prompts.code.code_call("pay", '{"a":1}', outcome="no money")]
+    assert prompts.code.code_result("5", "a", failed) == (
         '5\n\nCalls that failed, which the code did not wait for:\npay({"a":1}): no money\n\nLogged:\na'
     )
 
 
 def test_a_failure_says_what_had_been_called() -> None:
-    assert prompts.code_failed("error", "TypeError: x", "", []) == "The code failed: TypeError: x"
-    assert prompts.code_failed("link_error", "x", "", []) == "The code was not run: x"
-    assert prompts.code_failed("memory", "x", "", []) == "The code ran out of memory: x"
-    assert prompts.calls_left_out({"done": 1200, "failed": 3}) == "… (1,203 more calls: 1,200 done, 3 failed)"
-    called = [prompts.code_call("pay", '{"a":1}', outcome=prompts.CALL_OK)]
-    assert prompts.code_failed("terminated", "x", "hm", called) == (
+    assert prompts.code.code_failed("error", "TypeError: x", "", []) == "The code failed: TypeError: x"
+    assert prompts.code.code_failed("link_error", "x", "", []) == "The code was not run: x"
+    assert prompts.code.code_failed("memory", "x", "", []) == "The code ran out of memory: x"
+    assert prompts.code.calls_left_out({"done": 1200, "failed": 3}) == "… (1,203 more calls: 1,200 done, 3 failed)"
+    called = [prompts.code.code_call("pay", '{"a":1}', outcome=prompts.code.CALL_OK)]
+    assert prompts.code.code_failed("terminated", "x", "hm", called) == (
         'The code was ended: x\n\nCalls that it had made:\npay({"a":1}): done\n\nLogged:\nhm'
     )
 
 
 def test_the_tool_describes_its_languages_and_functions() -> None:
-    text = prompts.code_tool(["typescript", "python"], {"typescript": ["function a()"], "python": []})
+    text = prompts.code.code_tool(["typescript", "python"], {"typescript": ["function a()"], "python": []})
     assert text == (
         "Runs code that you write, in a sandbox without files, network or timers, and returns its result and what it"
         " logged.\n\n"

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from weftline import prompts_compaction as prompts
+from weftline import prompts
 
 CONSTANTS: dict[str, str] = {
     "SUMMARIZE": "You keep the memory of an assistant that works on a task in many steps. Its conversation has become "
@@ -50,7 +50,9 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
 
 
 def test_the_fixed_texts() -> None:
-    found = {name: value for name, value in vars(prompts).items() if isinstance(value, str) and name.isupper()}
+    found = {
+        name: value for name, value in vars(prompts.compaction).items() if isinstance(value, str) and name.isupper()
+    }
     assert found == CONSTANTS
 
 
@@ -58,9 +60,9 @@ def test_the_fixed_texts() -> None:
 def test_the_texts_that_are_filled_in(
     name: str, given: tuple[object, ...], options: dict[str, object], text: str
 ) -> None:
-    assert cast("Callable[..., str]", getattr(prompts, name))(*given, **options) == text
+    assert cast("Callable[..., str]", getattr(prompts.compaction, name))(*given, **options) == text
 
 
 def test_no_text_is_left_out_here() -> None:
-    functions = {name for name, value in vars(prompts).items() if inspect.isfunction(value)}
+    functions = {name for name, value in vars(prompts.compaction).items() if inspect.isfunction(value)}
     assert functions == {name for name, *_ in FUNCTIONS}

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from prompt_texts import filled_in, functions
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.tools.contexts.base import Trouble
 
 CONSTANTS: dict[str, str] = {
@@ -131,12 +131,12 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
 
 
 def test_the_fixed_texts() -> None:
-    found = {name: value for name, value in vars(prompts).items() if isinstance(value, str) and name.isupper()}
+    found = {name: value for name, value in vars(prompts.files).items() if isinstance(value, str) and name.isupper()}
     assert found == CONSTANTS
 
 
 def test_every_trouble_with_a_file_has_its_words() -> None:
-    assert prompts.FILE_TROUBLES == TROUBLES
+    assert prompts.files.FILE_TROUBLES == TROUBLES
     assert set(TROUBLES) == set(get_args(Trouble))
 
 
@@ -144,8 +144,8 @@ def test_every_trouble_with_a_file_has_its_words() -> None:
 def test_the_texts_that_are_filled_in(
     name: str, given: tuple[object, ...], options: dict[str, object], text: str
 ) -> None:
-    assert filled_in(prompts, name, given, options) == text
+    assert filled_in(prompts.files, name, given, options) == text
 
 
 def test_no_text_is_left_out_here() -> None:
-    assert functions(prompts) == {name for name, *_ in FUNCTIONS}
+    assert functions(prompts.files) == {name for name, *_ in FUNCTIONS}

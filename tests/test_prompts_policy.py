@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from weftline import prompts_policy as prompts
+from weftline import prompts
 
 
 def test_the_texts_are_these() -> None:
-    assert prompts.excluded("pay") == ("The tool pay is not available in this run. Continue with the tools that are.")
-    assert prompts.withheld("pay") == (
+    assert prompts.policy.excluded("pay") == (
+        "The tool pay is not available in this run. Continue with the tools that are."
+    )
+    assert prompts.policy.withheld("pay") == (
         "The tool pay failed in the previous turn and is not available in this one. Continue without it."
     )
-    assert prompts.over_call_cap(3) == "Not run: the calls of this turn do not fit in the run's limit of 3 tool calls."
-    assert prompts.over_turn_limit(2) == (
+    assert (
+        prompts.policy.over_call_cap(3)
+        == "Not run: the calls of this turn do not fit in the run's limit of 3 tool calls."
+    )
+    assert prompts.policy.over_turn_limit(2) == (
         "Not run: at most 2 tool calls of a turn are carried out. Call the tool again if you still need it."
     )
-    assert prompts.policy_failed("pay") == ("Not run: it could not be determined whether pay may be called.")
-    assert prompts.over_budget("run") == "Not run: the budget of the run does not leave room for this call."
-    assert prompts.TOOLS_DISABLED == "Not run: tools have been disabled for this run."
-    assert prompts.NO_TIME_TO_BEGIN == "Not run: the time budget of this run is used up."
-    assert prompts.out_of_time("pay", in_doubt=False) == (
+    assert prompts.policy.policy_failed("pay") == ("Not run: it could not be determined whether pay may be called.")
+    assert prompts.policy.over_budget("run") == "Not run: the budget of the run does not leave room for this call."
+    assert prompts.policy.TOOLS_DISABLED == "Not run: tools have been disabled for this run."
+    assert prompts.policy.NO_TIME_TO_BEGIN == "Not run: the time budget of this run is used up."
+    assert prompts.policy.out_of_time("pay", in_doubt=False) == (
         "The call to pay was cut off because the time budget of this run is used up."
     )
-    assert prompts.out_of_time("pay", in_doubt=True) == (
+    assert prompts.policy.out_of_time("pay", in_doubt=True) == (
         "The call to pay was cut off because the time budget of this run is used up."
         " It may or may not have taken effect."
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from prompt_texts import constants, filled_in, functions, sentences_of_their_own
-from weftline import prompts_skills as prompts
+from source_tree import SRC
+from weftline import prompts
 
 CONSTANTS: dict[str, str] = {
     "CATALOG": "Skills are instructions, files and scripts for particular kinds of task. When a task fits a skill's "
@@ -159,19 +158,19 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
 
 
 def test_the_fixed_texts() -> None:
-    assert {name: value for name, value in constants(prompts).items() if not name.startswith("_")} == CONSTANTS
+    assert {name: value for name, value in constants(prompts.skills).items() if not name.startswith("_")} == CONSTANTS
 
 
 @pytest.mark.parametrize(("name", "given", "options", "text"), FUNCTIONS)
 def test_the_texts_that_are_filled_in(
     name: str, given: tuple[object, ...], options: dict[str, object], text: str
 ) -> None:
-    assert filled_in(prompts, name, given, options) == text
+    assert filled_in(prompts.skills, name, given, options) == text
 
 
 def test_no_text_is_left_out_here() -> None:
-    assert functions(prompts) == {name for name, *_ in FUNCTIONS}
+    assert functions(prompts.skills) == {name for name, *_ in FUNCTIONS}
 
 
 def test_nothing_of_skills_puts_a_sentence_of_its_own_before_a_model() -> None:
-    assert sentences_of_their_own(sorted((Path(prompts.__file__).parent / "agent" / "skills").rglob("*.py"))) == []
+    assert sentences_of_their_own(sorted((SRC / "weftline" / "agent" / "skills").rglob("*.py"))) == []

@@ -58,6 +58,15 @@ STILTED = {
     "is there twice": "occurs twice",
     "what there is to": "say what it is",
     "could not be told": "could not be notified, is not clear",
+    "not all there": "incomplete",
+    "what it came to": "its outcome",
+    " had to say": " reported",
+    "has to say about": "reports about",
+    "is told apart": "is distinguished",
+    "hears of": "learns of, is notified of",
+    "of our making": "ours",
+    "let go of": "released, dropped",
+    " in vain": " without effect",
 }
 """Turns that nobody would use, each with what is usual instead."""
 

@@ -1,7 +1,7 @@
 """Weftline: a self-hosted, durable runtime for LLM agents.
 
 The names in `__all__` are public and stable; everything else may change. Each name is imported on first use, so `import
-weftline` costs next to nothing.
+weftline` is cheap.
 """
 
 from typing import TYPE_CHECKING
@@ -159,7 +159,7 @@ if TYPE_CHECKING:
     from weftline.tools.peers import a2a
     from weftline.tools.shaping import ToolsetCall
 else:
-    # Hidden from type checkers, which take a module `__getattr__` to mean that every name exists.
+    # Hidden from type checkers, which would assume from a module `__getattr__` that every name exists.
     _HOMES = {
         "AfterModel": "weftline.agent.hooks",
         "Agent": "weftline.agent.agent",

@@ -1,4 +1,4 @@
-"""What an A2A agent answered, in words: the same for agents that the server asks and for those that a client asks."""
+"""Reads the answers of A2A agents, for both the server and the client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXCERPT_CHARS = 1000
 
 
 def unwrapped(result: Fields) -> Fields:
-    """The task or the message itself: revision 1.0 answers `{"task": …}` or `{"message": …}`."""
+    """Returns the task or the message itself; revision 1.0 wraps it as `{"task": …}` or `{"message": …}`."""
     for wrapper in ("task", "message"):
         inner = result.get(wrapper)
         if isinstance(inner, dict) and "parts" not in result and "status" not in result:
@@ -28,7 +28,7 @@ def unwrapped(result: Fields) -> Fields:
 
 
 def state_of(result: Mapping[str, object]) -> str:
-    """The state of a task in the words of revision 0.3; "" of a message, "unknown" for one that there is not."""
+    """Returns the state of a task as in revision 0.3; empty for a message, "unknown" for an unknown state."""
     status = result.get("status")
     state = cast(Fields, status).get("state") if isinstance(status, dict) else None
     spelled = str(state or "").lower().removeprefix("task_state_").replace("_", "-")
@@ -36,10 +36,10 @@ def state_of(result: Mapping[str, object]) -> str:
 
 
 def answer_text(result: Mapping[str, object]) -> str | None:
-    """The text of a message's parts; of a task, its status message and then everything in its artifacts. Agents that
-    put their answer in both places are heard once.
+    """Returns the text of a message's parts, or a task's status message and then its artifacts.
 
-    If there is no text anywhere, the data in the same places, as JSON, and files by their names.
+    An answer that an agent put in both places is returned once. If there is no text at all, returns the data in the
+    same places as JSON, and files by name.
     """
     status = result.get("status")
     message = cast(Fields, status).get("message") if isinstance(status, dict) else None
@@ -59,7 +59,7 @@ def answer_text(result: Mapping[str, object]) -> str | None:
 
 
 def _is_same(message: str, made: str) -> bool:
-    """Whether two texts are the same answer; data is the same however it is written."""
+    """Whether two texts are the same answer; data is compared regardless of its formatting."""
     if message.strip() == made.strip():
         return True
     if not made.startswith(("{", "[")) or not is_modest(message) or not is_modest(made):

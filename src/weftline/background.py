@@ -19,7 +19,7 @@ _TIDY_S = 10.0
 class LoopThread:
     """Starts on first use. `stop` cancels the remaining tasks, waits for them and closes the loop.
 
-    A forked child has a copy of this object but not the thread: once started, it can only be used where it was.
+    A forked child has a copy of this object but not the thread: once started, it can only be used in its own process.
     """
 
     def __init__(self, name: str) -> None:
@@ -49,8 +49,10 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Carries `work` out and waits for it. When the wait is interrupted (Ctrl-C), the work is cancelled and given
-        a little time to tidy up."""
+        """Runs `work` and waits for it.
+
+        If the wait is interrupted (Ctrl-C), the work is cancelled and given a little time to clean up.
+        """
         ended = threading.Event()
 
         async def watched() -> T:
@@ -73,7 +75,7 @@ class LoopThread:
                     ended.wait(_TIDY_S)
                 raise
             finally:
-                waiting.clear()  # while Ctrl-C is in good hands: callbacks of weak references to the task run here
+                waiting.clear()  # while Ctrl-C is handled, as callbacks of weak references to the task run here
 
     def _cancel(self, futures: list[Future[T]]) -> None:
         for future in futures:
@@ -81,7 +83,7 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(future.cancel)
 
     def stop(self, *, patience_s: float | None = None) -> None:
-        """Waits for what is left, `patience_s` at most."""
+        """Stops the loop; waits at most `patience_s` for the remaining tasks."""
         if self._is_anothers():
             return
         with self._lock:
@@ -106,16 +108,18 @@ class LoopThread:
 
 @contextmanager
 def _interrupting(cancel: Callable[[], None]) -> Generator[Callable[[], bool]]:
-    """Yields whether there was a Ctrl-C. It calls `cancel` and is raised at the end, a second one at once.
+    """Yields a function that returns whether there was a Ctrl-C.
+
+    The first one calls `cancel` and is raised at the end; a second one is raised at once.
 
     Python raises it wherever the main thread happens to be; in a callback of a weak reference it would be printed and
-    lost, and the wait would go on.
+    lost, and the wait would continue.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # the program has its own idea of it
+    if before is not signal.default_int_handler:  # the program has its own handler
         yield lambda: False
         return
     interrupted = False
@@ -150,7 +154,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         if tasks:
             loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
-        # Not `shutdown_default_executor`: it starts a thread, which some Pythons refuse at the end of the process.
+        # Not `shutdown_default_executor`, which starts a thread; some Pythons refuse that at the end of the process.
         executor.shutdown()
     finally:
         asyncio.set_event_loop(None)

@@ -31,7 +31,7 @@ class NotCanonical(ValueError):
 
 
 def parse(text: str | bytes) -> object:
-    """The value of a JSON text that obeys this module's rule.
+    """Returns the value of a JSON text that obeys this module's rule.
 
     Raises:
         NotCanonical: if the text is not JSON, or is JSON that the rule refuses.
@@ -44,7 +44,7 @@ def parse(text: str | bytes) -> object:
         raise NotCanonical("not valid Unicode text") from None
     except msgspec.DecodeError as error:
         raise NotCanonical(_reason(str(error))) from None
-    # Depth cannot exceed the number of opening brackets, and counting those is far cheaper than walking the value.
+    # The depth cannot exceed the number of opening brackets, and counting those is far cheaper than walking the value.
     brackets = text.count("{") + text.count("[") if isinstance(text, str) else text.count(b"{") + text.count(b"[")
     if brackets > MAX_DEPTH:
         _check(value, MAX_DEPTH)
@@ -52,7 +52,7 @@ def parse(text: str | bytes) -> object:
 
 
 def canonical(text: str | bytes) -> bytes:
-    """The canonical form of a JSON text: `canonical('{"b": 1, "a": 2.50}') == b'{"a":2.5,"b":1}'`.
+    """Returns the canonical form of a JSON text: `canonical('{"b": 1, "a": 2.50}') == b'{"a":2.5,"b":1}'`.
 
     Raises:
         NotCanonical: if the text is not JSON, or is JSON that the rule refuses.
@@ -61,7 +61,7 @@ def canonical(text: str | bytes) -> bytes:
 
 
 def canonical_value(obj: object) -> bytes:
-    """The canonical form of a value made of dict, list, tuple, str, int, float, bool and None.
+    """Returns the canonical form of a value made of dict, list, tuple, str, int, float, bool and None.
 
     Subclasses and other types are refused, never converted.
 
@@ -78,7 +78,10 @@ def canonical_value(obj: object) -> bytes:
 
 
 def digest(data: bytes) -> str:
-    """`c1:` and 32 hex digits: the BLAKE2b-128 of canonical bytes. The prefix names the rule and the hash."""
+    """Returns `c1:` and 32 hex digits: the BLAKE2b-128 of canonical bytes.
+
+    The prefix identifies the rule and the hash.
+    """
     return "c1:" + hashlib.blake2b(data, digest_size=16).hexdigest()
 
 

@@ -53,7 +53,7 @@ _FAMILY_ADDRESSES = {
     "openai_chat": "OPENAI_BASE_URL",
     "openai_responses": "OPENAI_BASE_URL",
 }
-"""The variables in which the vendors' own libraries look for another address than their vendor's."""
+"""The variables in which the vendors' own libraries look for another address."""
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -73,10 +73,9 @@ class Config(Struct, frozen=True, kw_only=True):
         environ: Mapping[str, str] | None = None,
         check_default: bool = True,
     ) -> Catalog:
-        """The catalog of these providers, or of the usual ones if none are configured.
+        """Returns the catalog of these providers, or of the usual ones if none are configured.
 
-        Raises `WeftlineError` for settings that are wrong; with `check_default`, also for a default model that is not
-        there.
+        Raises `WeftlineError` for invalid settings; with `check_default`, also for an unavailable default model.
         """
         return build_catalog(
             self.providers or usual_providers(),
@@ -102,12 +101,12 @@ def load_config(path: Path | str) -> Config:
 
 
 def provider_settings(name: str, table: Table) -> ProviderSettings:
-    """One provider, from a table of the configuration file. Raises `WeftlineError` (`bad_config`)."""
+    """Returns one provider from a table of the configuration file. Raises `WeftlineError` (`bad_config`)."""
     return _Reader("").provider(name, table)
 
 
 def _or_gateway(settings: ProviderSettings) -> ProviderSettings:
-    """A file is its operator's, and so is the environment: a provider without an address has that of the latter."""
+    """Applies the environment's address to a provider without one. File and environment both belong to the operator."""
     if settings.base_url is not None or settings.options.get("profile", "openai") != "openai":
         return settings
     return replace(settings, base_url_env=_FAMILY_ADDRESSES.get(settings.family, ""))
@@ -191,7 +190,7 @@ class _Reader:
         return settings
 
     def _key_source(self, at: str, family: str, base_url: str | None, options: Table) -> tuple[tuple[str, ...], bool]:
-        """Where the key comes from if none is given, and whether the provider works without one.
+        """Returns where the key comes from if none is given, and whether the provider works without one.
 
         A custom address never gets a key from the environment unless asked to: that key belongs to another service.
         """
@@ -284,5 +283,5 @@ class _Reader:
 def _is_http(address: str) -> bool:
     try:
         return urlsplit(address).scheme in ("http", "https")
-    except ValueError:  # a bracket without its other half, or a character that is another one in disguise
+    except ValueError:  # an unbalanced bracket, or a lookalike character
         return False

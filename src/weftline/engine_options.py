@@ -1,7 +1,7 @@
-"""What an engine is told about a run that it starts, besides what the run is to do.
+"""Options for the engine that starts a run, besides what the run should do.
 
-The embedded engine keeps it with the run and shows it. Its runs begin in the process that accepts them: it has no task
-queues, and nothing to try again.
+The embedded engine only stores and shows them. Its runs begin in the process that accepts them, so it has no task
+queues, and nothing to retry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_ATTRIBUTE_CHARS = 1024
 MAX_TASK_QUEUE_CHARS = 255
 MAX_INTERVAL_S = 24 * 3600
 THREAD_ATTRIBUTE: Final = "SessionID"
-"""The one search attribute that says something which is known already: the thread of the run."""
+"""The only search attribute with a fixed meaning: the thread of the run."""
 
 AttributeType: TypeAlias = Literal["keyword", "bool", "int", "float", "datetime", "keywords"]
 AttributeValue: TypeAlias = str | bool | int | float | datetime | Sequence[str]
@@ -40,24 +40,24 @@ class RetryPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     max_attempts: int = 0
     initial_interval_s: float = 0.0
     backoff_coefficient: float = 0.0
-    """By which each wait is longer than the one before; what is below 1 acts as 1."""
+    """The factor by which each wait is longer than the previous one; below 1 it counts as 1."""
 
 
 class SearchAttribute(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A value with the type that an engine knows it by. That of a time is in microseconds since the epoch, UTC."""
+    """A value with its type in the engine. A time is in microseconds since the epoch, UTC."""
 
     type: AttributeType
     value: Any
 
     @property
     def plain(self) -> AttributeValue:
-        """As it was given."""
+        """The value as it was given."""
         return _EPOCH + self.value * _US if self.type == "datetime" else self.value
 
 
 class EngineOptions(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     memo: dict[str, Any] = {}
-    """Any JSON object, for whoever looks at the run in the engine."""
+    """Any JSON object, for people who look at the run in the engine."""
     search_attributes: dict[str, SearchAttribute] = {}
     task_queue: str = ""
     retry_policy: RetryPolicy = RetryPolicy()
@@ -73,7 +73,7 @@ _NOTHING = EngineOptions()
 def engine_options(
     *, memo: object = None, search_attributes: object = None, task_queue: object = None, retry_policy: object = None
 ) -> EngineOptions | None:
-    """What was given of these, checked; None if it is nothing. Raises `InvalidRequest` that names every problem."""
+    """Checks the options; None if none are given. Raises `InvalidRequest` with every problem."""
     issues: list[Issue] = []
     if fault := memo_fault(memo):
         issues.append(Issue("memo", fault))
@@ -103,7 +103,7 @@ def engine_options(
 
 
 def memo_fault(given: object) -> str:
-    """What is wrong with a memo; "" if nothing is."""
+    """Returns what is wrong with a memo; empty if nothing is."""
     if given is None:
         return ""
     if not isinstance(given, Mapping):
@@ -116,7 +116,7 @@ def memo_fault(given: object) -> str:
 
 
 def attributes_fault(given: object) -> str:
-    """What is wrong with search attributes, whatever their values are."""
+    """Returns what is wrong with search attributes, apart from their values."""
     if given is None:
         return ""
     if not isinstance(given, Mapping):
@@ -131,8 +131,9 @@ def attributes_fault(given: object) -> str:
 
 
 def typed(value: object, *, kinds: str = "") -> SearchAttribute | str:
-    """A value with its type, or what is wrong with it. `kinds` are those that it may have, in the words of the caller;
-    Python's if they are not given.
+    """Returns a value with its type, or what is wrong with it.
+
+    `kinds` names the allowed types in the caller's terms; by default Python's.
     """
     match value:
         case bool():
@@ -194,7 +195,7 @@ def _acting(given: RetryPolicy) -> RetryPolicy:
 
 
 def thread_fault(options: EngineOptions | None, names: Sequence[str]) -> str:
-    """What is wrong with the thread that the search attributes name; `names` are those of the run's own, if any."""
+    """Returns what is wrong with the thread in the search attributes; `names` are those of the run's own, if any."""
     attribute = None if options is None else options.search_attributes.get(THREAD_ATTRIBUTE)
     if attribute is None:
         return ""

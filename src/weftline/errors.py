@@ -158,7 +158,7 @@ class StoreError(WeftlineError):
 
 
 def no_such_run() -> NotFound:
-    """For an unknown run and for another's alike."""
+    """Returns the same error for an unknown run and for somebody else's."""
     return NotFound("There is no such run.", reason="unknown_run")
 
 
@@ -179,7 +179,7 @@ class Issue(NamedTuple):
 
 
 def invalid(issues: Sequence[Issue]) -> InvalidRequest:
-    """One error for all these issues; its message quotes the first few."""
+    """Returns one error for all these issues; its message quotes the first few."""
     message = "; ".join(f"{path}: {text}" if path else text for path, text in issues[:_ISSUES_IN_MESSAGE])
     more = len(issues) - _ISSUES_IN_MESSAGE
     listed = [{"path": path, "message": text} for path, text in issues[:MAX_ISSUES]]

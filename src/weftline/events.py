@@ -1,4 +1,4 @@
-"""What happens in a run, as everybody who watches sees it: the library, the client, and whoever replays a log.
+"""The events of a run, for the library, the client and replays.
 
     async with agent.stream("Plan a week.") as run:
         async for event in run:
@@ -8,7 +8,7 @@
                 case _:
                     pass
 
-Each event is one entry of the run's log, and `seq` is its place there: a cursor to go on from.
+Each event is one entry of the run's log, and `seq` is its position there: a cursor to continue from.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ThinkingDelta(Event, frozen=True):
 
 
 class TurnRestarted(Event, frozen=True):
-    """The model is asked again for the same turn: what earlier attempts streamed is void."""
+    """The model is called again for the same turn: what earlier attempts streamed is void."""
 
     turn: int
     attempt: int
@@ -77,11 +77,11 @@ class TurnFinished(Event, frozen=True):
 
 
 class CallOpened(Event, frozen=True):
-    """A call was announced. It may not have begun yet. `client` is set for one that a client carries out; it may be
-    offered more than once, if a client that had claimed it gave it back or is gone: `attempt` counts that.
+    """A call was announced. It may not have begun yet. `client` is set if a client executes it. Such a call is offered
+    again if a client that had claimed it released it or is gone: `attempt` counts that.
 
-    `parent_call` is the call whose code asked for it, if it was not the model itself. `display_hint` is what people
-    read about it while it is under way.
+    `parent_call` is the call whose code made it, if it was not the model. `display_hint` is what people read while it
+    is in progress.
     """
 
     call_id: str
@@ -95,7 +95,7 @@ class CallOpened(Event, frozen=True):
 
 
 class CallClaimed(Event, frozen=True):
-    """A client has claimed a call, for `lease_ms` milliseconds and for as long as it sends heartbeats."""
+    """A client has claimed a call for `lease_ms` milliseconds, and keeps it as long as it sends heartbeats."""
 
     call_id: str
     name: str = ""
@@ -104,7 +104,7 @@ class CallClaimed(Event, frozen=True):
 
 
 class CallFellBack(Event, frozen=True):
-    """The client that had claimed a call is gone: `fallback`, a server tool, carries it out."""
+    """The client that had claimed a call is gone: `fallback`, a server tool, executes it."""
 
     call_id: str
     name: str = ""
@@ -113,10 +113,10 @@ class CallFellBack(Event, frozen=True):
 
 
 class CallFinished(Event, frozen=True):
-    """A call has its one result. `how` says who gave it: its tool (`returned`, `failed`), or what came in between.
+    """A call has its result. `how` says where it comes from: its tool (`returned`, `failed`), or what came in between.
 
     `failure` says why a call is not `ok`, `telemetry` what it cost, `bounds` how much of the whole its result holds,
-    and `server_data` has what it left for those who follow the run.
+    and `server_data` has additional data for those who follow the run.
     """
 
     call_id: str
@@ -130,7 +130,7 @@ class CallFinished(Event, frozen=True):
     bounds: Bounds | None = None
     server_data: tuple[ServerData, ...] = ()
     child: ChildLink | None = None
-    """The run that carried it out, if there was one, and how many calls that has made."""
+    """The run that executed it, if there was one, and how many calls that run has made."""
 
     @property
     def preview(self) -> str:
@@ -139,7 +139,7 @@ class CallFinished(Event, frozen=True):
 
 
 class ChildStarted(Event, frozen=True):
-    """A call is carried out by a run of its own, whose id is `child_id`."""
+    """A call is executed by a run of its own, whose id is `child_id`."""
 
     call_id: str
     name: str
@@ -148,7 +148,7 @@ class ChildStarted(Event, frozen=True):
 
 
 class ChildEnded(Event, frozen=True):
-    """The run that carries out a call has ended; the result of the call follows.
+    """The run that executes a call has ended; the result of the call follows.
 
     `usage` and `cost_usd` are part of this run's own from here on, and include those of the child's children.
     """
@@ -173,7 +173,7 @@ class CallProgress(Event, frozen=True):
 
 
 class ProviderCalled(Event, frozen=True):
-    """A tool that the model's provider ran itself, such as its web search."""
+    """A tool that the model's provider itself ran, such as its web search."""
 
     name: str
     status: str = "completed"
@@ -192,8 +192,8 @@ class Note(Event, frozen=True):
 class AwaitOpened(Event, frozen=True):
     """A person is asked about a call or a run.
 
-    `kind` is `confirm`, `question`, `plan`, `doubt`, `clarification`, `deploy` or `budget`. A `clarification` has one:
-    what the failed call lacks.
+    `kind` is `confirm`, `question`, `plan`, `doubt`, `clarification`, `deploy` or `budget`. For a `clarification`, the
+    field of that name has what the failed call lacks.
     """
 
     id: str
@@ -205,11 +205,11 @@ class AwaitOpened(Event, frozen=True):
     options: tuple[str, ...] = ()
     clarification: Clarification | None = None
     approvers: tuple[str, ...] = ()
-    """Who may decide; anybody if there are none."""
+    """Who may decide; empty means anybody."""
 
 
 class AwaitClosed(Event, frozen=True):
-    """The question has its answer (`approved`, `denied`, `answered`), or needs none any more (`expired`, `withdrawn`).
+    """The question has an answer (`approved`, `denied`, `answered`), or no longer needs one (`expired`, `withdrawn`).
 
     `by` is who gave it; `args` are those of an approval that changed them; `labels` came with the answer.
     """
@@ -223,13 +223,13 @@ class AwaitClosed(Event, frozen=True):
 
 
 class MessagesTaken(Event, frozen=True):
-    """Messages that were sent to the running run are in the conversation from its next turn on."""
+    """Messages sent to the running run are in the conversation from its next turn on."""
 
     texts: tuple[str, ...]
 
 
 class OutputRejected(Event, frozen=True):
-    """The answer does not fit, and the model is asked once more. `message` is what it reads."""
+    """The answer is invalid, and the model is asked once more. `message` is what it reads."""
 
     turn: int
     message: str = ""
@@ -273,9 +273,9 @@ class FinalForced(Event, frozen=True):
 
 
 class ContextCompacted(Event, frozen=True):
-    """Requests have a summary in place of the older messages from here on. Sizes are estimates, in tokens.
+    """From here on, requests have a summary in place of the older messages. Sizes are estimates, in tokens.
 
-    `inherited` if it comes from an earlier run of the thread. `usage` and `cost_usd` are what it took to write it.
+    `inherited` means that it comes from an earlier run of the thread. `usage` and `cost_usd` are those of writing it.
     """
 
     summary: str
@@ -313,7 +313,7 @@ class RunResumed(Event, frozen=True):
 class RunEnded(Event, frozen=True):
     """The last event of every run. `cost_usd` is None if the price of some model call is not known.
 
-    `text` is the answer, or what there was of one when the run failed. `by` is who cancelled it.
+    `text` is the answer, or its beginning if the run failed. `by` is who cancelled it.
     """
 
     status: Literal["succeeded", "failed", "cancelled"]
@@ -327,7 +327,7 @@ class RunEnded(Event, frozen=True):
     cost_usd: float | None = None
     by: str = ""
     labels: dict[str, str] = {}
-    """Those that the run began with."""
+    """The labels that the run started with."""
 
 
 class UnknownEvent(Event, frozen=True):

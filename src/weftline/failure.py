@@ -1,8 +1,8 @@
-"""How calls fail: what kind of failure it was, what is to follow from it, and what would help the next attempt.
+"""How calls fail: the kind of failure, the recovery, and a hint for the next attempt.
 
-The kind says what went wrong, the recovery what the run does about it; neither follows from the other. A hint is what
-the model, or a person, needs to do better. Heads of the log have the kind, the recovery and the hint's reason if a tool
-or a check said so; everything else follows from how the call was closed.
+The kind is what went wrong, the recovery what the run does about it; neither determines the other. A hint is what the
+model, or a person, needs to do better. The log's heads have the kind, the recovery and the hint's reason if a tool or a
+check set them; everything else follows from how the call was closed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from msgspec import Struct
 FailureKind: TypeAlias = Literal[
     "invalid_call", "domain_rejection", "unavailable", "rate_limited", "timeout", "malformed_result", "internal"
 ]
-"""The call was wrong; the tool understood it and said no; the tool is not there; it is asked too often; it took too
-long; it gave something that is not a result; or it broke.
+"""What went wrong.
+
+In this order: the call was invalid; the tool refused it; the tool is unavailable; it was called too often; it timed
+out; its result is malformed; or it broke.
 """
 Recovery: TypeAlias = Literal["correct_call", "replan", "finish"]
-"""The model may correct the call; it has to do without the tool for a turn; or the run comes to its end."""
+"""The model may correct the call; it has to do without the tool for a turn; or the run ends."""
 HintReason: TypeAlias = Literal[
     "invalid_arguments", "missing_fields", "malformed_response", "timeout", "rate_limited", "tool_unavailable"
 ]
@@ -53,7 +55,7 @@ _NOT_THERE = frozenset({"unknown", "excluded"})
 
 
 class FieldIssue(Struct, frozen=True, omit_defaults=True):
-    """What is wrong with one argument; `field` is its path with dots, or `$payload` for all of them."""
+    """What is wrong with one argument; `field` is its dotted path, or `$payload` for all of them."""
 
     field: str
     constraint: Constraint
@@ -63,13 +65,13 @@ class FieldIssue(Struct, frozen=True, omit_defaults=True):
 class Hint(Struct, frozen=True, omit_defaults=True):
     """What would help after a failed call.
 
-    It withholds nothing from the model: `restrict_to_tool` only asks it to stay with the tool.
+    It does not restrict the model: `restrict_to_tool` only asks it to stay with the tool.
     """
 
     reason: HintReason
     message: str = ""
     tool: str = ""
-    """The runtime fills in the call's own."""
+    """Filled in by the runtime: the call's own tool."""
     restrict_to_tool: bool = False
     missing_fields: tuple[str, ...] = ()
     issues: tuple[FieldIssue, ...] = ()
@@ -78,7 +80,7 @@ class Hint(Struct, frozen=True, omit_defaults=True):
     clarifying_question: str = ""
 
     def __post_init__(self) -> None:
-        # A slip is told where it is made: the log, which would refuse it, is far from there.
+        # A mistake is reported where it is made; the log, which would refuse it, is far away.
         if self.reason not in get_args(HintReason):
             raise ValueError(f"reason must be one of {', '.join(get_args(HintReason))}, not {self.reason!r}")
         for name in ("message", "tool", "clarifying_question"):
@@ -102,14 +104,14 @@ class Clarification(Struct, frozen=True, omit_defaults=True):
 
     missing_fields: tuple[str, ...] = ()
     restrict_to_tool: str = ""
-    """The tool that the model is to stay with, if its hint says so."""
+    """The tool that the model should stay with, if its hint says so."""
     example_input: dict[str, Any] | None = None
     clarifying_prompt: str = ""
-    """What went wrong, in the hint's words."""
+    """What went wrong, from the hint."""
 
 
 class Cause(Struct, frozen=True):
-    """One link of the chain of exceptions behind a failure."""
+    """One exception in the chain behind a failure."""
 
     type: str
     message: str
@@ -120,15 +122,15 @@ class Failure(Struct, frozen=True, omit_defaults=True):
 
     message: str
     kind: FailureKind | None = None
-    """None if that follows from how the call was closed."""
+    """None if it follows from how the call was closed."""
     recovery: Recovery | None = None
-    """None if nobody asked for one."""
+    """None if none was requested."""
     hint: Hint | None = None
     causes: tuple[Cause, ...] = ()
 
 
 class CallFailure(Struct, frozen=True, omit_defaults=True):
-    """A failure as those see it who follow a run: nothing of it is left open, and its causes are not shown."""
+    """A failure as followers of a run see it: all fields are set, and the causes are left out."""
 
     kind: FailureKind
     recovery: Recovery
@@ -136,7 +138,7 @@ class CallFailure(Struct, frozen=True, omit_defaults=True):
 
 
 def kind_by(how: str, *, client: bool) -> FailureKind:
-    """The kind of a failure about which nothing else is known. A client knows best what it refuses."""
+    """Returns the default kind of a failure. A client knows best what it refuses."""
     return _BY_HOW.get(how, "domain_rejection" if client and how == "failed" else "internal")
 
 
@@ -145,7 +147,7 @@ def recovery_by(kind: FailureKind) -> Recovery:
 
 
 class Closed(Protocol):
-    """The head of a result, as far as it is about a failure."""
+    """The fields of a result's head that concern a failure."""
 
     @property
     def how(self) -> str: ...
@@ -160,18 +162,18 @@ class Closed(Protocol):
 
 
 def failed_as(head: Closed) -> FailureKind | None:
-    """The kind of a failure; None for a success."""
+    """Returns the kind of a failure; None for a success."""
     return (head.kind or kind_by(head.how, client=head.client is not None)) if head.is_error else None
 
 
 def recovers_by(head: Closed) -> Recovery | None:
-    """What is to follow from a failure: what was asked for, or what fits its kind. None for a success."""
+    """Returns the recovery of a failure: the requested one, or the default of its kind. None for a success."""
     kind = failed_as(head)
     return None if kind is None else head.recovery or recovery_by(kind)
 
 
 def hint_of(head: Closed, *, tool: str, message: str, failure: Failure | None) -> Hint | None:
-    """The hint of a failed call: its own, or that its tool took too long or is not there."""
+    """Returns the hint of a failed call: its own, or one for a tool that timed out or is unavailable."""
     if failure is not None and failure.hint is not None:
         return failure.hint
     if head.is_error and head.how == "timeout" and head.client is None:
@@ -180,7 +182,7 @@ def hint_of(head: Closed, *, tool: str, message: str, failure: Failure | None) -
 
 
 def recovery_fault(kind: FailureKind | None, recovery: Recovery | None) -> str:
-    """What is wrong with a recovery of a failure of this kind; "" if nothing is."""
+    """Returns what is wrong with a recovery for this kind of failure; empty if nothing is."""
     if recovery != "correct_call" or kind is None or kind in CORRECTABLE:
         return ""
     return f"correct_call is for {' and '.join(sorted(CORRECTABLE))}: a failure of kind {kind} cannot be corrected"

@@ -1,4 +1,4 @@
-"""The code fences that some models put around an answer in JSON."""
+"""Removes the code fences that some models put around a JSON answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WHOLE: Final = re.compile(_BEGUN.pattern + r"(.*?)\s*```\s*", re.DOTALL)
 
 
 def without_fence(text: str) -> str:
-    """What a fence around the whole text holds; the text itself if there is none."""
+    """Returns the content of a fence around the whole text; the text itself if there is none."""
     if "```" not in text:
         return text
     fenced = _WHOLE.fullmatch(text)
@@ -18,6 +18,6 @@ def without_fence(text: str) -> str:
 
 
 def after_fence(text: str) -> str:
-    """A text that is still being written, without the fence that it begins with."""
+    """Returns a text that is still being written, without the fence that it begins with."""
     begun = _BEGUN.match(text)
     return text if begun is None else text[begun.end() :]

@@ -1,4 +1,4 @@
-"""Headers that say where a request ends and where it goes: they are ours to send, never a tenant's."""
+"""Headers that determine where a request ends and where it goes. Only we may send them, never a tenant."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FRAMING = frozenset(
 
 
 def frames_request(name: str) -> bool:
-    """Whether a header of that name could make the receiver, or a proxy before it, read another request than ours."""
+    """Whether a header of that name could make the receiver, or a proxy, read another request than ours."""
     return name.lower() in _FRAMING
 
 

@@ -1,9 +1,8 @@
-"""What a JSON text would cost to read, found out without reading it.
+"""Estimates what parsing a JSON text would cost, without parsing it.
 
-Making a Python object costs a hundred times its byte in the text: 16 MB of `[[],[],…` are five million lists, and the
-event loop stands still while they are made. Counting takes a hundredth of that. Long integers cost the square of their
-digits: 16 MB of them take seconds. A number at the edge of what a double can hold (`1e300`, `5e-324`) takes a hundred
-times as long as any other: 1 MB of them takes seconds too.
+16 MB of `[[],[],…` are five million lists, and the event loop is blocked while they are created; counting them takes a
+hundredth of that time. Long integers take quadratic time: 16 MB of them take seconds. A number at the limits of a
+double (`1e300`, `5e-324`) takes a hundred times as long as any other: 1 MB of them takes seconds too.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from __future__ import annotations
 import re
 
 MAX_JSON_VALUES = 200_000
-"""Of one text from outside, names of fields included. Made in some 50 ms."""
+"""For one untrusted text, including field names. Parsing takes about 50 ms."""
 LONG_NUMBER_DIGITS = 400
 MAX_LONG_NUMBERS = 100
-"""How many numbers with more digits than that a text may have. A very long one counts once for each 400 digits."""
+"""How many numbers with more digits than that a text may have. A very long one counts once per 400 digits."""
 MAX_LONG_EXPONENTS = 5_000
-"""How many numbers with an exponent of three digits or more a text may have. Made in some 50 ms."""
+"""How many numbers with an exponent of three digits or more a text may have. Parsing takes about 50 ms."""
 
 _UNIT = b"0" * (LONG_NUMBER_DIGITS + 1)
 _STRIDE = LONG_NUMBER_DIGITS // 2
@@ -25,13 +24,13 @@ _NEVER_LONG_BYTES = len(_UNIT) * MAX_LONG_NUMBERS
 _NEVER_TOO_MUCH_BYTES = min(_NEVER_LONG_BYTES, len(b"1e300,") * MAX_LONG_EXPONENTS)
 _DIGITS_TO_ZEROS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
 _CHUNK_BYTES = 256 * 1024
-"""Looked at in one go: other threads run in between."""
+"""How much is scanned at once; other threads run in between."""
 
 
 def excess(text: bytes, max_values: int = MAX_JSON_VALUES) -> str:
-    """What a JSON text has too much of, to follow "has"; "" if it may be read.
+    """Returns what a JSON text has too much of, to follow "has"; empty if it may be parsed.
 
-    For text that is not JSON the result may be either.
+    For text that is not JSON, the result may be either.
     """
     if len(text) < _NEVER_TOO_MUCH_BYTES and len(text) < max_values:
         return ""  # nearly every text, and every piece of a stream
@@ -49,12 +48,12 @@ def excess(text: bytes, max_values: int = MAX_JSON_VALUES) -> str:
 
 
 def is_modest(text: str) -> bool:
-    """Whether a text that somebody wrote inside of another may be read as JSON."""
+    """Whether an untrusted text inside another may be parsed as JSON."""
     return not excess(text.encode(errors="replace"))
 
 
 def has_more_values(text: bytes, max_values: int = MAX_JSON_VALUES) -> bool:
-    """Whether a JSON text has more than `max_values` values. For text that is not JSON the result may be either."""
+    """Whether a JSON text has more than `max_values` values. For text that is not JSON, the result may be either."""
     # Each value except the first follows one of these; most texts have few, even inside their strings.
     if len(text) < max_values or _separators(text) < max_values:
         return False
@@ -63,12 +62,12 @@ def has_more_values(text: bytes, max_values: int = MAX_JSON_VALUES) -> bool:
 
 
 def long_numbers(text: bytes) -> int:
-    """About how many long numbers a text has, those inside of its strings included; see `MAX_LONG_NUMBERS`."""
+    """Returns about how many long numbers a text has, including those in its strings; see `MAX_LONG_NUMBERS`."""
     return _units(text) if len(text) > _NEVER_LONG_BYTES else 0
 
 
 class LongNumbers:
-    """`long_numbers` of a text that comes in pieces."""
+    """Like `long_numbers`, for a text that comes in pieces."""
 
     __slots__ = ("_tail", "count")
 
@@ -83,7 +82,7 @@ class LongNumbers:
 
 
 def _units(text: bytes) -> int:
-    # So many digits in a row cover two of these bytes in a row.
+    # A run of this many digits covers two consecutive sampled bytes.
     if b"00" not in text[::_STRIDE].translate(_DIGITS_TO_ZEROS):
         return 0
     return sum(
@@ -106,7 +105,7 @@ def _has_more_exponents(text: bytes) -> bool:
 
 
 def _outside_of_strings(text: bytes, max_values: int) -> bytes | None:
-    """None if there are more than `max_values` strings."""
+    """Returns the text without its strings; None if there are more than `max_values` strings."""
     bare = text.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in text else text
     return None if bare.count(b'"') > 2 * max_values else b'"'.join(bare.split(b'"')[::2])
 

@@ -1,4 +1,4 @@
-"""What whoever begins a run may say about it: labels, which are texts, and metadata, which may be any JSON object.
+"""What a caller may attach to a run: labels, which are strings, and metadata, which may be any JSON object.
 
 Both are for people and for code. No model reads either.
 """
@@ -20,7 +20,7 @@ _KEY = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
-    """Checks labels by the limits that hold over HTTP. Raises `InvalidRequest` if they do not fit."""
+    """Checks labels by the same limits as over HTTP. Raises `InvalidRequest` for invalid ones."""
     if labels is None:
         return {}
     given = _mapping("labels", labels)
@@ -42,7 +42,7 @@ def checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Raises `InvalidRequest` for what is not a JSON object, or too large."""
+    """Checks metadata. Raises `InvalidRequest` unless it is a JSON object that is not too large."""
     if metadata is None:
         return {}
     given = _mapping("metadata", metadata)
@@ -52,7 +52,7 @@ def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def missing_labels(required: frozenset[str] | set[str], labels: Mapping[str, str]) -> InvalidRequest | None:
-    """The refusal of a run that lacks labels, which names all of them; None if it has what it needs."""
+    """Returns the refusal of a run that lacks labels, which names all of them; None if it has what it needs."""
     missing = sorted(required - labels.keys())
     if not missing:
         return None

@@ -1,7 +1,7 @@
-"""What a log line is about: the run and the request that the current code works for.
+"""The context of log lines: the run and the request that the current code works for.
 
-The code that begins such work says so once. Everything awaited or started from there inherits it, including the threads
-that plain tools run in, so a line that a tool itself logs also names its run.
+The code that begins such work sets it once. Everything awaited or started from there inherits it, including the threads
+of synchronous tools, so that a line that a tool logs also names its run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 
 class RunInfo(Protocol):
-    """A run while it is driven."""
+    """A run while it is being driven."""
 
     run_id: str
     """Its public id."""
@@ -22,12 +22,12 @@ class RunInfo(Protocol):
 
 
 class RequestInfo(Struct, eq=False):
-    """A request while it is answered."""
+    """A request while it is being handled."""
 
     id: str
-    """The id that the answer carries as `X-Request-Id`."""
+    """The id that the response carries as `X-Request-Id`."""
     workspace: str = ""
-    """The slug of the credential's workspace, once the credential is known to be valid."""
+    """The slug of the credential's workspace, once the credential was validated."""
 
 
 current_run: ContextVar[RunInfo | None] = ContextVar("current_run", default=None)
@@ -35,8 +35,8 @@ current_request: ContextVar[RequestInfo | None] = ContextVar("current_request", 
 
 
 def fields(**values: str | int | float | None) -> dict[str, Any]:
-    """The `extra` of a log call: what its line says, for programs. A log in JSON has them as fields of their own.
+    """Returns the `extra` of a log call: the line's values, for programs. A JSON log has them as separate fields.
 
-    A name may end in `_` to differ from a word of Python's; None is left out.
+    A name may end in `_` to avoid a Python keyword; None is left out.
     """
     return {"fields": {name.rstrip("_"): value for name, value in values.items() if value is not None}}

@@ -1,6 +1,6 @@
-"""Answers of MCP servers that the official client would refuse as a whole, because one piece of them is malformed.
+"""Tolerates answers of MCP servers that the official client would refuse as a whole because of one malformed piece.
 
-A list of tools loses the tools that cannot be read, and a result keeps a note in place of each block that cannot.
+Unreadable tools are dropped from a list, and unreadable blocks of a result are replaced by a note.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 _EXCERPT_CHARS = 100
 _MAX_ITEMS = 5000
-"""Of an answer that is looked at item by item; a longer one is refused as a whole."""
+"""The most items that are checked one by one; a longer answer is refused as a whole."""
 
 
 def unreadable_block(kind: object) -> str:
@@ -25,9 +25,12 @@ def unreadable_block(kind: object) -> str:
 
 
 def read_leniently(client: Client, *, server: str, redact: Callable[[str], str] = str) -> None:
-    """Makes an open connection read what is good in an answer. `server` is for the log, as is what `redact` leaves."""
+    """Makes an open connection accept the valid parts of an answer.
+
+    `server` is for the log, as is what `redact` leaves.
+    """
     session = client.session
-    # Where the package hands out answers as they came, before it validates them.
+    # The point where the package returns raw answers, before it validates them.
     dispatcher: Any = getattr(session, "_dispatcher", None)
     if dispatcher is None:
         return
@@ -50,7 +53,7 @@ def read_leniently(client: Client, *, server: str, redact: Callable[[str], str] 
 
 
 def is_closed(client: Client) -> bool:
-    """Whether the other side has ended the connection."""
+    """Whether the other side has closed the connection."""
     return getattr(getattr(client.session, "_dispatcher", None), "_closed", False)
 
 
@@ -66,7 +69,7 @@ def _readable(
     version: str | None,
     instead: Callable[[object], dict[str, str] | None],
 ) -> dict[str, Any]:
-    """`raw` with each item of `field` that does not validate replaced, or left out where there is no replacement."""
+    """Returns `raw` with each invalid item of `field` replaced, or left out if there is no replacement."""
     items = raw.get(field)
     if not isinstance(items, list) or _is_valid(method, raw, version):
         return raw
@@ -88,11 +91,11 @@ def _is_valid(method: str, raw: dict[str, Any], version: str | None) -> bool:
     model = ListToolsResult if method == "tools/list" else CallToolResult
     try:
         validate_server_result(method, version or "2025-11-25", raw)
-        # A question to the client in place of a result is for the package to judge.
+        # The package itself handles a question to the client instead of a result.
         if raw.get("resultType", "complete") == "complete":
             model.model_validate(raw, by_name=False)
     except KeyError:
         return True
-    except ValueError:  # pydantic's, too
+    except ValueError:  # includes pydantic's
         return False
     return True

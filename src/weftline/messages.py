@@ -1,8 +1,8 @@
 """What a model reads and writes: messages, their parts, and token usage.
 
-These types are stored in the log as JSON and never change after that, so their names are data.
-Everything here is provider-neutral; data that only one provider understands travels as `opaque` JSON and goes back,
-unchanged, to the provider that sent it.
+These types are stored in the log as JSON, so their names are data and never change. Everything here is
+provider-neutral; data that only one provider understands is kept as `opaque` JSON and returned unchanged to the
+provider that sent it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Text(Struct, frozen=True, tag="text"):
 
 
 class Image(Struct, frozen=True, tag="image", omit_defaults=True):
-    """An image, by value (`data`, base64), by `url`, or by the id of a `Blob`, which is where its data comes from."""
+    """An image, by value (`data`, base64), by `url`, or by the id of a `Blob`, which has the data."""
 
     media_type: str
     data: str | None = None
@@ -28,7 +28,7 @@ class Image(Struct, frozen=True, tag="image", omit_defaults=True):
     name: str | None = None
     blob: str | None = None
     size: int | None = None
-    """Bytes of the content, where that is a blob."""
+    """The size of the content in bytes, if it is a blob."""
 
 
 class File(Struct, frozen=True, tag="file", omit_defaults=True):
@@ -43,14 +43,14 @@ class File(Struct, frozen=True, tag="file", omit_defaults=True):
 
 
 class Blob(Struct, frozen=True):
-    """Content that is kept once, beside the log, and named in messages by its id, the SHA-256 of `data` in hex."""
+    """Content that is stored once, beside the log, and named in messages by its id, the hex SHA-256 of `data`."""
 
     id: str
     data: bytes
 
 
 class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
-    """One block of reasoning. `signature` and `opaque` are the provider's own and go back to it as they came."""
+    """One block of reasoning. `signature` and `opaque` belong to the provider and are sent back unchanged."""
 
     text: str = ""
     provider: str = ""
@@ -61,7 +61,7 @@ class Thinking(Struct, frozen=True, tag="thinking", omit_defaults=True):
 class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
     """A call that the model asked for.
 
-    `args` is the JSON text exactly as the model wrote it; it may be malformed, which the tool pipeline finds out.
+    `args` is the JSON text exactly as the model wrote it; the tool pipeline finds out whether it is valid.
     `id` is unique within the run (the provider's own id unless that repeats). `extra` is opaque provider data.
     """
 
@@ -73,7 +73,7 @@ class ToolCall(Struct, frozen=True, tag="tool_call", omit_defaults=True):
 
 
 class ProviderCall(Struct, frozen=True, tag="provider_call", omit_defaults=True):
-    """A tool that the provider ran itself (web search and the like): recorded, never run here."""
+    """A tool that the provider itself ran (web search and the like): recorded, never executed here."""
 
     id: str
     name: str
@@ -102,7 +102,7 @@ class System(Struct, frozen=True, tag_field="role", tag="system"):
 
 
 class User(Struct, frozen=True, tag_field="role", tag="user", omit_defaults=True, gc=False):
-    """`injected` marks a message that the runtime added (a nudge, a final-turn instruction), not a person."""
+    """A user message. `injected` marks one that the runtime added (a nudge, a final-turn instruction)."""
 
     parts: tuple[UserPart, ...]
     injected: bool = False
@@ -134,7 +134,7 @@ class Assistant(Struct, frozen=True, tag_field="role", tag="assistant"):
 
 
 class ToolResult(Struct, frozen=True, omit_defaults=True):
-    """The one answer to a tool call, as the model reads it."""
+    """The result of a tool call, as the model reads it."""
 
     id: str
     name: str
@@ -163,14 +163,14 @@ class OutputSchema(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sampling(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How a model chooses its words and when it stops. What is not set is left to the model."""
+    """How a model samples its output and when it stops. Settings that are None are left to the model."""
 
     temperature: float | None = None
     top_p: float | None = None
     stop: tuple[str, ...] = ()
-    """The answer ends before any of these texts."""
+    """The answer ends before any of these strings."""
     max_output_tokens: int | None = None
-    """Of one answer; what the model thinks counts too."""
+    """The limit for one answer, including thinking."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -193,14 +193,14 @@ class Usage(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 
 
 def joined_text(parts: Sequence[UserPart]) -> str:
-    """The texts of a result or of a user's message, one below the other: each part is a text of its own."""
+    """Joins the texts of a result or a user's message with newlines, as each part is a separate text."""
     if len(parts) == 1 and isinstance(parts[0], Text):
         return parts[0].text
     return "\n".join([part.text for part in parts if isinstance(part, Text) and part.text])
 
 
 def visible_text(parts: Sequence[AssistantPart]) -> str:
-    """What a model said: its parts are pieces of one text."""
+    """Returns the text that a model wrote; its parts are pieces of one text."""
     if len(parts) == 1 and type(first := parts[0]) is Text:
         return first.text
     return "".join([part.text for part in parts if type(part) is Text])

@@ -1,4 +1,4 @@
-"""What a call's result has besides what the model reads: what the call took, its bounds, data for others."""
+"""What a call's result has besides what the model reads: telemetry, bounds, and data for others."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ PREVIEW_CHARS = 140
 
 
 Audience: TypeAlias = Literal["timeline", "internal", "evidence"]
-"""Whoever follows the run; the tools and hooks of the run alone; or whoever has to prove something later."""
+"""Those who follow the run; only the run's own tools and hooks; or auditors."""
 
 
 class Bounds(Struct, frozen=True, omit_defaults=True):
-    """How much of all there is a result has, and how to get at the rest."""
+    """Which part of the whole a result covers, and how to get the rest."""
 
     returned: int
     total: int | None = None
@@ -48,30 +48,30 @@ class Telemetry(Struct, frozen=True, omit_defaults=True):
 
 
 class ChildLink(Struct, frozen=True, omit_defaults=True):
-    """The run that carried out a call."""
+    """The run that executed a call."""
 
     run_id: str
     agent: str
-    """Its name, as the call has it."""
+    """The agent's name, as in the call."""
     parent_run_id: str
     parent_call_id: str
     calls: int = 0
-    """How many calls of its own have a result."""
+    """How many of its own calls have a result."""
 
 
 def telemetry_of(reported: Telemetry | None, *, active_us: int) -> Telemetry:
-    """What a call took: what its tool reported, and the time that the runtime measured if that is missing."""
+    """Returns what a call used: as its tool reported, with the time that the runtime measured if that is missing."""
     if reported is None:
         return Telemetry(active_us // 1000)
     return reported if reported.duration_ms is not None else replace(reported, duration_ms=active_us // 1000)
 
 
 def preview_of(text: str) -> str:
-    """The beginning of a result, on one line."""
+    """Returns the beginning of a result, on one line."""
     line = " ".join(text[: 4 * PREVIEW_CHARS].split())
     return line if len(line) <= PREVIEW_CHARS else line[: PREVIEW_CHARS - 1] + "…"
 
 
 def for_timeline(data: tuple[ServerData, ...]) -> tuple[ServerData, ...]:
-    """What those see who follow a run."""
+    """Returns the data for those who follow a run."""
     return tuple([one for one in data if one.audience == "timeline"]) if data else ()

@@ -1,7 +1,7 @@
 """Percent-encoding, decoded in time and memory that do not depend on how many escapes a text has.
 
-`urllib.parse` makes an object for every `%`, and an exception for every one that is not an escape: a text of 16 MB that
-a stranger sends would take gigabytes and many seconds.
+`urllib.parse` creates an object for every `%`, and an exception for every one that is not an escape: an untrusted text
+of 16 MB would take gigabytes and many seconds.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from binascii import a2b_qp
 from collections.abc import Iterator
 
 _PIECE_BYTES = 32 * 1024
-"""Decoded in one go; other threads get their turn in between."""
+"""How much is decoded at once; other threads run in between."""
 _STRAY = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _MAX_STRAY = 1_000
 
 
 def decoded(text: bytes) -> bytes:
-    """`text` with each escape replaced by its byte.
+    """Returns `text` with each escape replaced by its byte.
 
-    A `%` that does not begin one stays as it is. Raises `ValueError` if there are a thousand of those: it costs a
-    hundred times as much as an escape, and nobody writes so many.
+    A `%` that does not begin an escape stays as it is. Raises `ValueError` if there are a thousand of those, as each
+    costs a hundred times as much as an escape.
     """
     if b"%" not in text:
         return text
     whole, stray = _STRAY.subn(b"%25", text, count=_MAX_STRAY)
     if stray == _MAX_STRAY:
         raise ValueError("too many percent signs do not begin an escape")
-    # Quoted-printable differs in nothing but its sign, and is decoded in C.
+    # Quoted-printable only differs in its escape character, and is decoded in C.
     return a2b_qp(whole.replace(b"=", b"%3D").replace(b"%", b"="))
 
 
 def decoded_up_to(text: bytes, limit: int) -> bytes | None:
-    """`decoded` for a text of any size; None as soon as the result has more than `limit` bytes."""
+    """Like `decoded`, for a text of any size; None as soon as the result has more than `limit` bytes."""
     if len(text) - 2 * text.count(b"%") > limit:
         return None
     found = bytearray()
@@ -44,7 +44,7 @@ def decoded_up_to(text: bytes, limit: int) -> bytes | None:
 
 
 def fields(text: bytes, *, max_fields: int, errors: str = "replace") -> list[tuple[str, str]]:
-    """The names and values of a query or a form. Raises `ValueError` if they are too many.
+    """Returns the names and values of a query or a form. Raises `ValueError` if there are too many.
 
     `errors` says what to do with bytes that are not UTF-8, as for `bytes.decode`.
     """
@@ -55,7 +55,7 @@ def fields(text: bytes, *, max_fields: int, errors: str = "replace") -> list[tup
 
 
 def field_text(text: bytes, *, errors: str = "replace") -> str:
-    """A name or a value as a query or a form has it, where `+` is a space."""
+    """Decodes a name or a value of a query or a form, in which `+` is a space."""
     return decoded(text.replace(b"+", b" ")).decode("utf-8", errors)
 
 

@@ -31,7 +31,7 @@ class _Ref(Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unk
 
 
 class LocalRef(_Ref, frozen=True, tag="local"):
-    """A tool that the client carries out."""
+    """A tool that the client executes."""
 
     name: str
     description: str = ""
@@ -40,7 +40,7 @@ class LocalRef(_Ref, frozen=True, tag="local"):
     long_running: bool = False
     tags: tuple[str, ...] = ()
     effect: Literal["read", "idempotent", "once"] | None = None
-    """What carrying out a call twice would mean. A `once` call whose client is gone is in doubt, not offered again."""
+    """What executing a call twice would mean. A `once` call whose client is gone is in doubt, and not offered again."""
 
 
 class A2ALocalRef(_Ref, frozen=True, tag="a2a_local"):
@@ -54,7 +54,7 @@ class A2ALocalRef(_Ref, frozen=True, tag="a2a_local"):
 class McpLocalEntry(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     raw: Raw
-    """The entry of `tools[]` as sent."""
+    """The entry of `tools[]` as it was sent."""
 
 
 class McpLocalRef(_Ref, frozen=True, tag="mcp_local"):
@@ -66,7 +66,7 @@ class McpLocalRef(_Ref, frozen=True, tag="mcp_local"):
 
 
 class A2ARef(_Ref, frozen=True, tag="a2a"):
-    """An A2A peer that the server dials. Secret headers are kept apart from the plan, by tool name."""
+    """An A2A peer that the server connects to. Secret headers are stored separately from the plan, by tool name."""
 
     name: str
     card_url: str
@@ -75,13 +75,13 @@ class A2ARef(_Ref, frozen=True, tag="a2a"):
 
 
 class McpRef(_Ref, frozen=True, tag="mcp"):
-    """An MCP server that the server dials. Secret headers are kept apart from the plan, by tool name."""
+    """An MCP server that the server connects to. Secret headers are stored separately from the plan, by tool name."""
 
     name: str
     url: str
     tool_filter: tuple[str, ...] | None = None
     asks_people: bool = False
-    """Whether the server's questions are put to the people of the run."""
+    """Whether people answer the server's questions."""
 
 
 class StoredRef(_Ref, frozen=True, tag="stored"):
@@ -110,7 +110,7 @@ class ParentCall(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Stored in full, defaults included: a default that changes later must not affect an existing run."""
+    """The plan of a run, stored with its defaults: a default that changes later must not affect an existing run."""
 
     v: int = PLAN_VERSION
     messages: tuple[Message, ...]
@@ -118,7 +118,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
     name: str = "ephemeral"
     agent_id: str | None = None
     model: str | None = None
-    """The model as the client named it; None asks for the default."""
+    """The model as the client named it; None means the default."""
     fallbacks: tuple[str, ...] = ()
     """Models to try, in order, when the previous one has used up its retries."""
     system: str | None = None
@@ -129,45 +129,45 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
     output_schema: OutputSchema | None = None
     limits: Limits = Limits()
     metadata: dict[str, Any] = {}
-    """Over HTTP its values are texts."""
+    """Over HTTP, its values are strings."""
     given: int = 0
-    """How many of the messages were given along with the prompt, as an earlier conversation."""
+    """How many of the messages are an earlier conversation, given along with the prompt."""
     behavior: dict[str, Any] = {}
-    """What was asked of this run in place of its agent's own behavior: the knobs that were set."""
+    """The knobs set for this run, which override its agent's behavior."""
     code: str | None = None
-    """The agent, by name, whose code carries the run: its tools and hooks are those of the process that drives it."""
+    """The name of the agent whose code executes the run, with the tools and hooks of the process that drives it."""
     path: tuple[str, ...] = ()
-    """For a child run: the tools, by name, that lead from that agent to the one that carries this run."""
+    """For a child run: the tools, by name, that lead from that agent to the one that executes this run."""
     only: tuple[str, ...] | None = None
-    """The tools of that agent that the run has, by name; None for all. `docs_*` stands for each `docs_…`."""
+    """The tools of that agent that the run has, by name; None for all. `docs_*` means every `docs_…`."""
     requested_by: str = ""
-    """Who asked for the run, by the name that they were authenticated with; "" if nobody said."""
+    """Who requested the run, as authenticated; empty if unknown."""
     digests: Digests | None = None
-    """What it rests on besides this plan: code of the process that began it; None if there is none."""
+    """Digests of the code that it depends on, in the process that created it; None if there is none."""
     labels: dict[str, str] = {}
-    """Whoever began the run has given it these: for hooks, policies and tools, and for the runs below it."""
+    """Given at the start of the run, for hooks, policies and tools, and for the runs below it."""
     reminders: tuple[Reminder, ...] = ()
     """What the model is reminded of from the first turn on."""
     stream_arguments: bool = False
-    """Whether the log has the arguments of calls piece by piece, as the model writes them."""
+    """Whether the log has the arguments of calls in pieces, as the model writes them."""
     turn_id: str = ""
-    """What whoever began the run calls the exchange that it is a part of; "" if nobody said."""
+    """The caller's id for the exchange that the run is part of; empty if none was given."""
     asked_by: ParentCall | None = None
     """For a child run."""
     model_result_limit_bytes: int | None = None
     """The largest result that the model reads whole; None if it reads all of them."""
     trace: Trace | None = None
-    """That its spans belong to; None if nobody traces it."""
+    """The trace that its spans belong to; None if it is not traced."""
     own_policy: PolicyRule | None = None
-    """The policy that the run was started with, without its agent's. Subagents may take it over."""
+    """The policy that the run was started with, without its agent's. Subagents may inherit it."""
     engine: EngineOptions | None = None
-    """What its engine is told about it; None for nothing."""
+    """Options for its engine; None for none."""
 
     @property
     def thread_keeps_all(self) -> bool:
-        """Whether its thread takes every message of the run, with calls and results.
+        """Whether its thread keeps every message of the run, with calls and results.
 
-        A thread of code does. A client's session has what was asked and what was answered, whoever carries the run.
+        A thread that code created does. A client's session only has questions and answers, whatever executes the run.
         """
         return self.code is not None and self.agent_id is None
 
@@ -177,7 +177,7 @@ class _Kind(Struct, frozen=True):
 
 
 class PlanOutline(Struct, frozen=True):
-    """What can be told about a stored plan without reading its messages."""
+    """What is known about a stored plan without reading its messages."""
 
     tools: tuple[_Kind, ...] = ()
     output_schema: OutputSchema | None = None
@@ -185,7 +185,7 @@ class PlanOutline(Struct, frozen=True):
 
     @property
     def asks_client(self) -> bool:
-        """Whether it has tools that the client carries out."""
+        """Whether it has tools that the client executes."""
         return any(tool.kind in _CLIENT_SIDE for tool in self.tools)
 
 
@@ -207,17 +207,17 @@ _decode_plan = Decoder(RunPlan).decode
 
 
 decode_outline = Decoder(PlanOutline).decode
-"""Reads a plan of any version; raises `msgspec.DecodeError` for what is not one."""
+"""Decodes a plan of any version; raises `msgspec.DecodeError` for anything else."""
 
 
 def may_name_agent(stored: bytes) -> bool:
-    """Whether something that has a stored plan in it could have the plan of an agent. False proves that it has not."""
-    # `code` follows an object or a number. That of the digests follows a text, and is nobody's name.
+    """Whether bytes that contain a stored plan could be those of an agent's plan. False means that they are not."""
+    # `code` follows an object or a number. The digests' own `code` follows a text, and is not a name.
     return b'"agent_id":"' in stored or stored.count(b'"code":"') > stored.count(b'","code":"')
 
 
 def agent_of(stored: bytes | Raw) -> str | None:
-    """The name of the agent whose plan it is, if it has one."""
+    """Returns the name of the agent of a stored plan, if it has one."""
     plan = _decode_agent(stored)
     if plan.path:
         return plan.name
@@ -227,7 +227,7 @@ def agent_of(stored: bytes | Raw) -> str | None:
 
 
 def code_agent(code: str, name: str) -> str:
-    """The name of the agent that a run's code is registered under; that of a run in memory has a number after it."""
+    """Returns the name of the agent for a registered code name, which has a number appended for a run in memory."""
     return name if code.removeprefix(f"{name} ").isdigit() else code
 
 
@@ -236,9 +236,9 @@ def encode_plan(plan: RunPlan) -> bytes:
 
 
 def decode_plan(stored: bytes | Raw) -> RunPlan:
-    """The plan that `encode_plan` wrote, by this code or by older code. Raises `msgspec.DecodeError` for anything else.
+    """Decodes a plan that this or older code wrote with `encode_plan`. Raises `msgspec.DecodeError` for anything else.
 
-    Plans of newer code are not found out here: they are in runs of a newer `FORMAT`.
+    Plans of newer code are not detected here, but by the newer `FORMAT` of their runs.
     """
     version = _decode_version(stored).v
     if not 1 <= version <= PLAN_VERSION:

@@ -1,7 +1,7 @@
-"""What must not be shown, and the mark that replaces it.
+"""Redacts secrets from text.
 
-A secret that goes out comes back: peers repeat headers in their errors, and addresses carry tokens. Whatever a peer
-says goes through a `Redactor` built from what it was sent, before anyone reads, stores or logs it.
+Secrets that are sent may come back: peers repeat headers in their errors, and addresses contain tokens. Everything that
+a peer returns goes through a `Redactor` built from what it was sent, before it is read, stored or logged.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from weftline.spellings import CHARS_PER_CHAR, MAX_NESTING, Needle, Span, spans_
 
 REDACTED: Final = "[redacted]"
 SEALED_URL: Final = ":url"
-"""Where a tool's whole address is kept, next to its secret headers, if the address contains a secret. No header can
-have this name.
+"""The name under which a tool's whole address is stored with its secret headers, if it contains a secret.
+
+No header can have this name.
 """
 
 _SECRET_NAME = re.compile(
@@ -35,19 +36,19 @@ _PLAIN_HEADERS = frozenset(
 _RANDOM = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_.~+/=%-]{16,}")
 _PLACEHOLDERS = re.compile(r"(?:\{\{[^{}]*\}\})+")
 _MIN_SECRET_CHARS = 3
-"""A shorter declared secret would black out half of every text."""
+"""Redacting a shorter declared secret would remove half of every text."""
 _MIN_HEADER_CHARS, _MIN_OTHER_CHARS = 4, 8
-"""Of a header or parameter with a name that speaks of secrets, and of any other."""
+"""The minimum length in a header or parameter whose name suggests a secret, and in any other."""
 _MAX_SECRETS = 160
-"""Of one request: the values of its headers first, then what they consist of."""
+"""For one request: the values of its headers first, then their parts."""
 _LIGHT_CHARS = 2048
-"""Room for any usual token."""
+"""Enough for any usual token."""
 
 
 class Redactor:
-    """Blacks out these secrets wherever they appear, however they are spelled: see `weftline.spellings`.
+    """Redacts these secrets wherever they appear, however they are encoded; see `weftline.spellings`.
 
-    What to look for is worked out when it is first needed: most are never repeated by anyone.
+    What to look for is computed on first use, as most secrets are never repeated.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -57,7 +58,7 @@ class Redactor:
 
     @classmethod
     def of_request(cls, url: str, headers: Mapping[str, str], *, secrets: Iterable[str] = ()) -> Redactor:
-        """For what a request carries: its headers, the secrets in its address, and anything else declared secret."""
+        """Returns a redactor for a request: its headers, the secrets in its address, and declared ones."""
         redactor = cls(secrets)
         declared, values = redactor._secrets, dict(headers)
         redactor._secrets = lambda: [*declared(), *islice(dict.fromkeys(_of_request(url, values)), _MAX_SECRETS)]
@@ -66,13 +67,13 @@ class Redactor:
 
     @classmethod
     def of_environment(cls, env: Mapping[str, str]) -> Redactor:
-        """For the variables that a program was started with, as far as their names speak of secrets."""
+        """Returns a redactor for a program's environment variables whose names suggest secrets."""
         return cls(
             [value for name, value in env.items() if _SECRET_NAME.search(name) and len(value) >= _MIN_HEADER_CHARS]
         )
 
     def __or__(self, other: Redactor) -> Redactor:
-        """One that blackens the secrets of both."""
+        """Returns a redactor for the secrets of both."""
         both = Redactor()
         both._secrets = lambda: [*self._found, *other._found]
         both._chars = self._chars + other._chars
@@ -85,21 +86,21 @@ class Redactor:
 
     @property
     def secrets(self) -> Sequence[str]:
-        """What it looks for."""
+        """The secrets that it looks for."""
         return self._found
 
     @property
     def heavy(self) -> bool:
-        """Whether it has so much to look for that this is not to be done on the event loop."""
+        """Whether it has so much to look for that it must not run on the event loop."""
         return self._chars > _LIGHT_CHARS
 
     @property
     def longest(self) -> int:
-        """Of what it looks for, in characters, however it is spelled."""
+        """The length in characters of the longest secret, in any encoding."""
         return CHARS_PER_CHAR * max(map(len, self._found), default=0)
 
     def prepare(self) -> None:
-        """Works out what to look for, if that was not done before."""
+        """Computes what to look for, if necessary."""
         _ = self._needles
 
     @cached_property
@@ -118,7 +119,7 @@ class Redactor:
         return self.texts([text])[0]
 
     def texts(self, texts: Sequence[str]) -> list[str]:
-        """Texts that are read one below the other: a secret may begin in one and end in the next."""
+        """Redacts texts that are read together: a secret may begin in one and end in the next."""
         if not self or not any(texts):
             return list(texts)
         joined = texts[0] if len(texts) == 1 else "\n".join(texts)
@@ -136,14 +137,14 @@ class Redactor:
         if not self:
             return data
         text = data.decode("latin-1")
-        # Images, sounds and archives are full of what looks like an escape; nobody reads them as text.
+        # Images, sounds and archives are full of apparent escapes, but nobody reads them as text.
         nesting = 0 if b"\0" in data else MAX_NESTING
         spans = spans_of(self._data_needles, text, nesting=nesting, latin=True)
         return _blackened(text, spans, 0).encode("latin-1") if spans else data
 
 
 def _blackened(text: str, spans: Sequence[Span], begin: int) -> str:
-    """The text, which begins at `begin` of what was searched. A secret is marked where it begins."""
+    """Returns the text, which begins at `begin` of what was searched, with a mark where each secret begins."""
     pieces: list[str] = []
     at = 0
     for start, end in spans[max(0, bisect_left(spans, (begin, 0)) - 1) :]:
@@ -158,12 +159,12 @@ def _blackened(text: str, spans: Sequence[Span], begin: int) -> str:
 
 
 def redact_url(url: str) -> str:
-    """An address without its credentials and without the values of its query: any of them may be a token."""
+    """Returns an address without its credentials and the values of its query, as any of them may be a token."""
     return _redact_address(url, lambda _, __: True)
 
 
 def redact_template(url: str) -> str:
-    """Like `redact_url`, for a template, whose reader must see what it does: only what looks like a token goes."""
+    """Like `redact_url`, for a template, whose reader must see what it does: only apparent tokens are redacted."""
     return _redact_address(url, _is_secret_parameter)
 
 
@@ -200,7 +201,7 @@ def _min_chars(name: str) -> int:
 
 
 def _of_headers(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """The parts of each, in turns, so that one with many does not leave the others without."""
+    """Yields the parts of all headers in turns, so that one with many parts does not use up the limit."""
     for row in zip_longest(*[_of_header(value, min_chars=_min_chars(name)) for name, value in headers], fillvalue=""):
         yield from (piece for piece in row if piece)
 
@@ -217,7 +218,7 @@ def _of_header(value: str, *, min_chars: int) -> Iterator[str]:
 
 
 def _basic(encoded: str) -> list[str]:
-    """The user and password of HTTP Basic together, and the password alone."""
+    """Returns user and password of HTTP Basic together, and the password alone."""
     try:
         decoded = base64.b64decode(encoded, validate=True).decode()
     except (binascii.Error, ValueError):
@@ -230,7 +231,7 @@ def _of_url(url: str) -> Iterator[str]:
     credentials, at, _ = rest.partition("://")[2].partition("/")[0].rpartition("@")
     if at:
         user, colon, password = credentials.partition(":")
-        # A token may be given in place of the user.
+        # A token may be given instead of the user.
         yield from (one for one in (_unescaped(password if colon else user), credentials) if len(one) > 3)
     for pair in query.split("&"):
         name, value = (_unescaped(part.replace("+", " ")) for part in pair.partition("=")[::2])
@@ -242,5 +243,5 @@ def _of_url(url: str) -> Iterator[str]:
 def _unescaped(text: str) -> str:
     try:
         return decoded(text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
-    except ValueError:  # it cannot have been meant as an escaped text
+    except ValueError:  # not an escaped text
         return text

@@ -1,7 +1,7 @@
-"""Reminders that a run keeps: texts that come with some of its requests, and are part of no message.
+"""Reminders of a run: texts that are sent with some of its requests, and are not part of any message.
 
-When one is due follows from when it was added and from its own rules, so that no counter has to be stored: whoever
-carries the run on, after a crash as well, comes to the same answer for every turn.
+When a reminder is due follows from when it was added and from its own rules, so that no counter has to be stored: any
+process that continues the run, even after a crash, gets the same answer for every turn.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from msgspec import Struct, ValidationError, convert, to_builtins
 Tier: TypeAlias = Literal["safety", "guidance"]
 _TIERS: tuple[Tier, ...] = ("safety", "guidance")
 MAX_REMINDERS = 64
-"""Of one run."""
+"""For one run."""
 MAX_CHANGES = 100
-"""Of one reminder: how often it may be added, changed or removed."""
+"""For one reminder: how often it may be added, changed or removed."""
 MAX_TEXT_CHARS = 16_000
 _KEY = "reminder:"
-"""What the run's tools remember of one is under this, and its id."""
+"""The prefix of the state key of a reminder, followed by its id."""
 
 
 class Reminder(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """Text that a model is reminded of.
 
-    It comes with at most `max_per_run` requests of the run, None for any number; the tier `safety` is not capped. At
-    least `min_turns_between` turns without it lie between two with it. Those of the tier `safety` come first, then by
-    id. One with the attachment `run_start` is at the head of the instructions, one with `user_turn` beside the last
-    message of the user.
+    It is sent with at most `max_per_run` requests of the run, None for any number; the tier `safety` is not limited.
+    There are at least `min_turns_between` turns without it between two with it. Those of the tier `safety` come first,
+    then by id. With the attachment `run_start` it is at the head of the instructions, with `user_turn` next to the last
+    user message.
     """
 
     id: str
@@ -54,14 +54,17 @@ class Reminder(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
 
 class _Change(Struct, frozen=True):
-    """From this turn on it is this one; None for none."""
+    """The reminder from this turn on; None if it was removed."""
 
     since: int
     reminder: Reminder | None
 
 
 def add(memory: MutableMapping[str, Any], reminder: Reminder, *, since: int) -> None:
-    """Adds a reminder, or changes the one with its id, which keeps its counters. Raises `ValueError` for too many."""
+    """Adds a reminder, or changes the one with its id, which keeps its counters.
+
+    Raises `ValueError` if there are too many.
+    """
     if not isinstance(reminder, Reminder):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"a reminder is a Reminder, not {type(reminder).__name__}")
     key = _KEY + reminder.id
@@ -71,7 +74,7 @@ def add(memory: MutableMapping[str, Any], reminder: Reminder, *, since: int) -> 
 
 
 def remove(memory: MutableMapping[str, Any], id: str, *, since: int) -> None:
-    """Ends a reminder. One that there is not changes nothing."""
+    """Ends a reminder. Does nothing if there is none."""
     _change(memory, _KEY + id, _Change(since, None))
 
 
@@ -83,7 +86,7 @@ def _change(memory: MutableMapping[str, Any], key: str, change: _Change) -> None
 
 
 def due(given: Sequence[Reminder], memory: Mapping[str, Any], *, turn: int) -> list[Reminder]:
-    """What the request of a turn comes with: `given` are those that the run began with."""
+    """Returns the reminders for the request of a turn; `given` are those that the run began with."""
     changes = {one.id: [_Change(0, one)] for one in given}
     for key, stored in memory.items():
         if key.startswith(_KEY):
@@ -93,7 +96,7 @@ def due(given: Sequence[Reminder], memory: Mapping[str, Any], *, turn: int) -> l
 
 
 def _stored(value: object) -> list[_Change]:
-    """What a tool wrote there itself is none."""
+    """Decodes stored changes; empty for anything that a tool wrote there itself."""
     try:
         return convert(value, list[_Change])
     except (ValidationError, ValueError):
@@ -101,7 +104,7 @@ def _stored(value: object) -> list[_Change]:
 
 
 def _at(changes: Sequence[_Change], turn: int) -> Reminder | None:
-    """The reminder, if it is due in this turn."""
+    """Returns the reminder, if it is due in this turn."""
     count, last = 0, None
     for now in range(min([change.since for change in changes], default=turn + 1), turn + 1):
         reminder = next((change.reminder for change in reversed(changes) if change.since <= now), None)

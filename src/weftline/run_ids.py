@@ -1,4 +1,4 @@
-"""Ids that whoever starts a run gives it: which there can be, in the library, over HTTP and on the command line."""
+"""Run ids chosen by callers: which are valid, in the library, over HTTP and on the command line."""
 
 from __future__ import annotations
 

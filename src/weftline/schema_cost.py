@@ -1,12 +1,12 @@
-"""What a JSON Schema can cost, measured before it is used.
+"""Measures what a JSON Schema can cost, before it is used.
 
-Two kilobytes of schema can demand more work than there is time: with `$ref`, thirty definitions that each name the next
-one twice stand for a billion subschemas. So a schema is measured as if every reference were written out, in time that
-grows only with its bytes, and refused if that is too much.
+Two kilobytes of schema can require practically infinite work: with `$ref`, thirty definitions that each name the next
+one twice make a billion subschemas. So a schema is measured as if every reference were expanded, in time that is linear
+in its bytes, and refused if that is too much.
 
-Where `Cost.bounded` holds, checking a value takes at most `values` steps for each JSON value in it. A schema that is
-recursive, or that looks back at what its parts have seen (`unevaluatedProperties`), has no such bound: a union that
-names itself may try every variant at every level. Checking values against it must be interruptible.
+If `Cost.bounded` is true, checking a value takes at most `values` steps for each JSON value in it. A schema that is
+recursive, or that depends on what its parts have seen (`unevaluatedProperties`), has no such bound: a recursive union
+may try every variant at every level. Checking values against it must be interruptible.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from weftline.percent import decoded
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_SCHEMA_DEPTH = 400
-"""Levels of JSON, references followed; a recursive reference is followed once."""
+"""Levels of JSON, with references followed; a recursive reference is followed once."""
 MAX_SCHEMA_VALUES = 100_000
-"""JSON values, references followed."""
+"""JSON values, with references followed."""
 
 _UNBOUNDED = frozenset({"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"})
 _COUNTED = re.compile(r"\{([0-9]{1,4})(?:,([0-9]{0,4}))?\}")
@@ -30,7 +30,7 @@ _MAX_PATTERN_STATES = 1_000_000_000
 
 
 class TooCostly(ValueError):
-    """The schema is too large; the message tells the sender how."""
+    """The schema is too large; the message tells the sender why."""
 
 
 class Cost(Struct, frozen=True):
@@ -38,21 +38,21 @@ class Cost(Struct, frozen=True):
     depth: int
     bounded: bool
     pattern_states: int
-    """Roughly the number of states that the regular expressions have together."""
+    """Roughly the total number of states of the regular expressions."""
 
 
 def measured(schema: object) -> Cost:
-    """The cost of a schema, or of any other JSON value. Raises `TooCostly`."""
+    """Returns the cost of a schema, or of any other JSON value. Raises `TooCostly`."""
     walk = _Walk(schema)
     values, depth = walk.node(schema, 1)
     return Cost(values, depth, walk.bounded, walk.pattern_states)
 
 
 def refusal(schema: object, *, encoded: bytes, max_bytes: int = MAX_SCHEMA_BYTES) -> str | None:
-    """Why a schema cannot be taken, or None. `encoded` is the schema as JSON without escapes in names."""
+    """Returns why a schema is refused, or None. `encoded` is the schema as JSON without escapes in names."""
     if len(encoded) > max_bytes:
         return f"has more than {max_bytes} bytes as JSON"
-    # Without references a schema costs no more than its bytes, and most are small: nothing to measure then.
+    # Without references, a schema costs no more than its bytes, and most are small.
     if b'ef"' not in encoded and encoded.count(b"{") + encoded.count(b"[") < MAX_SCHEMA_DEPTH:
         return None
     try:
@@ -63,7 +63,7 @@ def refusal(schema: object, *, encoded: bytes, max_bytes: int = MAX_SCHEMA_BYTES
 
 
 class _Walk:
-    """Each value is visited once, however many references lead to it."""
+    """Visits each value once, however many references lead to it."""
 
     def __init__(self, root: object) -> None:
         self._root = root
@@ -73,7 +73,7 @@ class _Walk:
         self.pattern_states = 0
 
     def node(self, value: object, level: int) -> tuple[int, int]:
-        """How many values are at and below `value`, and how many levels."""
+        """Returns how many values are at and below `value`, and how many levels."""
         if not isinstance(value, dict | list):
             return 1, 1
         identity = id(cast("object", value))
@@ -118,7 +118,7 @@ class _Walk:
                 place = _below(place, step.replace("~1", "/").replace("~0", "~"))
             if place is not None:
                 return place
-        # An anchor, another document, or nothing.
+        # An anchor, another document, or an invalid reference.
         self.bounded = False
         return None
 
@@ -144,7 +144,7 @@ def _below(place: object, step: str) -> object:
 
 
 def _is_resource(schema: dict[str, object]) -> bool:
-    """Whether the schema is a document of its own, inside which references mean something else."""
+    """Whether the schema is a document of its own, inside which references have another base."""
     return isinstance(schema.get("$id"), str) or isinstance(schema.get("id"), str)
 
 
@@ -153,7 +153,7 @@ def _keys(value: object) -> list[object]:
 
 
 def _states(pattern: str) -> int:
-    """The number of states that the pattern can have, with nested repetitions written out."""
+    """Returns the number of states that the pattern can have, with nested repetitions expanded."""
     states = len(pattern) + 1
     for least, most in _COUNTED.findall(pattern):
         states = min(states * max(int(least), int(most or 0), 1), _MAX_PATTERN_STATES)

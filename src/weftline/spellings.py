@@ -1,14 +1,14 @@
-"""Finds a secret however it is spelled.
+"""Finds a secret however it is encoded.
 
-Writers of JSON, of addresses and of HTML differ in which characters they escape and how, and one is put inside the
-other. So nothing is enumerated here: a text is read again and again with its escapes undone, all kinds at once, and
-each reading is searched. What is found is located in the text as it was given.
+Encoders of JSON, URLs and HTML differ in which characters they escape and how, and encodings are nested. So they are
+not enumerated: a text is read repeatedly with its escapes undone, all kinds at once, and each reading is searched. What
+is found is located in the original text.
 
     reading 0   {"k":"a\\\\u002Bb"}
     reading 1   {"k":"a\\u002Bb"}
     reading 2   {"k":"a+b"}           the secret `a+b` is at 6 to 15 of the text
 
-The time is linear in the text: there are a few readings, and most texts are the same in all of them.
+The time is linear in the text: there are few readings, and most texts are the same in all of them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from msgspec import Struct
 MAX_NESTING = 4
 """How often escapes may be escaped again."""
 CHARS_PER_CHAR = 12
-"""What one character of a secret becomes at most, but for absurd spellings and white space."""
+"""How many characters one character of a secret becomes at most, except in absurd encodings and with white space."""
 
 _MIN_BROKEN_CHARS = 8
-"""A shorter text is not looked for across white space: words that happen to follow each other may contain it."""
+"""A shorter text is not searched for across white space, as adjacent words may contain it by chance."""
 _MIN_CORE_CHARS = 6
 """The same for what is left of a short secret in the middle of base64."""
 
@@ -50,27 +50,28 @@ Span = tuple[int, int]
 
 
 class Needle(Struct, frozen=True):
-    """A secret as it is looked for in each reading. Non-ASCII characters are as in the text that is searched."""
+    """A secret as it is searched for in each reading. Non-ASCII characters are as in the searched text."""
 
     plain: tuple[str, ...]
     broken: tuple[str, ...]
     """`plain` without white space."""
     hexed: str
     cores: tuple[tuple[str, int, int], ...]
-    """In base64, at each of its three alignments: the characters that are only the secret's, and how many more before
-    and after them hold some of its bits.
+    """The secret in base64, at each of its three alignments.
+
+    Each has the characters that depend only on the secret, and how many before and after them contain some of its bits.
     """
 
     @classmethod
     def of(cls, secret: str, *, latin: bool = False) -> Needle:
-        """With `latin` for texts that are bytes, a character each."""
+        """Returns the needle; with `latin` for texts that are bytes, one character each."""
         data = secret.encode("utf-8", "surrogatepass")
         plain = data.decode("latin-1") if latin else secret
         meant = {plain: None}
         for _ in range(2):
-            # A secret may itself look escaped. What undoes the escapes around it undoes its own as well.
+            # A secret may itself look escaped. Undoing the escapes around it then undoes its own as well.
             meant |= {unescaped(one, latin=latin): None for one in list(meant) if len(one) >= 3}
-        meant |= {one.replace(" ", "+"): None for one in list(meant) if " " in one}  # as forms write it
+        meant |= {one.replace(" ", "+"): None for one in list(meant) if " " in one}  # as forms encode it
         kept = tuple([one for one in meant if len(one) >= min(3, len(plain))])
         broken = tuple([found for one in kept if len(found := _squeezed(one)) >= _MIN_BROKEN_CHARS])
         return cls(kept, broken, data.hex(), tuple(_cores(data)))
@@ -94,7 +95,7 @@ class Needle(Struct, frozen=True):
 
 
 class Reading:
-    """A text as it is given, or another one with something undone. Knows where its characters come from."""
+    """A text as it was given, or with something undone. Knows where its characters come from."""
 
     def __init__(self, text: str, below: Reading | None = None, undone: re.Pattern[str] = _ESCAPE, *, latin: bool):
         self.text = text
@@ -108,16 +109,16 @@ class Reading:
 
     @cached_property
     def in_one_alphabet(self) -> str:
-        """With one alphabet for base64 in place of two."""
+        """Returns it with one base64 alphabet instead of two."""
         return self.text.translate(_ONE_ALPHABET)
 
     def unescaped(self) -> Reading | None:
-        """None if there is nothing to undo."""
+        """Returns the reading with its escapes undone; None if there are none."""
         text = unescaped(self.text, latin=self._latin)
         return None if text == self.text else Reading(text, self, latin=self._latin)
 
     def squeezed(self) -> Reading | None:
-        """Without white space, which lines of base64 are broken with; None if it has none."""
+        """Returns it without white space, which breaks lines of base64; None if it has none."""
         text = _squeezed(self.text)
         return None if len(text) == len(self.text) else Reading(text, self, _SPACE, latin=self._latin)
 
@@ -126,13 +127,13 @@ class Reading:
             yield self._given(place, place + length)
 
     def _given(self, start: int, end: int) -> Span:
-        """The same stretch in the text as it was given."""
+        """Returns the same range in the original text."""
         if self._below is None:
             return start, end
         return self._below._given(self._source(start)[0], self._source(end - 1)[1])
 
     def _source(self, place: int) -> Span:
-        """What the character at `place` was made from."""
+        """Returns what the character at `place` was made from."""
         starts, ends, sources, source_ends = self._changes
         at = bisect_right(starts, place) - 1
         if at < 0:
@@ -144,7 +145,7 @@ class Reading:
 
     @cached_property
     def _changes(self) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Of everything that was undone: where it starts and ends here, and in the reading below."""
+        """Returns everything that was undone: where it starts and ends here, and in the reading below."""
         assert self._below is not None
         starts: list[int] = []
         ends: list[int] = []
@@ -162,7 +163,7 @@ class Reading:
 
 
 def spans_of(needles: Sequence[Needle], text: str, *, nesting: int = MAX_NESTING, latin: bool = False) -> list[Span]:
-    """Where any of these is in the text: in order, and without overlaps."""
+    """Returns where any of these is in the text, in order and without overlaps."""
     found: list[Span] = []
     reading: Reading | None = Reading(text, latin=latin)
     for _ in range(1 + nesting):
@@ -178,7 +179,7 @@ def spans_of(needles: Sequence[Needle], text: str, *, nesting: int = MAX_NESTING
 
 
 def unescaped(text: str, *, latin: bool = False) -> str:
-    """The text with the escapes of JSON, of addresses and of HTML undone once."""
+    """Returns the text with the escapes of JSON, URLs and HTML undone once."""
     if "\\" not in text and "%" not in text and "&" not in text:
         return text
     return _ESCAPE.sub(lambda match: _undone(match, latin), text)
@@ -206,7 +207,7 @@ def _undone(match: re.Match[str], latin: bool) -> str:
 def _of_entity(escape: str) -> str:
     if escape[1] != "#":
         return html5.get(escape[1:], escape)
-    digits = escape[2:].rstrip(";")  # browsers do without it
+    digits = escape[2:].rstrip(";")  # browsers do not require it
     number = int(digits[1:], 16) if digits[0] in "xX" else int(digits)
     return _character(number) or escape
 

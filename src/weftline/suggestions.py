@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence with the nearest known words, with a leading space; "" if none is near."""
+    """Returns a sentence with the nearest known words and a leading space; empty if none is near."""
     from difflib import get_close_matches
 
     by_lower = {one.lower(): one for one in known}
@@ -18,5 +18,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a full stop, unless it has an end of its own: another sentence is to follow."""
+    """Returns the text with a full stop, unless it already ends a sentence, so that another can follow."""
     return text if text.endswith((".", "?", "!", "…")) else f"{text}."

@@ -1,8 +1,8 @@
-"""Halves of characters: JSON and Python strings can spell them, UTF-8 and so the log cannot hold them.
+"""Unpaired surrogates: JSON and Python strings can contain them, but UTF-8, and so the log, cannot.
 
-Characters outside the Basic Multilingual Plane are two surrogates in UTF-16, and whoever cuts such text by its length
-may cut between the two. The rule for what models and tools say: two halves that belong together are joined, and one
-without the other becomes U+FFFD. (What clients ask for is refused instead: they can say what they mean.)
+Characters outside the Basic Multilingual Plane are two surrogates in UTF-16, and cutting such text by length may cut
+between the two. In the output of models and tools, two halves that belong together are joined, and one without the
+other becomes U+FFFD. Requests of clients are refused instead, as clients can correct them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REPLACEMENT = rb"\ufffd"
 
 
 def whole(text: str) -> str:
-    """The text with its pairs joined and its lone halves replaced; nearly always the text itself."""
+    """Returns the text with its pairs joined and unpaired surrogates replaced; nearly always the text itself."""
     if text.isascii():
         return text
     try:
@@ -29,17 +29,17 @@ def whole(text: str) -> str:
 
 
 def may_have_halves(data: bytes) -> bool:
-    """Whether JSON spells any surrogate; false for nearly all, and fast."""
+    """Whether JSON contains any escaped surrogate; false for nearly all, and fast."""
     return b"\\ud" in data or b"\\uD" in data
 
 
 def lone_halves(data: bytes) -> list[re.Match[bytes]]:
-    """The escapes in JSON that stand for an unpaired surrogate."""
+    """Returns the escapes in JSON that represent an unpaired surrogate."""
     return [found for found in _TOKEN.finditer(data) if found["lone"]] if may_have_halves(data) else []
 
 
 def whole_json(data: bytes) -> bytes:
-    """The JSON with every lone half replaced; nearly always the bytes themselves."""
+    """Returns the JSON with every unpaired surrogate replaced; nearly always the bytes themselves."""
     if not may_have_halves(data):
         return data
     return _TOKEN.sub(lambda found: REPLACEMENT if found["lone"] else found[0], data)

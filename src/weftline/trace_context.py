@@ -1,7 +1,7 @@
-"""The trace that a run belongs to, in the words of W3C Trace Context. Nothing here needs OpenTelemetry.
+"""The trace that a run belongs to, as in W3C Trace Context. Nothing here needs OpenTelemetry.
 
-The ids of a run's spans follow from its log: so a call knows that of its span before anybody has emitted it, in every
-process that carries the run on, and whoever emits the spans gives them the same ids.
+The ids of a run's spans are derived from its log. So a call knows its span's id before the span is emitted, in every
+process that continues the run, and all emitters use the same ids.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f
 _MAX_CHARS = 512
 
 incoming_traceparent: ContextVar[str | None] = ContextVar("incoming_traceparent", default=None)
-"""What a request to this server has said about its caller's span."""
+"""The caller's span, from a request to this server."""
 call_traceparent: ContextVar[str | None] = ContextVar("call_traceparent", default=None)
-"""What requests carry that are sent while a tool works."""
+"""The span that requests carry while a tool works."""
 
 
 class Trace(Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a run; stored with it."""
+    """The trace of a run, stored with it."""
 
     id: str
     """32 hexadecimal digits."""
     parent: str = ""
-    """The span that the run's own is in, 16 digits; "" for a run that begins the trace."""
+    """The span that contains the run's own, 16 digits; empty for a run that begins the trace."""
     sampled: bool = True
     spans: bool = True
-    """Whether spans of the run are emitted. If not, its calls are taken for those of its caller."""
+    """Whether spans of the run are emitted. If not, its calls count as its caller's."""
 
     def traceparent(self, span: str) -> str:
         return f"00-{self.id}-{span}-{'01' if self.sampled else '00'}"
 
     def of_call(self, run_id: str, turn: int, index: int) -> str:
-        """What the requests of a call carry."""
+        """Returns the traceparent for the requests of a call."""
         return self.traceparent(span_id(run_id, f"call.{turn}.{index}") if self.spans else self.parent)
 
 
@@ -50,17 +50,17 @@ def new_trace() -> Trace:
 
 
 def fallback_trace(run_id: str) -> Trace:
-    """Of a run that was begun where nobody traced it."""
+    """Returns the trace of a run that was started where nothing was traced."""
     return Trace(sha256(run_id.encode()).hexdigest()[:32])
 
 
 def span_id(run_id: str, what: str) -> str:
-    """`what` is `run`, `turn.<turn>`, `chat.<turn>.<attempt>` or `call.<turn>.<index>`."""
+    """Returns a span id; `what` is `run`, `turn.<turn>`, `chat.<turn>.<attempt>` or `call.<turn>.<index>`."""
     return sha256(f"{run_id} {what}".encode()).hexdigest()[:16]
 
 
 def below(above: Trace | None, planned: Trace | None, *, run_id: str, turn: int, index: int) -> Trace | None:
-    """The trace of a run that a call of the run `run_id` begins. `planned` is there if it is traced by itself."""
+    """Returns the trace of a run that a call of the run `run_id` begins. `planned` is set if it is traced itself."""
     if above is None:
         return planned
     if above.spans:
@@ -69,7 +69,7 @@ def below(above: Trace | None, planned: Trace | None, *, run_id: str, turn: int,
 
 
 def parsed(traceparent: object) -> Trace | None:
-    """The trace of a run whose caller has sent this; None if it is not one."""
+    """Returns the trace of a run whose caller sent this traceparent; None if it is invalid."""
     if not isinstance(traceparent, str) or len(traceparent) > _MAX_CHARS:
         return None
     found = _TRACEPARENT.fullmatch(traceparent.strip())
@@ -82,13 +82,13 @@ def parsed(traceparent: object) -> Trace | None:
 
 
 def active_traceparent() -> str | None:
-    """The span of OpenTelemetry that is active in the code that calls this."""
+    """Returns the OpenTelemetry span that is active in the calling code."""
     active = _active()
     return None if active is None else active.traceparent(active.parent)
 
 
 def _active() -> Trace | None:
-    api: Any = sys.modules.get("opentelemetry.trace")  # without it no span can be active
+    api: Any = sys.modules.get("opentelemetry.trace")  # without it, no span can be active
     if api is not None:
         active = api.get_current_span().get_span_context()
         if active.is_valid:
@@ -97,12 +97,12 @@ def _active() -> Trace | None:
 
 
 def callers_trace() -> Trace | None:
-    """That of the code that begins a run: the span that is active in it, or the one that its request has named."""
+    """Returns the trace of the code that starts a run: its active span, or the one in its request."""
     return _active() or parsed(incoming_traceparent.get())
 
 
 def inside_span(traceparent: str | None) -> AbstractContextManager[None]:
-    """What is sent from here on belongs to this span, also by libraries that know only OpenTelemetry."""
+    """Makes what is sent inside belong to this span, even by libraries that only know OpenTelemetry."""
     return _NO_SPAN if traceparent is None and call_traceparent.get() is None else _inside(traceparent)
 
 
@@ -131,8 +131,9 @@ def _inside(traceparent: str | None) -> Generator[None]:
 
 
 def trace_for(planned: Trace | None, *, metadata: object = None) -> Trace | None:
-    """The trace of a new run; None if nobody traces it. `planned` is there if its spans are emitted, and `metadata` is
-    the `traceparent` among its metadata.
+    """Returns the trace of a new run; None if it is not traced.
+
+    `planned` is set if its spans are emitted, and `metadata` is the `traceparent` in its metadata.
     """
     caller = parsed(metadata) or callers_trace()
     if planned is None or caller is None:

@@ -1,4 +1,4 @@
-"""Taking turns: what is done for one workspace does not wait until everything is done that another asked for first."""
+"""Round-robin queues, so that work for one workspace does not wait for all earlier work of another."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 on_behalf_of: ContextVar[int | None] = ContextVar("on_behalf_of", default=None)
-"""The workspace whose work this is."""
+"""The workspace that the current work is for."""
 
 
 class RoundRobin(Generic[T]):
     """A queue in which owners take turns, and the topics of an owner among themselves.
 
-    Neither a thousand things about one topic nor a thousand topics of one owner hold up the next owner for more than
-    one turn. Not safe for threads.
+    Neither a thousand items of one topic nor a thousand topics of one owner delay the next owner by more than one turn.
+    Not thread-safe.
     """
 
     def __init__(self) -> None:
         self._owners: OrderedDict[int | None, OrderedDict[int | None, deque[T]]] = OrderedDict()
-        """The one whose turn it is first, on both levels."""
+        """In the order of turns, on both levels."""
 
     def put(self, item: T, *, owner: int | None, topic: int | None = None) -> None:
         self._owners.setdefault(owner, OrderedDict()).setdefault(topic, deque()).append(item)
 
     def take(self) -> T:
-        """Raises `KeyError` if there is nothing."""
+        """Removes and returns the next item. Raises `KeyError` if there is none."""
         owner, topics = self._owners.popitem(last=False)
         topic, items = topics.popitem(last=False)
         item = items.popleft()

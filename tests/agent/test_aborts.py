@@ -170,7 +170,7 @@ async def test_a_failed_run_keeps_its_messages_and_its_thread_goes_on_without_th
         with pytest.raises(RunFailed) as caught, agent.override(model=failing):
             await agent.run("Second?", thread="t", engine=engine)
         failed = caught.value.result
-        row = await (await engine.runtime()).find(failed.run_id, workspace=engine.workspace_key)
+        row = await (await engine.runtime()).stored.find(failed.run_id, workspace=engine.workspace_key)
         assert (failed.status, row.status) == ("failed", "failed")
         assert [type(message).__name__ for message in failed.new_messages] == ["User", "Assistant", "ToolResults"]
         again = await agent.run("Third?", thread="t", engine=engine)

@@ -27,6 +27,7 @@ from weftline import (
 from weftline.agent.results import InvalidOutput, OutputTruncated, ProviderFailed
 from weftline.events import CallFinished, CallOpened, Note, RunEnded, RunStarted, TextDelta, TurnFinished
 from weftline.messages import Assistant, Image, Text, ToolResults, User
+from weftline.providers.sampling import SamplingLimits
 from weftline.testing import ScriptedModel, calls
 
 
@@ -327,6 +328,18 @@ async def test_a_follow_up_is_answered_before_the_run_ends() -> None:
 async def test_bad_settings_are_refused_when_they_are_given(make: Any, words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
         make()
+
+
+class WithLimits(ScriptedModel):
+    def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
+        return SamplingLimits(top_p=False, max_stops=1, blank_stops=False, max_output_tokens=10)
+
+
+async def test_settings_that_a_model_does_not_accept_are_refused_by_their_names_in_python() -> None:
+    settings = Settings(top_p=0.5, stop=["a", " "], max_output_tokens=11)
+    with pytest.raises(WeftlineError, match=r"^top_p: .+; stop: .+; stop\[1\]: .+ \(and 1 more\)$") as refused:
+        await Agent(WithLimits(["x"]), settings=settings).run("Go.")
+    assert [one["path"] for one in refused.value.details["issues"]] == ["top_p", "stop", "stop[1]", "max_output_tokens"]
 
 
 async def test_a_run_needs_something_to_go_on() -> None:

@@ -13,7 +13,7 @@ import pytest
 from weftline import Agent, Behavior, Compaction, Engine, Limits, RunFailed, Skill, WeftlineError, skills, tool
 from weftline.events import AnyEvent, CallFinished, ContextCompacted, ContextRestored
 from weftline.messages import Assistant, Message, ToolResults, User
-from weftline.prompts_compaction import SUMMARIZE, summary
+from weftline.prompts.compaction import SUMMARIZE, summary
 from weftline.providers.catalog import Catalog
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.testing import ScriptedModel, calls

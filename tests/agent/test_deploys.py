@@ -78,7 +78,7 @@ def billing(**options: Any) -> Agent[str, object]:
 
 
 async def plan_of(engine: Engine, run_id: str) -> RunPlan:
-    created = await (await engine.runtime()).entry(ids.key_of(run_id), 1)
+    created = await (await engine.runtime()).stored.entry(ids.key_of(run_id), 1)
     assert created is not None
     return decode_plan(decode_created(created.body).plan)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, AwaitGate, Engine, Limits, ToolGate, hook, prompts_people, spawn, tool
+from weftline import Agent, AwaitGate, Engine, Limits, ToolGate, hook, prompts, spawn, tool
 from weftline.agent.granted import to_grant
 from weftline.agent.hooks_outside import SpawnBefore
 from weftline.canonical import canonical_value, digest
@@ -170,7 +170,7 @@ async def test_an_agent_whose_approval_lapses_while_its_run_is_planned_is_not_ca
             if isinstance(event, AwaitOpened):
                 await run.approve(event.id, by="user:ann")
             elif isinstance(event, CallFinished):
-                assert (event.how, event.result) == ("skipped", prompts_people.APPROVAL_LAPSED)
+                assert (event.how, event.result) == ("skipped", prompts.people.APPROVAL_LAPSED)
                 closed.set()
         facts = await engine.store.log.facts(ids.key_of(run.id), kinds=("call.started", "run.adopted"))
         assert (await run.result()).text == "Done." and facts == []

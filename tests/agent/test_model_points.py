@@ -110,7 +110,7 @@ class Blind(ScriptedModel):
 
 
 PNG = Image("image/png", data="iVBORw0KGgo=")
-IN_WORDS = Text(prompts.unseen_image("image/png"))
+IN_WORDS = Text(prompts.models.unseen_image("image/png"))
 
 
 @pytest.mark.requirement("loop.image.non_vision")

@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from weftline import Await, AwaitGate, Conflict, Engine, WeftlineError, ask_in_terminal, ask_user, present_plan, tool
-from weftline import prompts_people as prompts
+from weftline import (
+    Await,
+    AwaitGate,
+    Conflict,
+    Engine,
+    WeftlineError,
+    ask_in_terminal,
+    ask_user,
+    present_plan,
+    prompts,
+    tool,
+)
 from weftline.agent.run import Run
 from weftline.events import AwaitOpened
 from weftline.runtime.answering import MAX_REASON_CHARS, MAX_VALUE_BYTES
@@ -58,7 +68,7 @@ async def test_several_questions_of_one_call_are_answered_together_one_by_one() 
 @pytest.mark.requirement("tool.ask_user.answer")
 @pytest.mark.parametrize(
     ("said", "read"),
-    [("Lyon, today, all.", "Lyon, today, all."), (None, prompts.no_answer("No time."))],
+    [("Lyon, today, all.", "Lyon, today, all."), (None, prompts.people.no_answer("No time."))],
     ids=["in one text", "not at all"],
 )
 async def test_several_questions_are_answered_in_one_text_or_not_at_all(said: str | None, read: str) -> None:
@@ -79,7 +89,7 @@ async def test_several_questions_are_asked_on_the_terminal_one_after_the_other(m
     result = await agent.run("Plan a trip.", hooks=[ask_in_terminal])
     answered, refused = results_in(result.messages)
     assert answered == "1. Where?\nLyon\n2. When?\nTomorrow\n3. Who?\nA"
-    assert refused == prompts.NO_ANSWER
+    assert refused == prompts.people.NO_ANSWER
 
 
 async def test_a_hook_that_answers_too_few_questions_fails_and_so_denies() -> None:
@@ -96,11 +106,11 @@ PLAN = calls("present_plan", plan="1. Burn it.")
 @pytest.mark.parametrize(
     ("verdict", "read"),
     [
-        ({}, prompts.PLAN_APPROVED),
-        ({"comment": "Mind the cat."}, prompts.plan_approved("Mind the cat.")),
-        ({"args": {"plan": "1. Sell it."}}, prompts.plan_edited("1. Sell it.")),
-        ({"args": {"plan": "1. Sell it."}, "comment": "Soon."}, prompts.plan_edited("1. Sell it.", "Soon.")),
-        ({"args": {"plan": "1. Burn it."}}, prompts.PLAN_APPROVED),
+        ({}, prompts.people.PLAN_APPROVED),
+        ({"comment": "Mind the cat."}, prompts.people.plan_approved("Mind the cat.")),
+        ({"args": {"plan": "1. Sell it."}}, prompts.people.plan_edited("1. Sell it.")),
+        ({"args": {"plan": "1. Sell it."}, "comment": "Soon."}, prompts.people.plan_edited("1. Sell it.", "Soon.")),
+        ({"args": {"plan": "1. Burn it."}}, prompts.people.PLAN_APPROVED),
     ],
 )
 @pytest.mark.parametrize("by_hook", [False, True])
@@ -124,7 +134,7 @@ async def test_a_plan_is_approved_as_it_is_or_as_a_person_has_changed_it(
 
 @pytest.mark.requirement("tool.present_plan.verdict")
 async def test_a_plan_is_rejected_with_or_without_a_comment() -> None:
-    for reason, read in (("", prompts.PLAN_REJECTED), ("Too slow.", prompts.plan_rejected("Too slow."))):
+    for reason, read in (("", prompts.people.PLAN_REJECTED), ("Too slow.", prompts.people.plan_rejected("Too slow."))):
         agent, model = scripted(PLAN, tools=[present_plan])
         async with Engine() as engine, agent.stream("Plan it.", engine=engine) as run:
             asked = await only(engine, run, model)

@@ -36,7 +36,7 @@ def look(at: str = "") -> str:
 async def unfinished(engine: Engine) -> int:
     host = await engine.runtime()
     statuses = ("queued", "running", "paused")
-    return len(await host.runs(RunFilter(workspace=engine.workspace_key, statuses=statuses)))
+    return len(await host.stored.runs(RunFilter(workspace=engine.workspace_key, statuses=statuses)))
 
 
 async def test_a_start_that_is_cancelled_leaves_no_run_behind() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from kernel.histories import History, histories, lived
 from weftline import Agent, Engine, tool
@@ -78,7 +78,6 @@ async def test_a_snapshot_has_the_run_as_it_stands(tmp_path: Path) -> None:
     assert (whole.calls[0].expected_children, whole.calls[0].observed_children) == (0, 0)
 
 
-@settings(max_examples=40)
 @given(histories)
 def test_at_any_moment_it_has_the_open_questions_and_the_calls_so_far(history: History) -> None:
     fold, open_awaits, announced, closed = SnapshotFold(RunFacts("run_1")), list[str](), set[str](), set[str]()

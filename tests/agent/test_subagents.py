@@ -36,7 +36,7 @@ from weftline.kernel.state import Decision, State
 from weftline.messages import Assistant, Text, ToolResults, Usage, User
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.providers.catalog import Catalog
-from weftline.runtime import ids, recovery, residents
+from weftline.runtime import dispatcher, ids, recovery
 from weftline.runtime.lineage import Lineage
 from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel, calls
@@ -243,7 +243,7 @@ async def test_a_subagent_beyond_the_depth_is_refused_with_a_text() -> None:
     assert result.status == "succeeded"
     refused = [request for request in model.requests if asked([request]) == ["2"]][1].messages[-1]
     assert isinstance(refused, ToolResults)
-    assert (refused.results[0].is_error, refused.results[0].parts[0]) == (True, Text(prompts.too_deep(2)))
+    assert (refused.results[0].is_error, refused.results[0].parts[0]) == (True, Text(prompts.subagents.too_deep(2)))
 
 
 async def test_a_subagent_of_its_own_ideas_does_not_go_deeper_than_its_parent_allows() -> None:
@@ -268,7 +268,7 @@ async def test_three_subagents_work_at_once_and_further_ones_are_refused_with_a_
     async with asyncio.timeout(PATIENCE_S):
         result = await Agent(model, tools=[worker.as_tool("Works.")]).run("Go.")
     assert [call.how for call in result.calls] == ["returned", "returned", "returned", "blocked", "blocked"]
-    assert {call.result for call in result.calls} == {"Met.", prompts.too_many_children(3)}
+    assert {call.result for call in result.calls} == {"Met.", prompts.subagents.too_many_children(3)}
 
 
 async def test_a_parent_that_waits_takes_no_place_from_its_children() -> None:
@@ -309,7 +309,7 @@ async def test_hooks_hear_of_subagents_and_a_failed_one_is_an_error_result() -> 
     result = await agent.run("Go.")
     assert result.text == "Done."
     results = {call.ok: call.result for call in result.calls}
-    assert results[False] == prompts.child_failed("spawn", "No such thing.")
+    assert results[False] == prompts.subagents.child_failed("spawn", "No such thing.")
     assert sorted(told) == [
         "after spawn False",
         "after spawn True",
@@ -398,9 +398,9 @@ async def test_a_gate_above_decides_on_a_childs_call_as_its_own_gate_could(does:
         for result in last.results
     ]
     words = {
-        "block": prompts.blocked("Not today."),
+        "block": prompts.calls.blocked("Not today."),
         "answer": "Paid by somebody else.",
-        "raise": prompts.blocked(prompts.gate_failed("pay")),
+        "raise": prompts.calls.blocked(prompts.calls.gate_failed("pay")),
         "change": "Paid 1.",
     }
     assert result.parts == (Text(words[does]),)
@@ -548,7 +548,9 @@ async def test_a_cancelled_child_is_an_error_result_and_its_parent_goes_on(tmp_p
         await engine.attach(child).cancel()
         result = await run.result()
     assert result.text == "Top."
-    assert [(call.how, call.result) for call in result.calls] == [("failed", prompts.child_cancelled("spawn"))]
+    assert [(call.how, call.result) for call in result.calls] == [
+        ("failed", prompts.subagents.child_cancelled("spawn"))
+    ]
 
 
 async def test_a_pause_and_a_resume_reach_children(tmp_path: Path) -> None:
@@ -566,7 +568,7 @@ async def test_a_pause_and_a_resume_reach_children(tmp_path: Path) -> None:
             if isinstance(event, CallFinished):
                 break
         host = await engine.runtime()
-        rows = [await host.find(one, workspace=engine.workspace_key) for one in (run.id, child, grandchild)]
+        rows = [await host.stored.find(one, workspace=engine.workspace_key) for one in (run.id, child, grandchild)]
         assert [row.status for row in rows] == ["paused"] * 3
         before = len(model.requests)
         await run.resume()
@@ -622,7 +624,7 @@ async def test_the_children_of_a_run_that_is_given_up_do_not_go_on(
         run = await engine.start(agent, "Go.")
         await hanging.begun.wait()
         (child,) = await children_of_running(engine, run.id)
-        monkeypatch.setattr(residents, "decide", buggy)
+        monkeypatch.setattr(dispatcher, "decide", buggy)
         await run.follow_up("Are you there?")
         with pytest.raises(RunFailed):
             await run.result()
@@ -689,7 +691,7 @@ async def test_a_parent_that_is_not_in_memory_hears_of_its_childs_end(tmp_path: 
             assert await engine.unclaimed() == [run.id]
         async with Engine(tmp_path, agents=[agent], models=catalog(lab=model), drain_s=0.05) as engine:
             result = await engine.attach(run.id).result()
-    assert [call.result for call in result.calls] == [prompts.child_cancelled("spawn")]
+    assert [call.result for call in result.calls] == [prompts.subagents.child_cancelled("spawn")]
 
 
 async def test_a_subagent_that_is_gone_fails_with_a_reason_and_its_parent_goes_on(tmp_path: Path) -> None:
@@ -780,7 +782,7 @@ async def test_a_child_of_a_parent_that_was_given_up_is_cancelled_when_it_comes_
             await hanging.begun.wait()
             (child,) = await children_of_running(engine, run.id)
             host: Any = await engine.runtime()
-            host._recovery._give_up(await host._residents.load(await engine.locate(run.id)))
+            host._recovery._give_up(await host._load(await engine.locate(run.id)))
             with pytest.raises(RunFailed):
                 await run.result()
         async with Engine(tmp_path, agents=[agent], models=catalog(lab=model), drain_s=0.05) as engine:
@@ -795,7 +797,7 @@ async def test_children_of_runs_in_memory_are_forgotten_with_them(monkeypatch: p
         for _ in range(4):
             await agent.run("Go.", engine=engine)
         host = await engine.runtime()
-        assert len(await host.runs(RunFilter(limit=99))) == 3
+        assert len(await host.stored.runs(RunFilter(limit=99))) == 3
 
 
 @pytest.mark.parametrize("column", ["head", "body"])

@@ -312,7 +312,7 @@ async def test_images_are_in_words_before_anything_else_is_done_about_a_request(
     agent.on(RowsLoaded)(lambda at: loaded.append(results_in(at.messages)))
     agent.on(BeforeModel)(lambda at: sent.append(results_in(at.messages)))
     await agent.run("Go.")
-    words = "x" * 900 + "\n" + prompts.unseen_image("image/png")
+    words = "x" * 900 + "\n" + prompts.models.unseen_image("image/png")
     assert loaded == [[], [words], [words, words]]
     stub, kept = sent[2]
     assert kept == words and "xxx" not in stub, "the older one was replaced by a stub after that"

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import pty
 import select
 import signal
-import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from commands import weftline
+from forked import python_in_terminal
 
 WAIT_S = 120
 APP = '''
@@ -82,17 +80,9 @@ class Chat:
 def chatting(folder: Path, agent: str) -> Generator[Chat]:
     """A conversation that ends well: the process has exited with 0."""
     (folder / "app.py").write_text(APP)
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "weftline", "chat", str(folder / "app.py"), "--agent", agent]
-    with subprocess.Popen(
-        command,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        env={**os.environ, "TERM": "dumb", "COLUMNS": "60"},
-    ) as process:
-        os.close(theirs)
+    command = ("-m", "weftline", "chat", str(folder / "app.py"), "--agent", agent)
+    process, ours = python_in_terminal(*command, env={**os.environ, "TERM": "dumb", "COLUMNS": "60"})
+    with process:
         try:
             chat = Chat(process.pid, ours)
             chat.until("> ")

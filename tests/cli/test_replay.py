@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,7 @@ def test_a_run_becomes_a_test_that_passes_offline_until_the_agent_changes(
         assert weftline(*write).code == 2 and weftline(*write, "--force").code == 0
     (tmp_path / "data").rename(tmp_path / "gone")
     later.write_text(APP.replace('"""Looks."""', '"""Peers."""'))
-    done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path), cwd=tmp_path)
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # those of this project take longer than the tests
+    done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path), env=env, cwd=tmp_path)
     assert "1 failed, 1 passed" in done.stdout and "test_later_comes_out_as_it_did" in done.stdout, done.stdout
     assert "tools.look.description" in done.stdout and "Peers." in done.stdout

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pty
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +15,7 @@ from typing import Any, Self
 import pytest
 
 from commands import weftline
+from forked import python_in_terminal
 from weftline.cli.output import show_all
 from weftline.cli.screen import Screen
 from weftline.cli.terminal import clean, on_one_line, show_table
@@ -32,16 +30,10 @@ class Terminal:
 
     def __init__(self, *arguments: str, env: Mapping[str, str | None]) -> None:
         merged = {**os.environ, "TERM": "xterm", "COLUMNS": "100", **env}
-        self._master, slave = pty.openpty()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "weftline", *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
+        self._process, self._master = python_in_terminal(
+            *("-m", "weftline", *arguments),
             env={name: value for name, value in merged.items() if value is not None},
-            start_new_session=True,
         )
-        os.close(slave)
         self.text = ""
 
     def until(self, words: str) -> str:

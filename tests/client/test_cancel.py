@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
 
+from forked import python
 from weftline.client import AsyncClient, Client, ClientEvent, DeadlineExceeded, RunCancelled
 from weftline.testing import ServerProcess
 
@@ -143,11 +142,8 @@ def test_ctrl_c_cancels_the_run(server: ServerProcess, key: str, sync_client: Cl
         f"with Client(api_key={key!r}, workspace='acme', base_url={server.url!r}) as client:\n"
         "    client.run('hi', model_id='scripted:endless', on_event=lambda e: print(e.run_id, flush=True))\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert process.stdout is not None
-    run_id = process.stdout.readline().strip()
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=120)
+    with python("-c", program) as process:
+        run_id = process.stdout.readline().strip()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
     assert sync_client.get_run(run_id).status == "cancelled"

@@ -79,7 +79,6 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "weftline.outcome",
         "weftline.percent",
         "weftline.prompts",
-        "weftline.prompts_calls",
         "weftline.schema_cost",
         "weftline.suggestions",
         "weftline.surrogates",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
 
+from forked import python
 from weftline.client import AsyncClient, Client, InvalidSpec, tool
 from weftline.events import CallClaimed, CallOpened
 from weftline.testing import ServerProcess
@@ -59,14 +58,13 @@ def test_a_client_takes_over_from_one_that_was_killed_and_keeps_its_lease_when_t
         key = server.create_key("acme")
         with Client(api_key=key, workspace="acme", base_url=server.url) as client:
             watching = client.attach(create(server.url, key), dispatch=False)
-            process = subprocess.Popen([sys.executable, "-c", HOLDER, server.url, key, watching.id])
-            try:
-                events = iter(watching)
-                next(event for event in events if isinstance(event, CallClaimed))
-                other = client.attach(watching.id, tools=[lookup], lease_s=2)
-            finally:
-                process.kill()
-                process.wait()
+            with python("-c", HOLDER, server.url, key, watching.id) as process:
+                try:
+                    events = iter(watching)
+                    next(event for event in events if isinstance(event, CallClaimed))
+                    other = client.attach(watching.id, tools=[lookup], lease_s=2)
+                finally:
+                    process.kill()
             offer = next(event for event in events if isinstance(event, CallOpened))
             assert offer.attempt == 2
             assert began.wait(60), "nobody took the call over"

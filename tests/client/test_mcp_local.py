@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Protocol
 
 import pytest
 
+from forked import python
 from weftline.client import (
     AsyncClient,
     Client,
@@ -75,13 +75,16 @@ async def main():
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
 
-def web(port):
+def web():
+    import socket
     import uvicorn
 
-    uvicorn.run(server.streamable_http_app(), port=port, log_level="warning", fd=int(sys.argv[1]))
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(listening.getsockname()[1], flush=True)
+    uvicorn.run(server.streamable_http_app(), log_level="warning", fd=listening.fileno())
 
 if __name__ == "__main__":
-    web(0) if len(sys.argv) > 1 else anyio.run(main)
+    web() if len(sys.argv) > 1 else anyio.run(main)
 """
 
 SMALL_SERVER = """
@@ -146,18 +149,11 @@ def starts(tmp_path: Path) -> int:
 @pytest.fixture
 def station_url(tmp_path: Path) -> Iterator[str]:
     """The same server over streamable HTTP."""
-    import socket
-
     path = tmp_path / "station.py"
     path.write_text(SERVER, encoding="utf-8")
-    listening = socket.create_server(("127.0.0.1", 0))
-    port = listening.getsockname()[1]
-    descriptor = listening.fileno()
-    process = subprocess.Popen([sys.executable, str(path), str(descriptor)], pass_fds=[descriptor])
-    listening.close()
-    yield f"http://127.0.0.1:{port}/mcp"
-    process.kill()
-    process.wait()
+    with python(str(path), "web") as process:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
+        process.kill()
 
 
 @pytest.mark.requirement("wire.client.mcp_local")

@@ -14,7 +14,7 @@ from pathlib import Path
 from weftline import Agent, Behavior, Compaction, Engine, tool
 from weftline.events import CallOpened
 from weftline.messages import ToolResults
-from weftline.prompts_compaction import SUMMARIZE
+from weftline.prompts.compaction import SUMMARIZE
 from weftline.providers.base import Chunk, ModelRequest, ProviderError
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls

@@ -7,9 +7,10 @@ from typing import Any
 TOOLS = '''
 import asyncio, json, os
 import weftline
-from weftline.runtime import recovery
+from weftline.runtime import model_call, trials
 
-recovery.TRIAL_S = 0.1  # the last control of a run that died alone lasts twenty times as long
+trials.TRIAL_S = 0.05  # the last control of a run that died alone lasts twenty times as long
+model_call.RETRY_FIRST_S = 0.05
 
 
 def note(context, kind, args):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from forked import run_python
 from weftline.kernel.entries import CallGated, InstructionsRendered, OutputAccepted, OutputRejected, ResultsOverBudget
 
 from . import agent_process
 from .log import RunLog, check_whole, read_logs
+from .playing import play_apart, play_on
 
 WRITES = {
     "instructions.rendered": 1,
@@ -38,17 +36,13 @@ WORDS = "Done, please. | returned:Paid 1. returned:Paid 6. blocked:Blocked: Too 
 @pytest.mark.parametrize("point", ["", *POINTS])
 def test_an_agent_goes_on_after_a_kill_at(point: str, tmp_path: Path) -> None:
     if point:
-        killed = play(tmp_path, point=point)
+        killed = play_apart(agent_process.__file__, str(tmp_path), point=point)
         assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
-    done = play(tmp_path)
+    done = play_on(agent_process.__file__, str(tmp_path))
     assert (done.returncode, done.stdout.strip()) == (0, WORDS), done.stderr
     (log,) = read_logs(tmp_path / "data").values()
     check_whole(log)
     check_once(log, (tmp_path / "told.txt").read_text().splitlines(), kills=1 if point else 0)
-
-
-def play(folder: Path, *, point: str = "") -> subprocess.CompletedProcess[str]:
-    return run_python(agent_process.__file__, str(folder), env=os.environ | {"WEFTLINE_CRASH": point})
 
 
 def check_once(log: RunLog, told: list[str], *, kills: int) -> None:

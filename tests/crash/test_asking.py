@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from forked import run_python
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallOpened, CallStarted, RunAdopted
 
 from . import asking_process
 from .log import check_whole, read_logs
+from .playing import play_apart, play_on
 
 POINTS = [f"await.{word}:{when}" for word in ("opened", "closed", "passed") for when in ("before", "after")]
 
@@ -35,7 +34,7 @@ def test_a_call_that_waits_for_a_person_survives_a_kill_at(asking: str, answerin
         assert play(tmp_path, "ask").returncode == -signal.SIGKILL  # nobody may have been asked yet
     if answering:
         assert play(tmp_path, "answer", point=answering).returncode == -signal.SIGKILL
-    done = play(tmp_path, "answer")
+    done = play_on(asking_process.__file__, str(tmp_path), "answer")
     assert done.returncode == 0, done.stderr
     if "is in doubt" in done.stderr:  # the approval and the start of the call were one commit, and the kill came then
         assert answering == "await.closed:after#1" and not (tmp_path / "told.txt").exists()
@@ -52,4 +51,4 @@ def test_a_call_that_waits_for_a_person_survives_a_kill_at(asking: str, answerin
 
 
 def play(folder: Path, role: str, *, point: str = "") -> subprocess.CompletedProcess[str]:
-    return run_python(asking_process.__file__, str(folder), role, env=os.environ | {"WEFTLINE_CRASH": point})
+    return play_apart(asking_process.__file__, str(folder), role, point=point)

@@ -5,15 +5,12 @@ What the accounts say is what the logs say, at the kill and at the end; nothing 
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from forked import run_python
 from weftline.kernel.budget import BudgetRefused
 from weftline.kernel.entries import RunCreated
 from weftline.store.budgets import Sums
@@ -21,6 +18,7 @@ from weftline.store.budgets import Sums
 from . import budget_process
 from .budget_process import CLERK_CALLS, RUN_CALLS, TOKENS, WORKSPACE_CALLS
 from .log import check_carried_on, check_whole, read_accounts, read_logs
+from .playing import play_apart, play_on
 
 POINTS = ["budget.refused:before", "budget.refused:after"]
 MOST = {"workspace": WORKSPACE_CALLS, "agent": CLERK_CALLS, "run": RUN_CALLS}
@@ -35,7 +33,7 @@ def test_accounts_are_those_of_the_logs_after_a_kill_at_every_point_of_a_run(tmp
     while True:
         folder = tmp_path / str(kills)
         folder.mkdir()
-        killed = play(folder, str(kills + 1))
+        killed = play_apart(budget_process.__file__, str(folder), str(kills + 1))
         if killed.returncode == 0:
             break
         assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -52,7 +50,7 @@ def test_accounts_are_those_of_the_logs_after_a_kill_at_every_point_of_a_run(tmp
 def check_ends_within_its_limits(folder: Path) -> None:
     where = (folder / "killed.txt").read_text()
     before = read_logs(folder / "data")
-    done = play(folder)
+    done = play_on(budget_process.__file__, str(folder))
     assert (done.returncode, done.stdout) == (0, "Done. | returned returned cap\nbudget_exceeded\n"), (where, done)
     logs = read_logs(folder / "data")
     for key, log in logs.items():
@@ -78,7 +76,3 @@ def check_accounts(folder: Path, where: str) -> dict[str, Sums]:
         assert use.calls + use.held_calls <= MOST[account.partition(":")[0]], (where, account, use)
         assert use.tokens + use.held_tokens <= TOKENS, (where, account, use)
     return accounts
-
-
-def play(folder: Path, *kill: str) -> subprocess.CompletedProcess[str]:
-    return run_python(budget_process.__file__, str(folder), *kill, env=os.environ | {"WEFTLINE_CRASH": ""})

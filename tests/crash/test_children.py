@@ -5,15 +5,12 @@ No child is started twice, no result is lost, nothing is paid or counted twice.
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from forked import run_python
 from weftline.kernel.entries import (
     AttemptFailed,
     AwaitClosed,
@@ -30,6 +27,7 @@ from weftline.messages import Usage
 
 from . import children_process, tree_process, waiting_process
 from .log import RunLog, check_carried_on, check_whole, read_logs, reading
+from .playing import play_apart, play_on
 
 POINTS = [
     f"{write}:{side}#{hit}"
@@ -46,10 +44,10 @@ WORDS = "Done. | returned:a paid returned:b has nothing to pay |"
 def test_children_go_on_after_a_kill_at(point: str, tmp_path: Path) -> None:
     before: dict[int, RunLog] = {}
     if point:
-        killed = play(tmp_path, point=point)
+        killed = play_apart(children_process.__file__, str(tmp_path), point=point)
         assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
         before = read_logs(tmp_path / "data")
-    done = play(tmp_path)
+    done = play_on(children_process.__file__, str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(WORDS), done.stdout
     logs = read_logs(tmp_path / "data")
@@ -65,9 +63,9 @@ def test_children_go_on_after_a_kill_at(point: str, tmp_path: Path) -> None:
 @pytest.mark.requirement("run.child.await", "run.crash.ends", "run.crash.calls_once")
 @pytest.mark.parametrize("point", WAITS)
 def test_the_clock_of_a_parent_stands_still_with_its_child_after_a_kill_at(point: str, tmp_path: Path) -> None:
-    killed = play(tmp_path, waiting_process.__file__, point=point)
+    killed = play_apart(waiting_process.__file__, str(tmp_path), point=point)
     assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
-    done = play(tmp_path, waiting_process.__file__)
+    done = play_on(waiting_process.__file__, str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "Done. returned\n"
     logs = read_logs(tmp_path / "data").values()
@@ -84,9 +82,9 @@ def test_the_clock_of_a_parent_stands_still_with_its_child_after_a_kill_at(point
 @pytest.mark.parametrize("point", ["await.opened:before", "child.waits:after"])
 def test_no_time_passes_at_any_level_of_a_tree_that_waits_after_a_kill_at(point: str, tmp_path: Path) -> None:
     """The second process answers only once the clocks of all three stand still, by their logs."""
-    killed = play(tmp_path, tree_process.__file__, point=point)
+    killed = play_apart(tree_process.__file__, str(tmp_path), point=point)
     assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
-    done = play(tmp_path, tree_process.__file__)
+    done = play_on(tree_process.__file__, str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "Done. returned\n3 of 3 calls, 0 reserved\n"
     assert (tmp_path / "told.txt").read_text() == "paid 5\n"
@@ -130,9 +128,3 @@ def check_family(logs: dict[str, RunLog]) -> None:
             assert (end.status, end.usage, end.cost_nusd) == (child.status, child.usage, child.cost_nusd)
         own = [fact.usage for fact in (*log.of(TurnCompleted), *log.of(AttemptFailed))]
         assert log.end.usage == sum([*own, *[end.usage for end in ends.values()]], Usage())
-
-
-def play(
-    folder: Path, process: str = children_process.__file__, *, point: str = ""
-) -> subprocess.CompletedProcess[str]:
-    return run_python(process, str(folder), env=os.environ | {"WEFTLINE_CRASH": point})

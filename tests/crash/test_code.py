@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from forked import run_python
 from weftline.kernel.entries import CallAsked, CallClosed, CallStarted
-from weftline.prompts import in_doubt
+from weftline.prompts.calls import in_doubt
 
 from . import code_process
 from .code_process import CALLS
 from .log import check_carried_on, check_whole, read_accounts, read_logs
+from .playing import play_apart, play_on
 
 POINTS = [
     "call.asked:before",
@@ -31,7 +29,7 @@ POINTS = [
 @pytest.mark.requirement("run.crash.ends", "run.crash.calls_once", "run.effect.once")
 @pytest.mark.parametrize("point", POINTS)
 def test_code_reads_from_the_log_what_it_called_before_a_kill_at(point: str, tmp_path: Path) -> None:
-    killed = play(tmp_path, point=point)
+    killed = play_apart(code_process.__file__, str(tmp_path), point=point)
     assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
     (before,) = read_logs(tmp_path / "data").values()
     read_accounts(tmp_path / "data")
@@ -40,7 +38,7 @@ def test_code_reads_from_the_log_what_it_called_before_a_kill_at(point: str, tmp
     assert point == "call.asked:after" or cut == ({1} if point == "call.closed:before#1" else set())
     told = paid(tmp_path)
 
-    done = play(tmp_path)
+    done = play_on(code_process.__file__, str(tmp_path))
     assert done.returncode == 0, done.stderr
     text, _, result = done.stdout.partition(" | ")
     ann, bob = json.loads(result)
@@ -61,7 +59,3 @@ def test_code_reads_from_the_log_what_it_called_before_a_kill_at(point: str, tmp
 def paid(folder: Path) -> list[str]:
     file = folder / "told.txt"
     return file.read_text().split() if file.exists() else []
-
-
-def play(folder: Path, *, point: str = "") -> subprocess.CompletedProcess[str]:
-    return run_python(code_process.__file__, str(folder), env=os.environ | {"WEFTLINE_CRASH": point})

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from forked import run_python
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted, ContextRestored
 from weftline.messages import Usage
 
 from . import compaction_process
 from .log import abandoned, check_whole, read_logs
+from .playing import play_apart, play_on
 
 FACTS = ("compaction.failed", "compaction.started", "context.compacted", "context.measured", "context.restored")
 POINTS = [f"{fact}:{when}" for fact in FACTS for when in ("before", "after")]
@@ -28,7 +27,7 @@ POINTS = [f"{fact}:{when}" for fact in FACTS for when in ("before", "after")]
 def test_a_run_with_a_summary_goes_on_after_a_kill_at(point: str, asked: set[int], tmp_path: Path) -> None:
     killed = play(tmp_path, point=point)
     assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
-    done = play(tmp_path)
+    done = play_on(compaction_process.__file__, str(tmp_path), "ends")
     assert (done.returncode, done.stdout.strip()) == (0, "A novel. | Page 2"), done.stderr
     (log,) = read_logs(tmp_path / "data").values()
     check_whole(log)
@@ -55,7 +54,7 @@ def test_a_run_with_a_summary_goes_on_after_a_kill_at(point: str, asked: set[int
 def test_a_run_ends_as_it_would_have_after_a_kill_at(how: str, fact: str, when: str, tmp_path: Path) -> None:
     killed = play(tmp_path, how, point=f"{fact}:{when}")
     assert killed.returncode == -signal.SIGKILL, f"nothing died at {fact}: {killed.stderr}"
-    done = play(tmp_path, how)
+    done = play_on(compaction_process.__file__, str(tmp_path), how)
     assert (done.returncode, done.stdout.partition(" | ")[0]) == (0, "A novel."), done.stderr
     (log,) = read_logs(tmp_path / "data").values()
     check_whole(log)
@@ -64,4 +63,4 @@ def test_a_run_ends_as_it_would_have_after_a_kill_at(how: str, fact: str, when: 
 
 
 def play(folder: Path, how: str = "ends", *, point: str = "") -> subprocess.CompletedProcess[str]:
-    return run_python(compaction_process.__file__, str(folder), how, env=os.environ | {"WEFTLINE_CRASH": point})
+    return play_apart(compaction_process.__file__, str(folder), how, point=point)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from forked import run_python
 from weftline.kernel.deploys import DeployAdopted
 
 from . import deploy_process
 from .log import check_carried_on, check_whole, read_logs
+from .playing import play_apart, play_on
 
 POINTS = ["deploy.adopted:before", "deploy.adopted:after"]
 
@@ -26,7 +25,7 @@ def test_a_run_adopts_new_code_once_after_a_kill_at(point: str, tmp_path: Path) 
         assert killed.returncode == -signal.SIGKILL, f"nothing died at {death}: {killed.stderr}"
     (before,) = read_logs(tmp_path / "data").values()
     assert len(before.of(DeployAdopted)) == point.endswith(":after")
-    done = play(tmp_path, "two")
+    done = play_on(deploy_process.__file__, str(tmp_path), "two")
     assert (done.returncode, done.stdout) == (0, "Done. | returned:Paid 5 by two.\n"), done.stderr
     (log,) = read_logs(tmp_path / "data").values()
     check_whole(log)
@@ -39,5 +38,4 @@ def test_a_run_adopts_new_code_once_after_a_kill_at(point: str, tmp_path: Path) 
 
 
 def play(folder: Path, version: str, *, point: str = "") -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"WEFTLINE_CRASH": point}
-    return run_python(deploy_process.__file__, str(folder), version, env=env)
+    return play_apart(deploy_process.__file__, str(folder), version, point=point)

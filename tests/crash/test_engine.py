@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
-from forked import run_python
 from weftline.kernel.entries import Fact, MessageQueued, MessagesTaken, RunPaused, RunResumed
 
 from . import engine_process
 from .conftest import Template
 from .engine_process import STEPS
 from .log import RunLog, check_carried_on, check_whole, read_logs
+from .playing import play_apart, play_on
 from .scripts import SCRIPTS
 
 POINTS = [
@@ -53,13 +52,8 @@ def test_messages_pauses_and_resumes_count_once_after_a_kill_at(point: str, temp
 
 def play(folder: Path, *, point: str, done: list[str]) -> tuple[int, list[str]]:
     """Runs the process; returns its exit code and the steps that it was told of."""
-    played = run_python(
-        engine_process.__file__,
-        str(folder / "store"),
-        str(folder / "scripts.json"),
-        ",".join(done),
-        env=os.environ | {"WEFTLINE_CRASH": point},
-    )
+    arguments = (engine_process.__file__, str(folder / "store"), str(folder / "scripts.json"), ",".join(done))
+    played = play_apart(*arguments, point=point) if point else play_on(*arguments)
     assert played.returncode in (0, -signal.SIGKILL), played.stderr
     return played.returncode, played.stdout.split()
 

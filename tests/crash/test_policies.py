@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from forked import run_python
 from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 
 from . import policy_process
 from .log import check_whole, read_logs
+from .playing import play_apart, play_on
 
 FACTS = ("cap.reached", "policy.decided", "run.unattended")
 POINTS = [f"{fact}:{when}" for fact in FACTS for when in ("before", "after")]
@@ -24,9 +22,9 @@ POINTS = [f"{fact}:{when}" for fact in FACTS for when in ("before", "after")]
 def test_a_run_with_a_policy_ends_as_it_would_have_after_a_kill_at(point: str, tmp_path: Path) -> None:
     plan = (point,) if not point.startswith("run.unattended") else ("turn.completed:after", point)
     for death in plan:
-        killed = play(tmp_path, point=death)
+        killed = play_apart(policy_process.__file__, str(tmp_path), point=death)
         assert killed.returncode == -signal.SIGKILL, f"nothing died at {death}: {killed.stderr}"
-    done = play(tmp_path)
+    done = play_on(policy_process.__file__, str(tmp_path))
     assert (done.returncode, done.stdout) == (0, "A novel. tool_cap ['returned', 'cap']\n"), done.stderr
     (log,) = read_logs(tmp_path / "data").values()
     check_whole(log)
@@ -38,7 +36,3 @@ def test_a_run_with_a_policy_ends_as_it_would_have_after_a_kill_at(point: str, t
     assert asked == sorted(asked) and set(asked) == {"0", "1"}
     assert len(asked) <= 2 + len(plan), "asked again without a kill"
     assert point != "policy.decided:after" or asked == ["0", "1"]
-
-
-def play(folder: Path, *, point: str = "") -> subprocess.CompletedProcess[str]:
-    return run_python(policy_process.__file__, str(folder), env=os.environ | {"WEFTLINE_CRASH": point})

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from forked import run_python
-
 from . import schedule_process
+from .playing import play_apart, play_on
 
 RUNS = ["run.created:before#2", "run.created:after#1", "run.created:after#2"]
 NOTES = ["job:before#3", "job:after#3", "job:before#4", "job:after#4"]
@@ -27,4 +25,5 @@ def test_each_time_of_a_schedule_has_one_run_after_a_kill_at(point: str, tmp_pat
 
 
 def play(folder: Path, *, hours: int, point: str = "") -> subprocess.CompletedProcess[str]:
-    return run_python(schedule_process.__file__, str(folder), str(hours), env=os.environ | {"WEFTLINE_CRASH": point})
+    arguments = (schedule_process.__file__, str(folder), str(hours))
+    return play_apart(*arguments, point=point) if point else play_on(*arguments)

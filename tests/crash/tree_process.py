@@ -46,7 +46,7 @@ async def timed_facts(logs: LogReader, run_id: str) -> list[tuple[int, Fact]]:
 
 async def state_of(engine: Engine, run_id: str) -> State:
     """As the log has it: what memory knows may be ahead of it."""
-    return fold(State(), await timed_facts((await engine.runtime()).logs, run_id))
+    return fold(State(), await timed_facts((await engine.runtime()).stored.logs, run_id))
 
 
 async def approve_all(engine: Engine, run: Run[Any]) -> None:

@@ -63,7 +63,7 @@ class Content:
             case LoopDetected() | FinalForced() | ResultsOverBudget():
                 return bodies.encode(bodies.TextBody(text)) if text else b""
             case OutputRejected():
-                return bodies.encode(bodies.TextBody(prompts.answer_again(prompts.ANSWER_MISFIT)))
+                return bodies.encode(bodies.TextBody(prompts.turns.answer_again(prompts.turns.ANSWER_MISFIT)))
             case CompactionFailed():
                 return bodies.encode(bodies.FailedBody(f"The summary failed: {head.cls}."))
             case ContextCompacted():
@@ -90,7 +90,7 @@ class Content:
         for call, written in zip(head.calls, args, strict=True):
             parts.append(ToolCall(call.id, call.name, json.dumps(written)))
         invalid = {
-            index: prompts.invalid_arguments(call.name, ["bad: not allowed"])
+            index: prompts.calls.invalid_arguments(call.name, ["bad: not allowed"])
             for index, call in enumerate(head.calls)
             if call.verdict == "invalid"
         }

@@ -27,7 +27,7 @@ def test_a_call_beyond_its_budget_is_answered_unstarted_and_the_others_run() -> 
     ]
     assert world.heads(BudgetExceeded) == [BudgetExceeded("pay", 2, 3)]
     told = world.texts(CallClosed)[0]
-    assert told == prompts.budget_spent("pay", 2)
+    assert told == prompts.calls.budget_spent("pay", 2)
     assert "pay" in told
     assert "2" in told
     assert world.heads(CallClosed)[0].is_error
@@ -102,7 +102,7 @@ def test_beyond_max_tool_turns_a_final_turn_can_be_asked_for_instead() -> None:
     world.play(call("look"), call("save"), call("pay", "local"), text())
     assert world.hows() == ["returned", "returned", "not_run", "not_run"]
     assert world.heads(FinalForced) == [FinalForced("max_tool_turns")]
-    assert world.texts(FinalForced) == [prompts.FINAL_TURN["max_tool_turns"]]
+    assert world.texts(FinalForced) == [prompts.turns.FINAL_TURN["max_tool_turns"]]
     assert (world.end.status, world.end.code, world.end.reason) == ("succeeded", "", "max_tool_turns")
     assert world.model_calls == 4
 

@@ -75,7 +75,7 @@ def test_children_beyond_the_limit_are_refused_and_not_counted() -> None:
     world = begun(*["delegate"] * 5, limits=Limits(tool_budgets={"delegate": 9}))
     assert world.state.open_children == ["run-0-0", "run-0-1", "run-0-2"]
     assert world.hows() == ["blocked", "blocked"]
-    assert prompts.too_many_children(3) in world.texts(CallClosed)
+    assert prompts.subagents.too_many_children(3) in world.texts(CallClosed)
     assert world.state.guards.budgets["delegate"].used == 3
 
 

@@ -65,7 +65,7 @@ def test_past_its_deadline_a_client_call_ends_the_run() -> None:
     assert decide(world.state).due_at == due_at
     world.wait_until(due_at)
     assert world.hows() == ["returned", "timeout"]
-    assert world.texts(CallClosed)[1] == prompts.LOCAL_TIMEOUT == "Timed out waiting for local tool result"
+    assert world.texts(CallClosed)[1] == prompts.calls.LOCAL_TIMEOUT == "Timed out waiting for local tool result"
     assert (world.end.status, world.end.code) == ("failed", "local_timeout")
 
 

@@ -109,7 +109,7 @@ def test_a_cancel_closes_every_call_and_what_was_begun_is_in_doubt_unless_it_onl
     world.cancel("parent")
     assert world.hows() == ["cancelled", "in_doubt", "cancelled"]
     assert (world.end.status, world.end.code, world.end.reason) == ("cancelled", "", "parent")
-    assert world.texts(CallClosed) == [prompts.CANCELLED, prompts.in_doubt("send"), prompts.CANCELLED]
+    assert world.texts(CallClosed) == [prompts.calls.CANCELLED, prompts.calls.in_doubt("send"), prompts.calls.CANCELLED]
 
 
 @pytest.mark.parametrize("name", ["save", "move", "pay"])

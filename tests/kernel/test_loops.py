@@ -65,11 +65,11 @@ def test_from_the_third_same_turn_the_batch_is_skipped_and_the_model_is_told_onc
     world = play(World(), A, A, A, A, A)
     assert [world.hows(turn) for turn in range(5)] == [["returned"] * 2] * 2 + [["loop"] * 2] * 3
     assert world.heads(LoopDetected) == [LoopDetected(3, False, ("look",))]
-    assert world.texts(LoopDetected) == [prompts.repeating_calls(3)]
+    assert world.texts(LoopDetected) == [prompts.turns.repeating_calls(3)]
     skipped = [
         body for head, body in zip(world.heads(CallClosed), world.texts(CallClosed), strict=True) if head.turn == 2
     ]
-    assert skipped == [prompts.repeated_call("look")] * 2
+    assert skipped == [prompts.calls.repeated_call("look")] * 2
     kinds = [type(entry.head) for entry in world.entries]
     assert kinds.index(LoopDetected) + 1 == kinds.index(AttemptStarted, kinds.index(LoopDetected))
 
@@ -145,7 +145,7 @@ def test_reads_with_other_arguments_and_equal_results_are_a_streak_too() -> None
         (3, False, "results"),
         (6, True, "results"),
     ]
-    assert world.texts(LoopDetected)[0] == prompts.repeating_results(3)
+    assert world.texts(LoopDetected)[0] == prompts.turns.repeating_results(3)
     assert (world.end.status, world.end.reason) == ("succeeded", "loop_detected")
     assert world.model_calls == 7
 

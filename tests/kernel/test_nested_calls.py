@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weftline import prompts, prompts_code, prompts_policy
+from weftline import prompts
 from weftline.kernel.accept import MAX_NESTED, accepts
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
@@ -144,7 +144,7 @@ def test_what_has_not_begun_when_the_code_ends_is_not_run_and_what_has_begun_is_
     hows = {head.name: head.how for head in world.heads(CallClosed)}
     assert hows == {"code": "failed", "look": "skipped", "local": "skipped", "wire": "not_run"}
     assert [head.outcome for head in world.heads(AwaitClosed)] == ["withdrawn"]
-    assert prompts_code.PARENT_ENDED in world.texts(CallClosed)
+    assert prompts.code.PARENT_ENDED in world.texts(CallClosed)
     assert world.tool_calls == [RunTool(0, 1, 1)]
     world.finish(RunTool(0, 1, 1))
     assert isinstance(world.running[0], CallModel)
@@ -199,7 +199,7 @@ def test_the_cap_on_calls_ends_what_code_may_do_and_the_run_comes_to_its_end() -
         world.ask_further(HOST, "scan")
     assert world.hows() == ["cap", "cap"]
     assert [head.used for head in world.heads(CapReached)] == [2]
-    assert prompts_policy.over_call_cap(2) in world.texts(CallClosed)
+    assert prompts.policy.over_call_cap(2) in world.texts(CallClosed)
     world.finish(RunTool(0, 1, 1))
     world.finish(HOST)
     assert [head.reason for head in world.heads(FinalForced)] == ["tool_cap"]
@@ -239,7 +239,7 @@ def test_no_more_children_are_open_than_allowed_when_code_asks_for_them() -> Non
     for _ in range(2):
         world.ask_further(HOST, "delegate")
     assert world.hows() == ["blocked"]
-    assert prompts.too_many_children(1) in world.texts(CallClosed)
+    assert prompts.subagents.too_many_children(1) in world.texts(CallClosed)
 
 
 def test_only_a_running_host_may_ask_for_more() -> None:

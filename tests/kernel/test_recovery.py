@@ -51,7 +51,7 @@ def test_a_once_call_is_never_run_again_and_the_model_reads_that_it_is_in_doubt(
     world.crash()
     assert world.heads(CallStarted) == [CallStarted(0, 0, 1)]
     assert world.hows() == ["in_doubt"]
-    assert world.texts(CallClosed) == [prompts.in_doubt("pay")]
+    assert world.texts(CallClosed) == [prompts.calls.in_doubt("pay")]
     assert world.heads(CallClosed)[0].is_error
     assert world.running == [CallModel(1, 1)]
     assert world.play(text()).end.status == "succeeded"
@@ -185,7 +185,7 @@ def test_after_a_doubt_the_same_call_is_blocked_and_others_are_not() -> None:
     world.play(call(Ask("pay", {"n": 0}), Ask("pay", {"n": 1}), Ask("send", {"n": 0})), text())
     assert sorted(world.hows(1)) == ["repeat_of_doubt", "returned", "returned"]
     told = world.texts(CallClosed)[1]
-    assert told == prompts.repeat_of_doubt("pay")
+    assert told == prompts.calls.repeat_of_doubt("pay")
 
 
 def test_the_block_after_a_doubt_can_be_lifted() -> None:

@@ -294,7 +294,8 @@ async def test_a_guard_that_decides_otherwise_is_told_by_what_it_would_append(tm
 @pytest.mark.requirement("run.replay.refused")
 async def test_a_run_that_cannot_be_replayed_is_refused_with_the_reason(tmp_path: Path) -> None:
     agent, disk = searcher(), MemoryDisk()
-    log = MemoryStore(disk).log
+    store = MemoryStore(disk)
+    log = store.log
     async with Engine() as engine:
         under_way = await engine.start(Agent(ScriptedModel([{"deltas": ["a", "b"], "delay_ms": 600_000}])), "x")
         with pytest.raises(WeftlineError) as refused:
@@ -304,7 +305,7 @@ async def test_a_run_that_cannot_be_replayed_is_refused_with_the_reason(tmp_path
         ended = [await finished(engine, agent) for _ in range(3)]
         for run_id in ended:
             file = await engine.export(run_id, tmp_path / run_id)
-            await import_runs(log, StoredLogs(log), read_export(file), workspace=1)
+            await import_runs(log, StoredLogs(store), read_export(file), workspace=1)
     trimmed, newer, elsewhere = ended
     disk.runs[ids.key_of(trimmed)].trim()
     disk.runs[ids.key_of(newer)].row.format = FORMAT + 1

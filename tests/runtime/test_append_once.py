@@ -76,7 +76,7 @@ async def test_a_request_that_comes_again_is_appended_once_and_another_under_its
         await until(lambda: kept.disk.awaits)
         await changes_nothing(kept, lambda: create("ask", b"1"), lambda: create("pay", b"2"), first)
 
-        [asked] = await it.awaits(AwaitFilter(workspace=space))
+        [asked] = await it.stored.awaits(AwaitFilter(workspace=space))
 
         def decide(outcome: Any) -> Awaitable[object]:
             return it.answer_await(key, asked.id, Answer(outcome=outcome, request="k"), by="ann")

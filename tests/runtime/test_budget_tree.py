@@ -32,13 +32,13 @@ from weftline.kernel.entries import (
 from weftline.kernel.state import Decision, New, State
 from weftline.messages import Sampling
 from weftline.plan import LocalRef, RunPlan, ServerRef
-from weftline.prompts_compaction import SUMMARIZE
+from weftline.prompts.compaction import SUMMARIZE
 from weftline.providers.catalog import Catalog
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.replay.recorded import StoredRun
 from weftline.replay.replaying import replay_run
-from weftline.runtime import ids, residents
+from weftline.runtime import fleet, ids
 from weftline.runtime.answering import Answer
 from weftline.runtime.budgets import Account, Ledger
 from weftline.runtime.embedded import EmbeddedEngine
@@ -146,7 +146,7 @@ async def test_a_call_that_does_not_fit_ends_the_run_with_the_numbers() -> None:
         opened = {head.id for head in found if isinstance(head, CallOpened)}
         assert {head.id for head in found if isinstance(head, CallClosed)} == opened
         assert len(provider.requests) == len(turns)
-        entry = await engine.entry(1, 1_000) or await engine.logs.entry(1, len(found))
+        entry = await engine.stored.entry(1, 1_000) or await engine.stored.logs.entry(1, len(found))
         for begun in [head for head in found if isinstance(head, AttemptStarted)]:
             assert begun.held is not None and begun.held.nusd >= 2 * NUSD // 1_000 and begun.held.output == 1_000
         assert entry is None or b"3 USD" in entry.body
@@ -331,7 +331,7 @@ async def test_a_model_without_a_price_is_refused_under_a_limit_in_money() -> No
         assert isinstance(found[-1], RunEnded) and found[-1].status == "succeeded"
         begun = [(head.choice, head.model.id) for head in found if isinstance(head, AttemptStarted)]
         assert begun == [(0, "scripted:fails"), (2, "scripted:hello")]
-        row = await engine.row(ids.key_of(run))
+        row = await engine.stored.row(ids.key_of(run))
         assert row is not None
         assert (await replay_run(StoredRun(store.log, row), NoAgents({"work": work}))).divergence is None
         tokens = await engine.create(space, _plan("unpriced", BudgetRule(tokens=100_000)))
@@ -379,7 +379,7 @@ async def test_the_sums_are_those_of_the_logs_after_a_process_has_died(monkeypat
         [use] = await again.records.read(budgets.use(workspace_account(space)))
         assert use.held_tokens == use.held_calls == 0 and use.tokens == end.usage.input + end.usage.output
         assert use.calls == 8
-    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
     store.log.gate.set()
     await dead.stop(drain_s=0)
 
@@ -389,7 +389,7 @@ async def _asking(engine: EmbeddedEngine, space: int, count: int) -> list[OpenAw
     found: list[OpenAwait] = []
     async with asyncio.timeout(60):
         while len(found) < count:
-            found = await engine.awaits(AwaitFilter(workspace=space, kinds=("budget",)))
+            found = await engine.stored.awaits(AwaitFilter(workspace=space, kinds=("budget",)))
             await asyncio.sleep(0.001)
     return found
 
@@ -408,7 +408,7 @@ async def test_a_run_asks_before_it_exceeds_and_a_raise_wakes_every_run_that_wai
         shown = decode(decode_await(waiting[0].body).args)
         assert (shown["level"], shown["unit"], shown["limit"], shown["asked"]) == ("workspace", "calls", 2, 1)
         assert shown["spent"] + shown["reserved"] == 2
-        rows = [await engine.row(one.run) for one in waiting]
+        rows = [await engine.stored.row(one.run) for one in waiting]
         assert {row.status for row in rows if row is not None} == {"paused"}
         await _limit(engine, store, workspace_account(space), replace(limit, amount=1), workspace=space)
         assert len(await _asking(engine, space, 3)) == 3  # a limit that was lowered wakes nobody
@@ -542,11 +542,11 @@ async def test_a_limit_that_is_raised_before_a_run_can_be_found_waiting_wakes_it
         store.log.gate.clear()
         run = await engine.create(space, _plan("work"))
         await until(lambda: store.log.waited)
-        assert await engine.awaits(AwaitFilter(workspace=space)) == []
+        assert await engine.stored.awaits(AwaitFilter(workspace=space)) == []
         raised = asyncio.create_task(
             _limit(engine, store, workspace_account(space), replace(limit, amount=9), workspace=space)
         )
-        live = engine._residents.resident(await engine.locate(run, workspace=space))  # pyright: ignore[reportPrivateUsage]
+        live = engine._fleet.loader.resident(await engine.locate(run, workspace=space))  # pyright: ignore[reportPrivateUsage]
         assert live is not None
         await until(lambda: raised.done() or live.state.budget.refused is None)
         store.log.gate.set()

@@ -26,7 +26,7 @@ from weftline.kernel.entries import (
 )
 from weftline.messages import Assistant, ToolResults
 from weftline.plan import LocalRef, RunPlan, ServerRef
-from weftline.runtime import residents
+from weftline.runtime import cancelling
 from weftline.runtime.answering import Answer
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
@@ -209,8 +209,8 @@ async def test_a_cancel_that_was_written_holds_when_the_process_dies_before_the_
 
 @pytest.mark.requirement("run.cancel.uncooperative")
 async def test_a_tool_that_does_not_stop_delays_the_end_by_the_grace_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert residents.CANCEL_GRACE_S == 2.0
-    monkeypatch.setattr(residents, "CANCEL_GRACE_S", 0.05)
+    assert cancelling.CANCEL_GRACE_S == 2.0
+    monkeypatch.setattr("weftline.runtime.cancelling.CANCEL_GRACE_S", 0.05)
     place = Place()
     async with place.engine:
         key, run, space = await place.start("stubborn")
@@ -240,16 +240,16 @@ async def test_a_cancel_closes_calls_awaits_leases_and_timers_and_returns_what_w
         run = await engine.create(space, replace(planned("mixed"), limits=limits), thread=thread)
         key = await engine.locate(run, workspace=space)
         await until(engine, key, run, AwaitOpened)
-        (asked,) = await engine.awaits(AwaitFilter(workspace=space))
+        (asked,) = await engine.stored.awaits(AwaitFilter(workspace=space))
         (call,) = [head.id for head in await so_far(engine, key) if isinstance(head, CallOpened)]
         lease = await engine.claim(key, call)
         reserved = [use.held_calls for use in await place.store.records.read(all_use())]
-        assert any(reserved) and (await engine.row(key)).due_at is not None  # type: ignore[union-attr]
+        assert any(reserved) and (await engine.stored.row(key)).due_at is not None  # type: ignore[union-attr]
         receipt = await engine.cancel(key)
         assert [one.id for one in receipt.in_doubt] == [call]
 
-        assert await engine.awaits(AwaitFilter(workspace=space)) == []
-        row = await engine.row(key)
+        assert await engine.stored.awaits(AwaitFilter(workspace=space)) == []
+        row = await engine.stored.row(key)
         assert row is not None and row.due_at is None
         assert not any(use.held_calls for use in await place.store.records.read(all_use()))
         assert await unlike(place.store.log, place.store.records) == []
@@ -280,7 +280,7 @@ async def test_a_cancel_closes_calls_awaits_leases_and_timers_and_returns_what_w
 
 
 async def so_far(engine: EmbeddedEngine, key: int) -> list[Any]:
-    return [decode_fact.decode(fact.head) for fact in await engine.logs.facts(key)]
+    return [decode_fact.decode(fact.head) for fact in await engine.stored.logs.facts(key)]
 
 
 def _named(receipt: CancelReceipt) -> dict[str, list[str]]:
@@ -294,11 +294,11 @@ async def test_a_cancel_leaves_nothing_open_and_late_answers_are_refused() -> No
         space, thread = await new_thread(place.store)
         key, run, _ = await place.start("mixed", thread=thread)
         await until(place.engine, key, run, AwaitOpened)
-        (question,) = await place.engine.awaits(AwaitFilter(workspace=space))
+        (question,) = await place.engine.stored.awaits(AwaitFilter(workspace=space))
         lease = await place.engine.claim(key, "call_0_1")
         await place.engine.cancel(key)
-        assert await place.engine.awaits(AwaitFilter(workspace=space)) == []
-        row = await place.engine.row(key)
+        assert await place.engine.stored.awaits(AwaitFilter(workspace=space)) == []
+        row = await place.engine.stored.row(key)
         assert row is not None and row.due_at is None, "a timer is left"
         late = (
             place.engine.answer(key, "call_0_1", ToolOutput.of("x"), token=lease.token),
@@ -334,7 +334,7 @@ async def test_a_run_can_be_cancelled_however_many_streams_its_workspace_has_ope
 async def test_nothing_is_added_to_a_run_that_has_ended_although_its_tool_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(residents, "CANCEL_GRACE_S", 0.001)
+    monkeypatch.setattr("weftline.runtime.cancelling.CANCEL_GRACE_S", 0.001)
     place = Place()
     async with place.engine as it:
         key, run, space = await place.start("stubborn")
@@ -343,7 +343,7 @@ async def test_nothing_is_added_to_a_run_that_has_ended_although_its_tool_goes_o
         place.let_go.set()
         await kit.until(lambda: place.notes_left)
         last = (await facts(it, run, space))[-1]
-        row = await it.row(key)
+        row = await it.stored.row(key)
         assert isinstance(last, RunEnded) and row is not None
         assert isinstance(decode_fact.decode((await place.store.log.entry(key, row.next_seq - 1)).head), RunEnded)
 
@@ -351,7 +351,7 @@ async def test_nothing_is_added_to_a_run_that_has_ended_although_its_tool_goes_o
 async def test_an_answer_that_comes_while_a_cancel_takes_its_time_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(residents, "CANCEL_GRACE_S", 0.05)
+    monkeypatch.setattr("weftline.runtime.cancelling.CANCEL_GRACE_S", 0.05)
     place = Place()
     async with place.engine as it:
         key, run, space = await place.start("both")

@@ -38,7 +38,7 @@ def test_a_run_does_not_end_before_it_has_started(restarted: bool) -> None:
         key = await it.locate(run_id, workspace=space)
         assert await it.answer(key, "call_0_0", ToolOutput.of("42"))
         await ended(it, run_id, space)
-        row = await it.row(key)
+        row = await it.stored.row(key)
         assert row is not None and row.started_at is not None and row.ended_at is not None
         assert row.created_at <= row.started_at <= row.ended_at
         await it.stop()

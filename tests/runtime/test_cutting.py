@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline import prompts_compaction as prompts
+from weftline import prompts
 from weftline.kernel.bodies import SummaryBody, encode
 from weftline.kernel.context import Cause, ContextCompacted, ContextRestored
 from weftline.kernel.entries import HistoryPinned
@@ -67,7 +67,7 @@ def test_every_cut_leaves_whole_pairs_and_a_request_that_is_not_empty(
     assert are_paired(shown)
     assert len(shown) <= len(messages)
     made = [message for message in shown if not any(message is one for one in messages)]
-    assert made == [User.of(prompts.summary("They talked."), injected=True)]
+    assert made == [User.of(prompts.compaction.summary("They talked."), injected=True)]
     # What is left is the same, in the same order.
     left = [message for message in shown if message is not made[0]]
     positions = [next(at for at, one in enumerate(messages) if one is message) for message in left]

@@ -91,7 +91,7 @@ async def test_a_person_says_what_became_of_a_call(of_tool: bool, answer: Answer
 
 async def asked(engine: EmbeddedEngine, space: int) -> Any:
     async with asyncio.timeout(60):
-        while not (found := await engine.awaits(AwaitFilter(workspace=space))):  # noqa: ASYNC110 - nobody tells of it
+        while not (found := await engine.stored.awaits(AwaitFilter(workspace=space))):  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0.001)
     return found[0]
 
@@ -107,26 +107,26 @@ async def test_every_call_that_people_are_asked_about_is_listed(monkeypatch: pyt
     await before.engine.stop(drain_s=0)
     async with Till(disk, of_tool=True).engine as engine:
         async with asyncio.timeout(60):
-            while len(await engine.awaits(AwaitFilter(workspace=space))) < len(runs):  # noqa: ASYNC110 - nobody tells
+            while len(await engine.stored.awaits(AwaitFilter(workspace=space))) < len(runs):  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.001)
-        page = await engine.calls_in_doubt(space, before=None, limit=10)
+        page = await engine.stored.calls_in_doubt(space, before=None, limit=10)
         assert sorted([call.run_id for call in page.calls]) == sorted(runs)
         asked = {call.run_id: [(call.id, "pay")] for call in page.calls}
         assert await doubts_listed(engine, space) == asked, "lists of runs and of calls disagree"
-        for one in await engine.awaits(AwaitFilter(workspace=space)):
+        for one in await engine.stored.awaits(AwaitFilter(workspace=space)):
             outcome = Answer(outcome="answered", value="paid") if one.run == 1 else Answer(outcome="denied")
             await engine.answer_await(one.run, one.id, outcome, by="key:ann")
         for run in runs:
             await ended(engine, run, space)
-        paid = await engine.row(1)
+        paid = await engine.stored.row(1)
         assert paid is not None
         assert await doubts_listed(engine, space) == {**asked, ids.run_id(1, paid.salt): []}
 
 
 async def doubts_listed(engine: EmbeddedEngine, space: int) -> dict[str, list[tuple[str, str]]]:
     """The calls in doubt that a list of runs shows."""
-    rows = await engine.runs(RunFilter(workspace=space))
-    views = [await run_summary(engine, row) for row in rows]
+    rows = await engine.stored.runs(RunFilter(workspace=space))
+    views = [await run_summary(engine.stored, row) for row in rows]
     return {view.id: [(call.tool_use_id, call.name) for call in view.in_doubt] for view in views}
 
 

@@ -17,7 +17,7 @@ from weftline.kernel.state import Decision, New, RunTool, State
 from weftline.messages import Blob, Image, Text, ToolResults, User
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.runtime import carry_out as carrying
-from weftline.runtime import recovery, residents
+from weftline.runtime import dispatcher, recovery
 from weftline.runtime import step as stepping
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import Draft, WorkingSet
@@ -173,7 +173,7 @@ def test_a_run_that_the_kernel_cannot_decide_on_keeps_no_other_from_its_deadline
         odd = replace(asking, limits=replace(asking.limits, max_retries=7))
         run_ids = [await it.create(space, one) for one in (odd, asking)]
         await asyncio.sleep(1)
-        monkeypatch.setattr(residents, "decide", buggy)
+        monkeypatch.setattr(dispatcher, "decide", buggy)
         ends = [await ended(it, run_id, space) for run_id in run_ids]
         assert [(end.status, end.code) for end in ends] == [("failed", "worker_error"), ("failed", "local_timeout")]
         await it.stop()

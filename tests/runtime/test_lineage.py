@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from weftline.kernel.entries import CancelRequested
 from weftline.runtime import ids
-from weftline.runtime.lineage import Fleet, Lineage
+from weftline.runtime.lineage import Lineage
 from weftline.runtime.live import Draft
+from weftline.runtime.task_set import TaskSet
 
 
 class StuckFleet:
@@ -31,7 +32,7 @@ class StuckFleet:
 
 async def test_a_child_that_cannot_be_read_keeps_no_other_from_being_cancelled() -> None:
     fleet = StuckFleet()
-    lineage = Lineage(cast(Any, None), cast(Fleet, fleet))
+    lineage = Lineage(cast(Any, None), cast(Any, fleet), cast(Any, fleet), TaskSet(""))
     children = [ids.run_id(key, "0" * 12) for key in (1, 2, 3)]
     cancelling = asyncio.create_task(lineage.cancel(children, by="key:ops"))
     await fleet.all_others.wait()

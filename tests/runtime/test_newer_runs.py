@@ -74,9 +74,9 @@ async def test_what_only_newer_code_knows_is_left_alone_by_its_number_and_damage
     plant(run, name)
     run.row.format, log = FORMAT + 1, list(run.items)
     async with engine_on(MoodyStore(disk), SCRIPTS)[0] as older:
-        row = await older.find(run_id, workspace=space)
+        row = await older.stored.find(run_id, workspace=space)
         assert (unsupported(row), row.ended_at) == (f"log format {FORMAT + 1}", None)
-        page = await older.logs.page(row.key, after=0, max_bytes=2**20)
+        page = await older.stored.logs.page(row.key, after=0, max_bytes=2**20)
         assert page is not None and page.items == log, "readers get it as it is stored"
         with pytest.raises(Conflict) as refused:
             await older.answer(row.key, "call_0_0", ToolOutput.of("42"))
@@ -102,7 +102,9 @@ async def test_a_session_that_newer_code_has_continued_is_left_to_it() -> None:
         await until(lambda: disk.runs[1].row.due_at)
     disk.records.execute("UPDATE threads SET format = ?", (FORMAT + 1,))
     async with engine_on(MoodyStore(disk), SCRIPTS)[0] as older:
-        assert unsupported(await older.find(queued, workspace=space)) == f"log format {FORMAT + 1} of its session"
+        assert (
+            unsupported(await older.stored.find(queued, workspace=space)) == f"log format {FORMAT + 1} of its session"
+        )
         for asked in (older.cancel(2), older.create(space, plan("hello"), thread=thread)):
             with pytest.raises(Conflict) as refused:
                 await asked

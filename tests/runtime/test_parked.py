@@ -124,7 +124,7 @@ def test_only_the_run_that_an_event_belongs_to_is_woken_and_nothing_is_read_in_b
             await it.answer(keys["resumed"], "call_0_0", ToolOutput.of("42"))
             await asyncio.sleep(60)
             assert log.released >= set(keys.values()), "they are not in memory"
-            awaits = {one.run: one.id for one in await it.awaits(AwaitFilter(workspace=space))}
+            awaits = {one.run: one.id for one in await it.stored.awaits(AwaitFilter(workspace=space))}
 
             async def wakes(name: str, event: Coroutine[Any, Any, object]) -> None:
                 before = len(world.provider.requests)
@@ -174,13 +174,13 @@ def test_a_restart_leaves_parked_runs_as_they_are_and_their_deadlines_where_they
             await asyncio.sleep(60)
             await it.pause(await it.locate(runs["paused"], workspace=space))
             await asyncio.sleep(60)
-            awaits = await it.awaits(AwaitFilter(workspace=space))
+            awaits = await it.stored.awaits(AwaitFilter(workspace=space))
         before = {run.row.key: list(run.items) for run in disk.runs.values()}
         for _ in range(2):
             again = World(disk, clock)
             async with again.engine as it:
                 await asyncio.sleep(300)
-                assert await it.awaits(AwaitFilter(workspace=space)) == awaits, "the same ids and deadlines"
+                assert await it.stored.awaits(AwaitFilter(workspace=space)) == awaits, "the same ids and deadlines"
                 assert {run.row.key: list(run.items) for run in disk.runs.values()} == before
                 assert again.provider.requests == []
         await asyncio.sleep(3600)  # nobody is there when the time of one of them passes
@@ -203,7 +203,7 @@ def test_a_restart_leaves_parked_runs_as_they_are_and_their_deadlines_where_they
 async def expiry(it: EmbeddedEngine, run_id: str, workspace: int) -> int:
     """When nobody had answered the await of a run in time, once the run has ended."""
     await ended(it, run_id, workspace)
-    facts_of_run = await it.logs.facts(await it.locate(run_id, workspace=workspace), kinds=["await.closed"])
+    facts_of_run = await it.stored.logs.facts(await it.locate(run_id, workspace=workspace), kinds=["await.closed"])
     return facts_of_run[0].at
 
 

@@ -89,7 +89,7 @@ async def test_a_tool_that_fails_to_prepare_a_call_harms_that_call_alone(
     raised: BaseException, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     results = await results_with(Own("bad", prepared=raised), caplog)
-    assert results == [prompts.tool_failed_to_prepare("bad", reason), "good ran"]
+    assert results == [prompts.calls.tool_failed_to_prepare("bad", reason), "good ran"]
 
 
 async def test_a_validator_that_fails_harms_that_call_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -100,12 +100,12 @@ async def test_a_validator_that_fails_harms_that_call_alone(caplog: pytest.LogCa
     def bad(n: Annotated[int, BeforeValidator(fails)]) -> None: ...
 
     results = await results_with(bad, caplog, args={"n": 1})
-    assert results == [prompts.tool_failed_to_prepare("bad", "1"), "good ran"]
+    assert results == [prompts.calls.tool_failed_to_prepare("bad", "1"), "good ran"]
 
 
 async def test_a_tool_that_never_ends_to_prepare_a_call_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     results = await results_with(Own("bad", prepared=None, timeout_s=0.01), caplog)
-    assert results == [prompts.tool_failed_to_prepare("bad", "it took longer than 0.01 seconds"), "good ran"]
+    assert results == [prompts.calls.tool_failed_to_prepare("bad", "it took longer than 0.01 seconds"), "good ran"]
 
 
 @pytest.mark.parametrize("prepared", ["{}", b"[]", b'{"a":', 1])

@@ -212,7 +212,7 @@ async def live(it: EmbeddedEngine, store: Any) -> None:
 
     async def parked() -> bool:
         rows = [await store.log.run(key) for key in (waits, stopped)]
-        return all(row.due_at for row in rows) and len(await it.awaits(AwaitFilter(workspace=space))) == 2
+        return all(row.due_at for row in rows) and len(await it.stored.awaits(AwaitFilter(workspace=space))) == 2
 
     async with asyncio.timeout(60):
         while not await parked():  # noqa: ASYNC110 - nobody tells of it
@@ -222,7 +222,7 @@ async def live(it: EmbeddedEngine, store: Any) -> None:
     await it.resume(waits)
     await it.answer(waits, "call_0_0", ToolOutput.of("42"))
     await it.cancel(stopped)
-    [one] = await it.awaits(AwaitFilter(workspace=space, run=paying))
+    [one] = await it.stored.awaits(AwaitFilter(workspace=space, run=paying))
     await it.answer_await(paying, one.id, Answer(outcome="approved"), by="ann")
     for run_id in (first, second, third, fourth):
         await ended(it, run_id, space)

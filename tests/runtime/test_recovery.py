@@ -15,7 +15,7 @@ from weftline.kernel.entries import AttemptFailed, RunEnded, TurnCompleted
 from weftline.kernel.state import CallModel
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import carry_out as carrying
-from weftline.runtime import recovery, residents, timers
+from weftline.runtime import fleet, loader, recovery, timers, trials
 from weftline.runtime.waiting import wait_while_running
 from weftline.store.base import IdempotencyKey
 from weftline.store.memory import MemoryDisk
@@ -79,7 +79,7 @@ async def test_a_run_that_fails_or_kills_is_tried_so_many_times_while_the_others
 ) -> None:
     """Three times, or as the setting says. The process has died as often as possible with one run, which a last death
     is held against; another one was under way, too, and a third one's driver fails."""
-    monkeypatch.setattr(recovery, "TRIAL_S", 0.001)
+    monkeypatch.setattr(trials, "TRIAL_S", 0.001)
     monkeypatch.setattr(recovery, "RETRY_S", 0.001)
     disk = MemoryDisk()
 
@@ -104,8 +104,8 @@ async def test_a_run_that_fails_or_kills_is_tried_so_many_times_while_the_others
         for run_id in (killer, fails):
             ends = [head for head in await facts(it, run_id, space) if isinstance(head, RunEnded)]
             assert [(end.status, end.code) for end in ends] == [("failed", "worker_error")]
-            row = await it.find(run_id, workspace=space)
-            last = await it.logs.entry(row.key, row.next_seq - 1)
+            row = await it.stored.find(run_id, workspace=space)
+            last = await it.stored.logs.entry(row.key, row.next_seq - 1)
             assert last is not None
             assert b"its recovery failed repeatedly" in last.body
         key = await it.locate(other, workspace=space)
@@ -113,9 +113,9 @@ async def test_a_run_that_fails_or_kills_is_tried_so_many_times_while_the_others
         asked = [request.model for request in provider.requests]
         assert asked.count("hello") == 1 + most
         await it.cancel(key)
-        known = it._residents.recovery._tried  # pyright: ignore[reportPrivateUsage]
+        known = it._fleet.recovery.trials._tried  # pyright: ignore[reportPrivateUsage]
         await until(lambda: not known)  # what has ended is not remembered for ever
-    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
     await dead.stop(drain_s=0)
 
 
@@ -145,7 +145,7 @@ async def test_a_store_that_cannot_be_read_for_a_while_gives_up_no_run(monkeypat
 
 
 async def test_a_run_that_cannot_be_loaded_at_a_start_is_loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residents, "STORE_RETRY_S", 0.001)
+    monkeypatch.setattr(loader, "STORE_RETRY_S", 0.001)
     disk = MemoryDisk()
     dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
     await dead.start()
@@ -159,7 +159,7 @@ async def test_a_run_that_cannot_be_loaded_at_a_start_is_loaded_later(monkeypatc
     async with it:
         await until(lambda: any(item.kind == "run.adopted" for item in run.items))
         await it.cancel(await it.locate(run_id, workspace=space))
-    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
     await dead.stop(drain_s=0)
 
 
@@ -180,7 +180,7 @@ async def test_a_server_is_ready_before_the_runs_that_it_recovers_are_loaded(mon
         store.log.claims_gate.set()
         await until(lambda: any(item.kind == "run.adopted" for item in run.items))
         await it.cancel(await it.locate(left, workspace=space))
-    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
     await dead.stop(drain_s=0)
 
 
@@ -254,7 +254,7 @@ async def test_what_was_queued_while_the_disk_was_full_is_written_by_a_stop() ->
 
 
 async def test_a_stop_waits_for_a_store_that_is_slow_but_accepts_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)  # as if the loop had stood still for longer than that
+    monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)  # as if the loop had stood still for longer than that
     disk = MemoryDisk()
     store = MoodyStore(disk)
     it, _ = engine_on(store, SCRIPTS)
@@ -275,7 +275,7 @@ async def test_a_stop_waits_for_a_store_that_is_slow_but_accepts_writes(monkeypa
 
 
 async def test_a_store_that_refuses_holds_up_a_stop_for_a_last_try_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
     disk = MemoryDisk()
     store = MoodyStore(disk)
     it, _ = engine_on(store, SCRIPTS)
@@ -314,7 +314,7 @@ async def test_time_during_which_the_loop_stood_still_is_not_taken_from_those_wh
 
 
 async def test_a_killer_is_given_up_with_the_attempt_that_it_had_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "TRIAL_S", 0.001)
+    monkeypatch.setattr(trials, "TRIAL_S", 0.001)
     disk = MemoryDisk()
     dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
     await dead.start()
@@ -333,12 +333,12 @@ async def test_a_killer_is_given_up_with_the_attempt_that_it_had_open(monkeypatc
         assert provider.requests == []
         assert isinstance(heads[-2], AttemptFailed)
         assert heads[-2].usage.output == heads[-1].usage.output == 1, "what it had streamed by then is not billed"
-    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
     await dead.stop(drain_s=0)
 
 
 async def test_a_suspect_that_somebody_resumes_is_on_trial_before_it_is_driven(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "TRIAL_S", 0.001)
+    monkeypatch.setattr(trials, "TRIAL_S", 0.001)
     disk = MemoryDisk()
     async with engine_on(MoodyStore(disk), SCRIPTS)[0] as before:
         space = await before.workspace("acme")
@@ -462,7 +462,7 @@ async def test_a_run_that_this_version_cannot_load_is_not_on_trial(
         await until(lambda: known.trial and not newer.trial)
         assert newer.row.suspect == 0
         await it.stop(drain_s=0)
-    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
     await dead.stop(drain_s=0)
 
 
@@ -520,7 +520,7 @@ async def test_a_run_that_comes_back_is_not_driven_before_its_row_says_that_it_i
         store.may_note.set()
         may_end.set()
         assert (await ended(it, run_id, space)).status == "succeeded"
-    monkeypatch.setattr(residents, "LAST_TRY_S", 0.0)
+    monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
     await dead.stop(drain_s=0)
 
 

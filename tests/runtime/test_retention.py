@@ -86,9 +86,9 @@ async def test_only_the_entries_of_what_ended_long_ago_are_removed_and_only_on_r
 
         for one, items in whole.items():
             assert disk.runs[one].items == (items[-1:] if one == key else items), one
-        found = await it.find(old, workspace=space)
+        found = await it.stored.find(old, workspace=space)
         assert found == before
-        last = await it.logs.entry(key, found.next_seq - 1)
+        last = await it.stored.logs.entry(key, found.next_seq - 1)
         assert last is not None
         end = decode_fact.decode(last.head)
         assert isinstance(end, RunEnded)

@@ -38,9 +38,9 @@ async def test_a_call_is_durable_and_can_be_read_before_its_tool_begins_and_not_
     @tool
     async def pay(amount: int, context: ToolContext) -> str:
         """Pays."""
-        row = await engines[0].row(ids.key_of(context.run_id))
+        row = await engines[0].stored.row(ids.key_of(context.run_id))
         assert row is not None
-        [_, call] = await engines[0].calls(row)
+        [_, call] = await engines[0].stored.calls(row)
         seen.append((call, context))
         return f"paid {amount}"
 
@@ -55,9 +55,9 @@ async def test_a_call_is_durable_and_can_be_read_before_its_tool_begins_and_not_
         engines.append(engine)
         space = await engine.workspace("acme")
         run_id = await engine.create(space, plan("pays", ServerRef("pay"), ServerRef("hold_the_disk")))
-        row = await engine.find(run_id, workspace=space)
+        row = await engine.stored.find(run_id, workspace=space)
         await until(lambda: not store.log.gate.is_set() and store.log.waited)
-        assert seen == [] and [call.name for call in await engine.calls(row)] == ["hold_the_disk"]
+        assert seen == [] and [call.name for call in await engine.stored.calls(row)] == ["hold_the_disk"]
         store.log.refusals = 1
         store.log.gate.set()
         await until(lambda: not store.log.refusals)

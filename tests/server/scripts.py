@@ -199,6 +199,9 @@ TOOLS = '''
 import asyncio
 
 import weftline
+from weftline.bounded import pool
+
+pool.CPU_S = 0.5  # what takes longer takes for ever
 
 
 @weftline.tool(effect="read", concurrent=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import Generator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from weftline.server.options import server_options
 from weftline.testing import ServerProcess
 
 from .conftest import new_key
-from .kit import TIMEOUT_S, Api, check_error
+from .kit import TIMEOUT_S, Api, check_error, logged
 from .scripts import SCRIPTS
 
 FEW = """
@@ -29,6 +27,18 @@ FEW = """
 max_runs_per_workspace = 2
 max_queued_runs_per_workspace = 3
 max_streams_per_workspace = 2
+"""
+FEW_FILES = """
+import resource
+
+import weftline
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))  # before the server looks
+
+
+@weftline.tool
+def nothing() -> None:
+    "Does nothing."
 """
 RUN = {"modelId": "scripted:stuck", "prompt": "x"}
 
@@ -67,17 +77,10 @@ async def test_a_workspace_queues_runs_up_to_its_cap_and_no_other_one_is_held_up
 
 
 async def test_where_few_files_may_be_open_a_workspace_has_fewer_runs_under_way(
-    tmp_path: Path, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nulimit -n 512\nexec {sys.executable} "$@"\n', encoding="utf-8")
-    python.chmod(0o755)
-    with monkeypatch.context() as patched:
-        patched.setattr(sys, "executable", str(python))
-        server = ServerProcess(tmp_path, scripts=SCRIPTS).start()
-    with ExitStack() as ending:
-        ending.push(server.__exit__)
-        assert any("only 512 files may be open" in line for line in server.log)
+    with ServerProcess(tmp_path, scripts=SCRIPTS, tools=FEW_FILES) as server:
+        await logged(server, "only 512 files may be open")
         greedy, other = await workspace(http, server, "greedy"), await workspace(http, server, "other")
         runs = [await greedy.start("stuck") for _ in range(66)]
         async with asyncio.timeout(TIMEOUT_S):

@@ -79,7 +79,7 @@ class Host:
     async def times(self, row: ScheduleRow) -> list[str]:
         """Those that the schedule's runs began for, in order of their creation."""
         wanted = RunFilter(workspace=self.space, metadata=((SCHEDULE_KEY, row.id),), limit=1000)
-        return [decode(run.metadata)[TIME_KEY][:16] for run in reversed(await self.engine.runs(wanted))]
+        return [decode(run.metadata)[TIME_KEY][:16] for run in reversed(await self.engine.stored.runs(wanted))]
 
 
 def models() -> Catalog:
@@ -115,7 +115,7 @@ async def test_a_time_makes_one_run_which_says_what_it_is_for(host: Host, clock:
     clock.time += timedelta(minutes=5)
     for _ in range(2):
         assert await host.alarm.fire_due()
-    (run,) = await host.engine.runs(RunFilter(workspace=host.space, metadata=(("team", "a"),)))
+    (run,) = await host.engine.stored.runs(RunFilter(workspace=host.space, metadata=(("team", "a"),)))
     assert decode(run.metadata) == {"team": "a", SCHEDULE_KEY: row.id, TIME_KEY: "2027-01-15T08:35:00.000000Z"}
     after = await host.row(row)
     assert after.next_at is None and after.last_run is not None and after.last_error == ""

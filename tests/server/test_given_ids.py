@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from commands import weftline_beside
-from weftline.server.routes import ROUTES
+from weftline.server.routes.every import ROUTES
 from weftline.testing import ServerProcess
 
 from .kit import Api, Json, Reply, check_error, local_tool, of_type

@@ -19,7 +19,7 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
-from weftline.server.routes import ROUTES
+from weftline.server.routes.every import ROUTES
 from weftline.store.memory import MemoryStore
 from weftline.testing import ScriptedProvider, ServerProcess, parse_scripts
 

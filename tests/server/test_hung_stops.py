@@ -29,11 +29,11 @@ import threading
 import time
 
 import weftline
-from weftline.runtime import residents
+from weftline.runtime import fleet
 from weftline.server import stopping
 from weftline.store.sqlite.writer import Writer
 
-residents.CUT_S = residents.LAST_TRY_S = stopping.HURRY_S = 0.5  # nothing here ends earlier for a longer wait
+fleet.CUT_S = fleet.LAST_TRY_S = stopping.HURRY_S = 0.5  # nothing here ends earlier for a longer wait
 
 
 def begun():

@@ -38,5 +38,5 @@ async def test_a_call_in_doubt_is_shown_whatever_made_the_stored_state(fold: int
         row = disk.runs[key].row
         row.fold = fold
         row.state = row.state if state is None else state
-        for view in (await run_view(it, row), await run_summary(it, row)):
+        for view in (await run_view(it.stored, row), await run_summary(it.stored, row)):
             assert view.in_doubt == [CallName("call_0_0", "pay")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weftline.server.router import Match, Router, WrongMethod
-from weftline.server.routes import ROUTES
+from weftline.server.routes.every import ROUTES
 
 
 def test_methods_and_paths_are_told_apart_however_often_they_come() -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline.config import Config
@@ -160,7 +160,6 @@ async def test_what_is_kept_for_slow_clients_is_bounded_over_all_of_them(world: 
     assert all(client.got == whole for client in clients)
 
 
-@settings(max_examples=30)
 @given(rooms=st.lists(st.integers(1, 60_000), min_size=1, max_size=40), budget=st.sampled_from([0, 20_000, 10**9]))
 def test_however_a_client_stops_and_goes_on_it_gets_the_same_bytes(rooms: list[int], budget: int) -> None:
     async def read() -> None:

@@ -12,7 +12,7 @@ from simulation.planted import BUGS, Bug
 from weftline.runtime import timers
 from weftline.testing.simulation import Histories, Violation, simulate
 
-CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else 75
+CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else 25
 BLOCK = 25
 
 

@@ -6,7 +6,7 @@ from json import dumps
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.json import encode
 
@@ -160,7 +160,6 @@ some_json: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=25)
 @given(value=some_json, ascii=st.booleans())
 def test_any_json_comes_back(value: Any, ascii: bool) -> None:
     body = dumps(value).encode() if ascii else encode(value)
@@ -169,7 +168,6 @@ def test_any_json_comes_back(value: Any, ascii: bool) -> None:
         assert join(parts.body, parts.pieces.get) == body
 
 
-@settings(deadline=None)
 @given(data=st.lists(st.sampled_from([b'"', b"\\", b"\\u00e9", b"{", b"x" * PIECE_BYTES, b"\xff", b"\0"])))
 def test_any_bytes_come_back(data: list[bytes]) -> None:
     body = b"".join(data)

@@ -50,17 +50,17 @@ async def test_a_small_check_asks_nobody_else(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_what_takes_too_long_is_an_issue(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = Workers(cpu_s=0.4)
+    workers = Workers(cpu_s=0.15)
     monkeypatch.setattr(checking, "shared_workers", lambda: workers)
     node: dict[str, Any] = {"properties": {"a": {"$ref": "#"}, "leaf": False}}
     union = text({"anyOf": [node, {**node, "title": "another"}]})
     deep = b'{"a":' * 40 + b'{"leaf":1}' + b"}" * 40
-    assert [issue.message for issue in await issues_of(deep, union)] == [prompts.TOO_MUCH_TO_LIST]
+    assert [issue.message for issue in await issues_of(deep, union)] == [prompts.calls.TOO_MUCH_TO_LIST]
     looking_back: Any = {"type": "object", "properties": {"a": {"type": "string"}}}
     for _ in range(30):
         looking_back = {"anyOf": [looking_back], "unevaluatedProperties": False}
     issues = await issues_of(text({"a": "x"}), text(looking_back))
-    assert [issue.message for issue in issues] == [prompts.TOO_MUCH_TO_CHECK]
+    assert [issue.message for issue in issues] == [prompts.calls.TOO_MUCH_TO_CHECK]
 
 
 @pytest.mark.parametrize(

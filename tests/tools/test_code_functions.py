@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from weftline import prompts_code, tool
+from weftline import prompts, tool
 from weftline.messages import Text
 from weftline.tools.base import ToolFailed, ToolOutput
 from weftline.tools.builtin.code_functions import (
@@ -128,7 +128,7 @@ def test_arguments_are_an_object_or_in_the_order_of_the_signature() -> None:
         written_args(function, [1, 2, 3, 4, 5])
     with pytest.raises(ToolFailed, match="was given lines twice"):
         written_args(function, [[], {"lines": []}])
-    with pytest.raises(ToolFailed, match=prompts_code.NO_BYTES):
+    with pytest.raises(ToolFailed, match=prompts.code.NO_BYTES):
         written_args(function, [{"to": b"x"}])
     taking = plain({"type": "object"})
     assert written_args(taking, [{"x": {"a": 1}}]) == '{"x":{"a":1}}'

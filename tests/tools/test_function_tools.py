@@ -147,7 +147,7 @@ async def test_a_call_is_not_made_if_the_validators_change_their_own_output(
     with pytest.raises(InvalidArguments) as caught:
         await tool(pay).prepare(args)
     assert [issue.constraint for issue in caught.value.issues] == ["validators"]
-    assert caught.value.message == prompts.unstable_arguments("pay")
+    assert caught.value.message == prompts.calls.unstable_arguments("pay")
     assert [record.levelname for record in caplog.records if "the tool pay" in record.getMessage()] == ["ERROR"]
 
 

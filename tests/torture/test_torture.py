@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 import copy
+import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from msgspec.structs import replace
 
 from forked import run_python
 from weftline.kernel.entries import RunEnded
-from weftline.testing.torture import Evidence, Scene
+from weftline.testing.torture import Evidence, Scene, volume
 from weftline.testing.torture.ledger import Asked
+from weftline.testing.torture.volume import INSIDE
 
 
 @pytest.mark.requirement("run.crash.ends")
 def test_a_server_that_is_killed_and_runs_out_of_disk_loses_and_repeats_nothing() -> None:
-    done = run_python("-m", "weftline.testing.torture", "--seconds", "1", "--seed", "1", "--load", "6")
+    # As if it were in a namespace of its own: it mounts here, if it may, and its servers are forked like all others.
+    env = {**os.environ} if settings.get_current_profile_name() == "deep" else {**os.environ, INSIDE: "1"}
+    done = run_python("-m", "weftline.testing.torture", "--seconds", "1", "--seed", "1", "--load", "6", env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2  mishap: kill\n" in done.stdout and "1  mishap: full disk\n" in done.stdout
+
+
+MOUNTING = """
+import runpy, sys
+from pathlib import Path
+
+volume = runpy.run_path(sys.argv[1])
+volume["enter_namespace"](sys.argv)
+print(volume["Volume"](Path(sys.argv[2])).kind)
+"""
+
+
+def test_a_disk_that_can_be_filled_is_mounted_where_nobody_else_sees_it(tmp_path: Path) -> None:
+    program = ["unshare", "--user", "--map-root-user", "--mount", "true"]
+    possible = shutil.which("unshare") and subprocess.run(program, capture_output=True, check=False).returncode == 0
+    script, folder = tmp_path / "mounting.py", tmp_path / "disk"
+    script.write_text(MOUNTING)
+    folder.mkdir()
+    done = run_python(str(script), volume.__file__, str(folder))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("a file system of" if possible else "limits on the size of files")
+    assert not os.path.ismount(folder)
 
 
 Plant = Callable[[Evidence], None]
@@ -140,7 +169,7 @@ PLANTS: tuple[Plant, ...] = (
 
 
 async def test_the_comparison_finds_every_planted_fault(tmp_path: Path) -> None:
-    evidence = await Scene(tmp_path, seed=2, load=10).play(seconds=0, mishaps=0)
+    evidence = await Scene(tmp_path, seed=8, load=4).play(seconds=0, mishaps=0)
     assert list(evidence.faults()) == []
     for plant in PLANTS:
         doctored = copy.deepcopy(evidence)

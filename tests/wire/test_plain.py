@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from weftline.errors import InvalidRequest
 from weftline.wire.limits import MAX_MODEL_ID_CHARS, MAX_RUN_NAME_CHARS, MAX_TOOLS
 from weftline.wire.plain import PLAIN_BYTES, plain_run
-from weftline.wire.requests import any_run, parse_run
+from weftline.wire.requests import parse_run
+from weftline.wire.spec_requests import any_run
 
 WORDS = st.text(max_size=6) | st.sampled_from(["a", "a-b", "@x/y", "a\n", "\x00", "", "ä", "x" * 65, "x" * 257])
 TOOLS = st.lists(

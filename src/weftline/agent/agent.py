@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weftline.agent.subagents import Subagent
     from weftline.agent.sync import SyncRun
 
-# What carries out runs is imported by the first one: a program that only defines agents starts without it.
+# Imported on the first run, so that a program that only defines agents starts without the runtime.
 
 
 class Agent(Definition[OutputT, DepsT]):
@@ -157,7 +157,7 @@ class Agent(Definition[OutputT, DepsT]):
 
 
 async def _host(engine: Engine | None) -> Engine:
-    """The engine that was given, or the one of runs in memory on this loop."""
+    """Returns the given engine, or the in-memory engine of the running loop."""
     if engine is None:
         from weftline.agent.in_memory import in_memory
 

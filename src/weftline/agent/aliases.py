@@ -1,4 +1,4 @@
-"""Names that the model knows tools by. Everything inside uses the tools' own names."""
+"""The names by which the model knows tools. Everything inside uses the tools' own names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weftline.providers.base import ModelRequest, ToolSpec
 
 
 class Aliases:
-    """`aliases` gives a wire name for some of the tools, by the tool's own name."""
+    """Translates between tool names and wire names. `aliases` maps some tools' own names to wire names."""
 
     def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
         self._wire = {own: wire for own, wire in (aliases or {}).items() if own != wire}
@@ -36,15 +36,15 @@ class Aliases:
         return self._own.get(name, name)
 
     def received(self, message: Assistant) -> Assistant:
-        """The model's message with the tools' own names."""
+        """Returns the model's message with the tools' own names."""
         if not self._wire or not message.calls:
             return message
         return _renamed(message, self._own)
 
     def sent(self, request: ModelRequest, *, whole: bool) -> ModelRequest:
-        """The request with wire names, in tools and in earlier calls.
+        """Returns the request with wire names, in its tools and in earlier calls.
 
-        `whole`: its messages are the run's own list, which only grows, so what was made of them last time is good.
+        `whole` means that its messages are the run's own list, which only grows, so earlier translations are reused.
         """
         if not self._wire:
             return request
@@ -71,11 +71,14 @@ class Aliases:
 
 
 RESERVED = "__output__"
-"""What other libraries call the tool that gives a typed answer. There is none here, and none is to look like it."""
+"""The name that other libraries give to the tool for typed output.
+
+Weftline has no such tool and lets no tool pose as it.
+"""
 
 
 def check_names(tools: Iterable[str], aliases: Mapping[str, str]) -> None:
-    """Raises `Conflict` if the model would know two tools by one name, or one by a name that is reserved."""
+    """Raises `Conflict` if two tools would have the same name for the model, or one has a reserved name."""
     taken: dict[str, str] = {}
     for own in tools:
         wire = aliases.get(own, own)

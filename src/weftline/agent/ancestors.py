@@ -1,4 +1,4 @@
-"""What the runs above a child hear of it: at points of their own, after the child's hooks were called."""
+"""Hooks of the runs above a child. They are called at points of their own, after the child's hooks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHILD_POINTS: Final[dict[type[Point], type[Point]]] = {
     points.ToolError: outside.ChildToolError,
     points.ToolAfter: outside.ChildToolAfter,
 }
-"""By the child's own point: the one at which those above it hear of that."""
+"""Maps a child's point to the point at which the runs above are notified."""
 _DECISION = ("_blocked", "_answer", "_answered", "_ask")
 
 
@@ -41,14 +41,14 @@ class Ancestors:
         return kind is not None and any(kind in hooks for hooks, _ in self.listeners)
 
     def notify(self, point: Point) -> None:
-        """Calls plain functions that nobody waits for."""
+        """Calls the synchronous hooks of the runs above, without waiting."""
         if self.wants(type(point)):
             child_point = self._child_point(point)
             for hooks, context in self.listeners:
                 hooks.notify(child_point, context)
 
     async def watch(self, point: Point) -> None:
-        """Raises `HookFailed` if a hook above fails that must not."""
+        """Calls the watchers of the runs above. Raises `HookFailed` if one with `fail_closed` fails."""
         if not self.wants(type(point)):
             return
         child_point = self._child_point(point)
@@ -56,7 +56,10 @@ class Ancestors:
             await hooks.watch(child_point, context)
 
     async def gate(self, gate: ToolGate) -> BaseException | None:
-        """Asks the gates above about a call that the child's own have decided on. What they decide is in `gate`."""
+        """Asks the gates of the runs above, after the child's own gates. Copies their decision into `gate`.
+
+        Returns the first error, if a gate fails.
+        """
         if not self.wants(type(gate)):
             return None
         child_point = self._child_point(gate)
@@ -72,7 +75,7 @@ class Ancestors:
         return None
 
     async def shape(self, error: ToolError) -> None:
-        """Lets the hooks above edit the text of a failed call of the child."""
+        """Lets the hooks of the runs above edit the text of a child's failed call."""
         if not self.wants(type(error)):
             return
         child_point = self._child_point(error)

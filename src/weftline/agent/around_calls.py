@@ -1,4 +1,4 @@
-"""The hooks around a call of a tool: what they are told before it and after it, and what they make of its result."""
+"""Calls the hooks before and after a tool call, and applies their changes to its result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from weftline.tools.results import output_bytes
 
 
 class AroundCalls:
-    """Of one run."""
+    """The hooks around the tool calls of one run."""
 
     def __init__(self, hooks: Hooks, frame: Frame, context: RunContext[Any], *, above: Ancestors) -> None:
         self._hooks = hooks
@@ -33,7 +33,7 @@ class AroundCalls:
         self._large = LargeResults(frame.behavior, run_id=context.run.id, keep=frozenset({USE}))
 
     def wants(self, point: type[points.Point]) -> bool:
-        """Whether some hook is called at this point, also one of a run above."""
+        """Whether any hook is registered for this point, including those of the runs above."""
         return point in self._hooks or self._above.wants(point)
 
     def display_name(self, call: PendingCall) -> str:
@@ -41,7 +41,7 @@ class AroundCalls:
         return self._frame.aliases.wire(call.name)
 
     async def notify(self, point: points.Point) -> None:
-        """Raises `HookFailed` if a hook fails that must not."""
+        """Calls the watchers of this point. Raises `HookFailed` if one with `fail_closed` fails."""
         await self._hooks.watch(point, self._context)
         await self._above.watch(point)
 
@@ -71,7 +71,10 @@ class AroundCalls:
             )
 
     async def finished(self, call: PendingCall, output: ToolOutput, *, stored: bool = False) -> ToolOutput:
-        """The last part of the way of every result, whoever gave it. One that was `stored` before is small enough."""
+        """Passes a result through the last hooks before it is stored, whether a tool or a gate produced it.
+
+        `stored` means that it was stored before, and so is small enough.
+        """
         hooks, display_name = self._hooks, self.display_name(call)
         if points.ToolTransform in hooks:
             size = output_bytes(output.parts)
@@ -106,11 +109,11 @@ class AroundCalls:
         return output
 
     async def after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
-        """Whatever the hooks do, the model learns that the tool has run."""
+        """Calls the hooks after a call. If one fails, the model is still told that the tool has run."""
         try:
             return await self._notify_after(call, output, raised)
         except HookFailed:
-            return replace(output, parts=(Text(prompts.result_withheld(self.display_name(call))),), is_error=True)
+            return replace(output, parts=(Text(prompts.calls.result_withheld(self.display_name(call))),), is_error=True)
 
     async def _notify_after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
         display_name = self.display_name(call)
@@ -127,12 +130,12 @@ class AroundCalls:
         return await self.finished(call, output)
 
     async def unfit(self, call: PendingCall) -> Gated:
-        """A call of a tool that is not there, or with arguments that do not fit it."""
+        """Rejects a call of an unknown tool, or one with invalid arguments."""
         display_name = self.display_name(call)
         if call.tool is not None:
             await self.notify(points.ArgumentsRejected(*_where(call), call.problem, display_name=display_name))
             return Gated("invalid", call.args, (Text(call.problem),), is_error=True)
-        unknown = points.ToolUnknown(*_where(call), prompts.unknown_tool(call.name), display_name=display_name)
+        unknown = points.ToolUnknown(*_where(call), prompts.calls.unknown_tool(call.name), display_name=display_name)
         await self._shape(unknown)
         parts: tuple[UserPart, ...] = (Text(str(unknown.result)),)
         if not unknown.suppress_error and points.ToolError in self._hooks:

@@ -1,4 +1,4 @@
-"""People in a run: what an agent's own code says in their place, and what is open for them to answer."""
+"""Open questions to people, and the hooks that may answer in their place."""
 
 from __future__ import annotations
 
@@ -31,28 +31,30 @@ class Await(Struct, frozen=True, kw_only=True):
     run_id: str
     id: str
     kind: AwaitKind
-    """`confirm`, `question`, `plan`, `clarification`, `doubt`: what became of a call that a crash cut off,
-    `deploy`: whether the run may go on with other code than before, or `budget`: whether a limit is raised. For the
-    last two there is no call, and `args` has what has changed, or the limit and what is spent of it."""
+    """`confirm`, `question`, `plan`, `clarification`, `doubt` (did a call that a crash cut off happen?), `deploy` (may
+    the run continue with changed code?) or `budget` (is a limit raised?).
+
+    The last two are not about a call: `args` has what has changed, or the limit and the amount spent.
+    """
     question: str
     name: str
-    """The tool's."""
+    """The name of the tool."""
     args: dict[str, Any]
     call_id: str
     options: tuple[str, ...] = ()
     clarification: Clarification | None = None
-    """Of a `clarification`: what the failed call lacks."""
+    """For a `clarification`: what the failed call lacks."""
     agent: str | None = None
     root_run_id: str
-    """The run at the top, if the question is one of a subagent's."""
+    """The run at the top, if a subagent asks the question."""
     opened_at: datetime
     deadline: datetime | None = None
     idempotency_key: str = ""
-    """Of a call in doubt, as its tool got it."""
+    """For a call in doubt: the idempotency key that its tool received."""
     called_at: datetime | None = None
-    """And when it was begun."""
+    """For a call in doubt: when it began."""
     approvers: tuple[str, ...] = ()
-    """Who may decide; anybody if there are none."""
+    """Who may decide; empty means anybody."""
 
 
 def to_await(one: OpenAwait) -> Await:
@@ -88,9 +90,9 @@ async def answer_by_code(
     prepare: Callable[[Tool, str], Awaitable[bytes]],
     display_name: str,
 ) -> CodeAnswer | None:
-    """What the first hook says that has something to say: the run's own, then those of the runs above it.
+    """Returns the decision of the first hook that makes one: the run's own hooks, then those of the runs above.
 
-    A hook that fails denies.
+    A hook that fails counts as a denial. Returns None if no hook decides.
     """
     call = asked.call
     display_args: dict[str, Any] = decode(call.args, type=dict[str, Any]) if call.args else {}
@@ -109,7 +111,7 @@ async def answer_by_code(
     for hooks, context in listeners:
         name, error = await hooks.ask(point, context, decided=lambda: point.decision is not None)
         if error is not None:
-            return CodeAnswer("denied", f"hook:{name}", reason=prompts.gate_failed(display_name))
+            return CodeAnswer("denied", f"hook:{name}", reason=prompts.calls.gate_failed(display_name))
         decision = point.decision
         if decision is None:
             continue
@@ -118,8 +120,8 @@ async def answer_by_code(
         try:
             assert call.tool is not None
             final = await prepare(call.tool, canonical_value(dict(decision.args)).decode())
-        except Exception as misfit:  # the tool's own code, and the hook's values
+        except Exception as misfit:  # raised by the tool's own code, or for values that the hook set
             logger.error("the hook %s approved %s with arguments that do not fit: %s", name, call.name, misfit)
-            return CodeAnswer("denied", f"hook:{name}", reason=prompts.gate_failed(display_name))
+            return CodeAnswer("denied", f"hook:{name}", reason=prompts.calls.gate_failed(display_name))
         return CodeAnswer("approved", f"hook:{name}", args=final, reason=decision.reason)
     return None

@@ -14,11 +14,14 @@ from msgspec.structs import replace
 from weftline.messages import Blob, File, Image, Text, UserPart
 
 FileLike: TypeAlias = Path | str | Image | File
-"""A path, an http(s) address, or a part of a message."""
+"""A path, an http(s) URL, or a message part."""
 
 
 def part_of(given: FileLike) -> UserPart:
-    """Reads a file, if it is one. Raises `OSError` for one that cannot be read, `ValueError` for an unknown type."""
+    """Returns the message part for an attachment, and reads it if it is a file.
+
+    Raises `OSError` for a file that cannot be read, and `ValueError` for an unknown type.
+    """
     if isinstance(given, Image | File):
         return given
     if isinstance(given, str) and given.startswith(("http://", "https://")):
@@ -35,7 +38,7 @@ def part_of(given: FileLike) -> UserPart:
 
 
 def parts_of(prompt: str | None, files: Sequence[FileLike]) -> tuple[tuple[UserPart, ...], tuple[Blob, ...]]:
-    """The parts of the first message. Contents are kept beside the log, once."""
+    """Returns the parts of the first message, and the contents to store beside the log, each once."""
     parts: list[UserPart] = []
     blobs: dict[str, Blob] = {}
     for given in files:

@@ -21,9 +21,9 @@ from weftline.agent.compaction import Compaction
 from weftline.errors import Conflict, InvalidRequest
 
 Hasher: TypeAlias = Callable[[Mapping[str, Any]], str]
-"""What of a call's arguments matters: two calls with the same text are the same call."""
+"""Returns the text that identifies a call's arguments: calls with the same text count as the same call."""
 Decays: TypeAlias = Callable[[int, int], float]
-"""The budget of a turn, counted from 1, made from the budget of the first."""
+"""Returns the budget of a turn (counted from 1), given the budget of the first turn."""
 Mode: TypeAlias = Literal["block", "steer"]
 
 
@@ -38,7 +38,7 @@ class Exceeded:
 
 @dataclass(frozen=True)
 class Ruling:
-    """What is to become of a call beyond its budget. Without a message the model reads ours."""
+    """What happens to a call beyond its budget. Without a message, the model reads a standard one."""
 
     mode: Mode
     message: str = ""
@@ -105,34 +105,37 @@ class Behavior:
     cache: bool | None = None
     """Whether requests mark what the model's provider may cache."""
     tool_execution: Literal["auto", "sequential"] | None = None
-    """Whether a turn's calls run one after the other even where their tools could run at the same time."""
+    """`sequential` runs a turn's calls one after the other, even if their tools could run concurrently."""
     tool_budgets: Mapping[str, ToolBudget | int] | None = None
-    """How often tools may be called in a run; a number blocks what is beyond."""
+    """How often tools may be called in a run; a plain number blocks further calls."""
     tool_output_budget_bytes: int | None = None
-    """A turn whose results are larger than this is followed by a request to summarize. Nothing is cut."""
+    """If a turn's results are larger than this, the model is asked to summarize. Nothing is cut."""
     model_result_limit_bytes: int | None = None
-    """Of a larger result the model reads a preview and its bounds. The log and the run's result have it whole."""
+    """The model reads only a preview of a larger result, with its bounds.
+
+    The log and the run's result have it whole.
+    """
     dedup_tools: Mapping[str, Hasher | None] | None = None
-    """Reading tools whose last result is given again if they are called with the same arguments, or the same hash."""
+    """Reading tools whose last result is repeated if they are called with the same arguments, or the same hash."""
     compact_strategy: Literal["off", "tail"] | None = None
     compact_threshold_bytes: int | None = None
-    """With `tail`: how large the results in a request may be before older ones are replaced by stubs."""
+    """With `tail`: how large the results in a request may get before older ones are replaced by stubs."""
     compact_keep_turns: int | None = None
     """With `tail`: how many of the latest turns keep their results."""
     compaction: Compaction | None = None
-    """When a model sums up the older messages for all requests from then on."""
+    """When a model summarizes the older messages for all later requests."""
     keep_recent_turns: int | None = None
-    """Requests have only this many of the latest turns, after leading system messages. What is stored stays whole."""
+    """Requests contain only this many of the latest turns, after leading system messages. The log keeps all of them."""
     elide_stale_reads: bool | None = None
-    """Whether requests have a stub in place of what was read from a file that was changed later."""
+    """Whether requests replace what was read from a file with a stub once the file has been changed."""
     persist_threshold_bytes: int | None = None
     """Larger results are written to a file in `persist_dir`; the conversation has a stub with a preview."""
     persist_dir: str | os.PathLike[str] | None = None
     persist_exclude_tools: Sequence[str] | None = None
     reasoning_budget_tokens: int | None = None
-    """How many tokens the model may think in a turn, in place of the level of `Settings.reasoning`."""
+    """How many tokens the model may think in a turn, instead of the level of `Settings.reasoning`."""
     thinking_decay: ThinkingDecay | Decays | None = None
-    """Less reasoning in later turns: of the budget in tokens if there is one, else on the scale 0–100."""
+    """Less reasoning in later turns: of the token budget if there is one, else on the scale 0–100."""
     tool_disclosure: Literal["eager", "lazy"] | None = None
     """Whether tools of MCP servers are offered at once or have to be found with `tool_search`."""
     tool_search: ToolSearch | None = None
@@ -166,12 +169,15 @@ class Behavior:
                 raise ValueError(f"{name} is True or False, not {getattr(self, name)!r}")
 
     def over(self, below: Behavior) -> Behavior:
-        """These knobs, and those of `below` where these say nothing."""
+        """Returns these knobs, with those of `below` where these are not set."""
         mine = _given(self)
         return Behavior(**{**_given(below), **mine})
 
     def stored(self) -> dict[str, Any]:
-        """The knobs that are given, in JSON's types. Raises `InvalidRequest` for functions, which cannot be stored."""
+        """Returns the knobs that are set, as JSON values.
+
+        Raises `InvalidRequest` for functions, which cannot be stored.
+        """
         values = _given(self)
         for name in ("tool_budgets", "dedup_tools", "thinking_decay"):
             if any(map(callable, _functions_in(values.get(name)))):
@@ -230,11 +236,11 @@ DEFAULTS: Final = Behavior(
     tool_disclosure="eager",
     tool_search=ToolSearch(),
 )
-"""What holds where nobody says anything. The knobs that are None here are off."""
+"""What applies when nothing is set. Knobs that are None here are off."""
 
 
 def resolved(*layers: Behavior | None) -> Behavior:
-    """Each knob from the first layer that gives it, else its default."""
+    """Returns each knob from the first layer that sets it, else its default."""
     found = DEFAULTS
     for layer in reversed(layers):
         if layer is not None:
@@ -243,7 +249,7 @@ def resolved(*layers: Behavior | None) -> Behavior:
 
 
 def blocking_budgets(budgets: Mapping[str, ToolBudget | int] | None) -> dict[str, int]:
-    """Those that refuse a call, by tool."""
+    """Returns the budgets that block further calls, by tool."""
     found: dict[str, int] = {}
     for tool, budget in (budgets or {}).items():
         if not isinstance(budget, ToolBudget):
@@ -254,7 +260,7 @@ def blocking_budgets(budgets: Mapping[str, ToolBudget | int] | None) -> dict[str
 
 
 def other_budgets(budgets: Mapping[str, ToolBudget | int] | None) -> dict[str, ToolBudget]:
-    """Those that the agent's code keeps."""
+    """Returns the budgets that steer or call a function, by tool."""
     return {
         tool: budget
         for tool, budget in (budgets or {}).items()
@@ -263,12 +269,12 @@ def other_budgets(budgets: Mapping[str, ToolBudget | int] | None) -> dict[str, T
 
 
 def decayed(decay: ThinkingDecay | Decays, *, turn: int, base: int) -> int:
-    """What of `base` is left in a turn, counted from 1: never more than it, never less than nothing."""
+    """Returns what is left of `base` in a turn, counted from 1: between 0 and `base`."""
     return min(max(int(decay(turn, base)), 0), base)
 
 
 def level_of(tokens: int) -> int:
-    """The level on the scale 0–100 that stands for so many tokens of reasoning."""
+    """Returns the level on the scale 0–100 that corresponds to this many tokens of reasoning."""
     if tokens <= 0:
         return 0
     for (low, at_low), (high, at_high) in pairwise(_SCALE):
@@ -299,6 +305,6 @@ def _functions_in(value: object) -> list[object]:
 
 
 def check_dedup(tool: str, effect: str) -> None:
-    """Raises `Conflict` for a tool whose calls do something: leaving one out would be felt."""
+    """Raises `Conflict` for a tool with side effects: skipping one of its calls would make a difference."""
     if effect != "read":
         raise Conflict(f"dedup_tools: {tool!r} is not a tool that only reads (its effect is {effect!r}).")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from msgspec.json import decode
 
-from weftline import prompts_failure
+from weftline import prompts
 from weftline.failure import Hint
 from weftline.tools.asking import checked_template, fields_of, rendered, require_arguments
 from weftline.tools.base import ToolFailed
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class Briefing:
-    """The arguments that a subagent's tool takes, and what is made of them.
+    """The arguments that a subagent's tool takes, and how they become its prompt.
 
-    `check` takes those of the arguments that it names and returns what is wrong with them, or None.
+    `check` takes the arguments that it names and returns what is wrong with them, or None.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Briefing:
         return tuple([one for one in (self._prompt, self._check) if one is not None])
 
     def message(self, args: bytes, *, render: Callable[..., str]) -> str:
-        """What the subagent is told; `render` fills in a prompt of the calling agent's.
+        """Returns the subagent's prompt; `render` fills in a prompt of the calling agent.
 
-        Raises `ToolFailed`, with a hint, if nothing can be made of these arguments.
+        Raises `ToolFailed`, with a hint, if no prompt can be made from these arguments.
         """
         if self._check is not None and (problem := self._called(self._check, args)):
             raise self._refusal(str(problem), args)
@@ -88,14 +88,14 @@ class Briefing:
             return args.decode()
         text = self._called(self._prompt, args)
         if not isinstance(text, str) or not text.strip():
-            raise self._refusal(prompts_failure.EMPTY_BRIEFING, args)
+            raise self._refusal(prompts.failure.EMPTY_BRIEFING, args)
         return text
 
     def _rendered(self, template: str, args: bytes) -> str:
         given = decode(args, type=dict[str, Any])
         missing = [name for name in fields_of(template) if given.get(name) is None]
         if missing:
-            raise self._refusal(prompts_failure.left_out(missing), args, missing=tuple(missing))
+            raise self._refusal(prompts.failure.left_out(missing), args, missing=tuple(missing))
         try:
             return rendered(template, args)
         except (LookupError, ValueError) as error:
@@ -124,7 +124,7 @@ class Briefing:
 def _form(
     *, args: type[BaseModel] | None, template: str | None, text: str | None, prompt: Callable[..., str] | None
 ) -> Callable[..., Any]:
-    """A function with the parameters that the tool has."""
+    """Returns a function that has the tool's parameters."""
     if args is not None:
         return _with_parameters(_fields(args))
     if template is not None:

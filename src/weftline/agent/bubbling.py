@@ -1,4 +1,4 @@
-"""The events of a run together with those of the runs below it, at any depth."""
+"""The events of a run merged with those of all runs below it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 from weftline.events import AnyEvent, ChildEnded, ChildStarted
 
 Cursor: TypeAlias = Mapping[str, int]
-"""How far a reader of several runs has come: by the id of each, the seq of the last event that the reader has of it."""
+"""A reader's position in several runs: the seq of the last event it has of each, by run id."""
 
 
 async def with_children(
@@ -17,8 +17,8 @@ async def with_children(
 ) -> AsyncIterator[AnyEvent]:
     """The events of a run after the seq `after`, and those of its children that had not ended by then.
 
-    A child's come between the `ChildStarted` and the `ChildEnded` of its parent; each has the id of its own run. A
-    cursor says how far each of them was read; otherwise children are followed from their beginning.
+    A child's events come between its parent's `ChildStarted` and `ChildEnded`, and carry the id of the child. A cursor
+    gives the position in each run; without one, children are followed from their beginning.
     """
     merged = _Merged(events, {run_id: after} if isinstance(after, int) else after)
     merged.follow(run_id)
@@ -34,7 +34,7 @@ class _Merged:
         self._events = events
         self._after = after
         self._queue: asyncio.Queue[AnyEvent | BaseException | None] = asyncio.Queue(maxsize=1)
-        """One at a time: whoever is slow to read slows down the reading of the logs, not more."""
+        """Holds one event, so that a slow reader slows down the reading of the logs."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def follow(self, run_id: str) -> None:
@@ -62,7 +62,7 @@ class _Merged:
 
     async def _each(self, run_id: str, after: int) -> None:
         open_before: dict[str, None] = {}
-        """Children that began up to `after` and have not ended by then."""
+        """Children that began up to `after` and had not ended by then."""
         async for event in self._events(run_id):
             if event.seq <= after:
                 if isinstance(event, ChildStarted):
@@ -77,7 +77,7 @@ class _Merged:
             if event.seq == after:
                 continue
             if isinstance(event, ChildEnded) and (child_task := self._tasks.get(event.child_id)) is not None:
-                await child_task  # what it did comes before the news that it has ended
+                await child_task  # its events come before its end
             await self._queue.put(event)
             if isinstance(event, ChildStarted):
                 self.follow(event.child_id)

@@ -42,7 +42,7 @@ class Budget(Struct, frozen=True, kw_only=True):
 
 
 def rule_of(own: Budget | None, above: Budget | None) -> BudgetRule | None:
-    """A run's own, as far as it is tighter than its agent's."""
+    """Returns a run's own budget, within its agent's."""
     if own is None:
         return None if above is None else above.rule
     return own.rule.within(None if above is None else above.rule)

@@ -1,4 +1,4 @@
-"""The budgets that somebody may see and set: in the library, over HTTP and by command."""
+"""The budgets that a caller may see and set, in the library, over HTTP and from the command line."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Logs(Protocol):
 
 
 ReadAccount: TypeAlias = Callable[[RunRow], Awaitable[Account]]
-"""Where the calls of a run are booked, as its log says."""
+"""Reads from a run's log which accounts its calls are booked on."""
 
 
 async def subject(
     at: Workspaces, caller: Caller, logs: LogReader, *, level: budgets.Level, id: str | None, read: ReadAccount
 ) -> Subject:
-    """What a budget is for. Raises `Conflict` for a run that has ended, or has no budget of its own."""
+    """Returns what a budget applies to. Raises `Conflict` for a run that has ended, or has no budget of its own."""
     parsed = ids.parse(id or "", prefix="ses_") if level == "thread" else None
     run = None
     if level == "run":
@@ -52,7 +52,7 @@ async def find_run(logs: LogReader, caller: Caller, id: str) -> RunRow:
 
 
 async def of_workspace(at: Workspaces, caller: Caller, logs: Logs, *, any_code: bool = False) -> list[Budget]:
-    """`any_code`: also those of agents that are code which is not known here."""
+    """Returns the budgets of a workspace; with `any_code` also those of code agents that this process does not know."""
     found: list[Budget] = []
     for account, budget in await budgets.of_workspace(at, caller, any_code=any_code):
         level, key = level_of(account), account.rpartition(":")[2]
@@ -67,7 +67,7 @@ async def of_workspace(at: Workspaces, caller: Caller, logs: Logs, *, any_code: 
 
 
 async def of_run(at: Workspaces, logs: Logs, row: RunRow, *, read: ReadAccount) -> list[Budget]:
-    """Every budget that a run is under, the nearest first."""
+    """Returns every budget that applies to a run, the nearest first."""
     account = await read(row)
     found: list[Budget] = []
     for name in account.accounts:
@@ -79,7 +79,7 @@ async def of_run(at: Workspaces, logs: Logs, row: RunRow, *, read: ReadAccount) 
 
 
 def account_of(row: RunRow, first: Stored | None) -> Account:
-    """From the first entry of the run's log. Raises `NotFound` if that is gone or cannot be read."""
+    """Reads the account from the first entry of the run's log. Raises `NotFound` if that is gone or unreadable."""
     if first is None:
         raise NotFound("The log of this run is gone.", code="run_trimmed")
     try:

@@ -1,4 +1,4 @@
-"""What an engine can do with budgets: set limits while runs go on, and say what is spent."""
+"""The engine's methods for budgets: setting limits during runs, and reading what is spent."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class LimitUse(Struct, frozen=True):
     limit: float
     spent: float
     reserved: float
-    """For calls that are under way."""
+    """Reserved for calls in progress."""
     remaining: float
     on_exceeded: OnExceeded
     set_by: str = ""
-    """Who set it; "" for a limit that the run was started with."""
+    """Who set it; empty for a limit that the run was started with."""
     set_at: datetime | None = None
 
 
@@ -49,19 +49,19 @@ class BudgetUse(Struct, frozen=True):
 
     level: Level
     id: str | None
-    """None for the workspace; of an agent that is code, its name."""
+    """None for the workspace; for a code agent, its name."""
     limits: tuple[LimitUse, ...]
 
 
 class _Caller(Struct, frozen=True):
-    """The process that has the engine may see everything in its workspace."""
+    """The owner of the engine may see everything in its workspace."""
 
     workspace: int
     agents: tuple[str, ...] = ()
 
 
 class BudgetedRuns:
-    """The part of `Engine` that is about that."""
+    """The budget methods of `Engine`."""
 
     workspaces: Workspaces
     _workspace: int
@@ -126,17 +126,17 @@ class BudgetedRuns:
         async def work() -> list[BudgetUse]:
             host, at = await self.runtime(), self.workspaces
             if run_id is None:
-                found = await of_workspace(at, _Caller(self._workspace), host, any_code=True)
+                found = await of_workspace(at, _Caller(self._workspace), host.stored, any_code=True)
             else:
-                row = await host.find(run_id, workspace=self._workspace)
-                found = await of_run(at, host, row, read=self._account)
+                row = await host.stored.find(run_id, workspace=self._workspace)
+                found = await of_run(at, host.stored, row, read=self._account)
             return [_view(one) for one in found]
 
         return await self.at_home(work)
 
     async def _account(self, row: RunRow) -> Account:
         host = await self.runtime()
-        return account_of(row, await host.logs.entry(row.key, 1))
+        return account_of(row, await host.stored.logs.entry(row.key, 1))
 
     async def _budget_subject(
         self, agent: Definition[Any, Any] | str | None, thread: str | None, run_id: str | None
@@ -147,9 +147,9 @@ class BudgetedRuns:
             return Subject(agent_account(self._workspace, name), name)
         if thread is not None:
             key = await self.thread(thread).key()
-            return Subject(thread_account(key), await host.session_id(key))
+            return Subject(thread_account(key), await host.stored.session_id(key))
         level: Level = "workspace" if run_id is None else "run"
-        return await subject(self.workspaces, caller, host.logs, level=level, id=run_id, read=self._account)
+        return await subject(self.workspaces, caller, host.stored.logs, level=level, id=run_id, read=self._account)
 
     async def _agent_id(self, agent: Definition[Any, Any] | str) -> str:
         if not isinstance(agent, str):

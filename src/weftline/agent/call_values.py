@@ -1,4 +1,4 @@
-"""Arguments and results of calls, between the bytes of the log and the values that hooks see."""
+"""Arguments and results of calls, converted between the bytes of the log and the values that hooks see."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def object_of(args: bytes) -> dict[str, Any]:
 
 
 def written_object(args: str) -> dict[str, Any]:
-    """The arguments as a model wrote them; nothing if they are no object."""
+    """Returns the arguments as the model wrote them, or an empty dict if they are not an object."""
     try:
         return dict(object_args(args)[0])
     except InvalidArguments:
@@ -28,7 +28,7 @@ def written_object(args: str) -> dict[str, Any]:
 
 
 def coerced_args(args: str, tool: Tool) -> str | None:
-    """Other arguments to try, if those that the model wrote are of the wrong types; None if there are none."""
+    """Returns coerced arguments if those that the model wrote have the wrong types; None if coercion does not help."""
     try:
         value, _ = object_args(args)
         changed = coerced(value, tool.spec.parameters)
@@ -38,10 +38,12 @@ def coerced_args(args: str, tool: Tool) -> str | None:
 
 
 def parts_of(result: object, *, before: tuple[UserPart, ...], tool: str) -> tuple[UserPart, ...]:
-    """What a hook left as a result: the parts as they were, or anything that a tool may return."""
+    """Returns the parts of a result that a hook may have replaced by anything that a tool may return."""
     return before if result is before else output_of(result, tool_name=tool).parts
 
 
 def in_words(parts: tuple[UserPart, ...]) -> tuple[UserPart, ...]:
-    """What a model without vision reads of them."""
-    return tuple([Text(prompts.unseen_image(one.media_type)) if isinstance(one, Image) else one for one in parts])
+    """Replaces images with text, for a model without vision."""
+    return tuple(
+        [Text(prompts.models.unseen_image(one.media_type)) if isinstance(one, Image) else one for one in parts]
+    )

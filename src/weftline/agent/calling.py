@@ -1,4 +1,4 @@
-"""How hooks are registered and called: one after the other in their order, each seeing what the one before changed."""
+"""Registers and calls hooks: one after the other, each seeing the changes of the one before."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ W = TypeVar("W")
 
 
 def _let_through(error: BaseException) -> None:
-    """Raises what is not a failure of the hook. A cancellation is one if the hook let it escape, not if the run was
-    cancelled."""
+    """Raises errors that are not the hook's own: interrupts, and the cancellation of the run."""
     if isinstance(error, Exception | SystemExit):
         return
-    from asyncio import CancelledError, current_task  # loaded by now: something runs
+    from asyncio import CancelledError, current_task  # already loaded, since a task is running
 
     task = current_task()
     if not isinstance(error, CancelledError) or (task is not None and task.cancelling()):
@@ -45,11 +44,11 @@ class HookFailed(Exception):
 class Hook(Generic[P, D]):
     """A function for one point. Calling it calls the function.
 
-    `D` is what it wants as deps; a function without a `RunContext` wants none.
+    `D` is the type of deps that it expects; a function without a `RunContext` expects none.
     """
 
     if not TYPE_CHECKING:
-        # Older Pythons know no defaults: `Hook[…]` with fewer parameters is to work when it is evaluated, too.
+        # Python 3.11 and 3.12 have no defaults for type parameters: lets `Hook[…]` with fewer parameters be evaluated.
         __class_getitem__ = classmethod(GenericAlias)
 
     def __init__(self, point: type[P] | str, fn: Callable[..., Any], *, fail_closed: bool = False) -> None:
@@ -77,7 +76,7 @@ def point_of(point: type[P]) -> type[P]: ...
 @overload
 def point_of(point: str) -> type[Any]: ...
 def point_of(point: type[P] | str) -> type[Any]:
-    """A point by its class or its name. Raises `TypeError` for one that is not in the table."""
+    """Returns a point by its class or name. Raises `TypeError` for an unknown one."""
     if isinstance(point, str):
         name = point.replace(":", "_").replace("-", "_")
         found = POINTS.get(OTHER_NAMES.get(name, name))
@@ -93,7 +92,7 @@ def point_of(point: type[P] | str) -> type[Any]:
 
 
 class Hooking(Protocol[P]):
-    """Makes a hook of a function of a point, and perhaps of the run's context."""
+    """Turns a function of a point, and optionally of the run's context, into a hook."""
 
     @overload
     def __call__(self, fn: Callable[[P], object], /) -> Hook[P, object]: ...
@@ -132,7 +131,7 @@ class Hooks:
         return point in self._by_point
 
     async def gate(self, point: Point, context: object) -> BaseException | None:
-        """Asks the gates. The first error ends it and is returned: what follows from it is the caller's decision."""
+        """Asks the gates. Stops at the first error and returns it; the caller decides what follows from it."""
         for one in self._by_point.get(type(point), ()):
             try:
                 await _called(one, point, context)
@@ -145,7 +144,7 @@ class Hooks:
     async def ask(
         self, point: Point, context: object, *, decided: Callable[[], bool]
     ) -> tuple[str, BaseException | None]:
-        """Asks the gates until one has decided, or failed: its name, and its error if it has failed."""
+        """Asks the gates until one decides or fails. Returns its name, and its error if it failed."""
         for one in self._by_point.get(type(point), ()):
             try:
                 await _called(one, point, context)
@@ -158,7 +157,7 @@ class Hooks:
         return "", None
 
     async def shape(self, point: Point, context: object) -> None:
-        """Lets hooks edit a point. One that raises, or sets what does not fit, leaves it as it was before it."""
+        """Lets hooks edit a point. If a hook raises or sets an invalid value, its changes are undone."""
         for one in self._by_point.get(type(point), ()):
             before = {name: getattr(point, name) for name in point.settable}
             try:
@@ -183,7 +182,7 @@ class Hooks:
                     raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error
 
     def notify(self, point: Point, context: object) -> None:
-        """Calls plain functions that nobody waits for. One that turns out to be asynchronous is not called."""
+        """Calls the synchronous hooks without waiting. A hook that turns out to be asynchronous is not called."""
         for one in self._by_point.get(type(point), ()):
             try:
                 result = one.fn(point, context) if one.takes_context else one.fn(point)

@@ -1,6 +1,6 @@
-"""What callers give, checked where they give it.
+"""Checks arguments where callers pass them.
 
-A value of the wrong type that is found later fails far from the mistake, or is stored, and nobody can read the run.
+A value of the wrong type that is found later fails far from the mistake, or is stored and makes the run unreadable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _REPR.maxstring = _REPR.maxother = 80
 
 
 def expect(name: str, given: object, kinds: type | tuple[type, ...], like: str) -> None:
-    """Raises `TypeError` for what is of none of these types. `like` says what it should be."""
+    """Raises `TypeError` unless the value has one of these types. `like` describes what it should be."""
     if not isinstance(given, kinds):
         raise TypeError(f"{name} must be {like}, not {_REPR.repr(given)}")
 
@@ -30,9 +30,9 @@ def number(
     maximum: float | None = None,
     whole: bool = False,
 ) -> None:
-    """Raises `TypeError` for what is not a number, `ValueError` for one that is too small or too large.
+    """Raises `TypeError` for anything but a number, and `ValueError` for a number out of range.
 
-    `above`: it must be more than `least`.
+    With `above`, it must be greater than `minimum`.
     """
     kinds = int if whole else (int, float)
     if isinstance(given, bool) or not isinstance(given, kinds):
@@ -48,7 +48,7 @@ def number(
 
 
 def choice(name: str, given: object, among: Iterable[str]) -> None:
-    """Raises `ValueError` for what is not one of these words."""
+    """Raises `ValueError` unless the value is one of these words."""
     words = tuple(among)
     if not (isinstance(given, str) and given in words):
         raise ValueError(f"{name} is one of {', '.join(words)}, not {_REPR.repr(given)}")
@@ -60,7 +60,7 @@ def flag(name: str, given: object) -> None:
 
 
 def texts(name: str, given: object, *, such_as: str) -> tuple[str, ...]:
-    """Several texts. One alone would be taken letter by letter, so it is refused."""
+    """Returns several strings as a tuple. A single string is refused, since it would be read letter by letter."""
     like = f"a list of strings, such as {such_as}"
     if isinstance(given, str):
         raise TypeError(f"{name} must be {like}, not a single string: {_REPR.repr(given)}")
@@ -73,7 +73,10 @@ def texts(name: str, given: object, *, such_as: str) -> tuple[str, ...]:
 
 
 def model(name: str, given: object) -> None:
-    """An id, or an object that answers. A class in its place is a slip that would fail in the middle of a run."""
+    """Checks for a model id or a provider.
+
+    A provider class is refused here, as it would fail in the middle of a run.
+    """
     if given is None or isinstance(given, str):
         return
     answers = hasattr(given, "stream") or hasattr(given, "generate")
@@ -87,7 +90,7 @@ def instructions(given: object) -> None:
 
 
 def deps(given: object) -> None:
-    """A type, or a factory. What a factory returns is seen only when it is called; some can be told before."""
+    """Checks for a type or a factory. What a factory returns is only known when it is called; see `check_deps`."""
     if given is None or isinstance(given, type):
         return
     if not callable(given):
@@ -106,7 +109,7 @@ CONTEXT_MANAGER: Final = "an async context manager: an async function that yield
 
 
 def check_deps(given: object) -> None:
-    """Raises `TypeError` for what a factory returned, if it cannot be entered."""
+    """Raises `TypeError` if what a factory returned is not an async context manager."""
     if not hasattr(given, "__aenter__"):
         if inspect.iscoroutine(given):
             given.close()  # nobody will await it
@@ -114,7 +117,7 @@ def check_deps(given: object) -> None:
 
 
 def listed(name: str, given: object, kinds: type | tuple[type, ...], like: str) -> None:
-    """Raises `TypeError` for what is not a list of these. A text is a list of letters, which nobody means."""
+    """Raises `TypeError` unless the value is a list of these types. A string is refused."""
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         raise TypeError(f"{name} must be a list, not {_REPR.repr(given)}")
     for one in cast("Sequence[object]", given):

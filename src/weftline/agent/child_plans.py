@@ -1,4 +1,4 @@
-"""The plans of subagents' runs: wherever an agent's runs are carried out, its calls of subagents become child runs."""
+"""Makes the plans of subagents' runs, for the library and the server alike."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from weftline.runtime.code import ChildLimits
 
 
 class Checks(Protocol):
-    """Raises `WeftlineError` for a plan that cannot be carried out in a workspace."""
+    """Raises `WeftlineError` for a plan that cannot run in a workspace."""
 
     async def __call__(self, plan: RunPlan, /, *, workspace: int) -> None: ...
 
 
 class ChildPlans:
-    """Makes the plan of a child: its agent's own, or a copy of its parent's, within what that leaves.
+    """Makes the plan of a child: its agent's own or a copy of its parent's, within the limits that the parent leaves.
 
-    `model_id` names the model of an agent that runs for the code of this name; `check` is the engine's.
+    `model_id` returns the model of an agent that runs under a code name; `check` is the engine's.
     """
 
     def __init__(
@@ -57,5 +57,5 @@ class ChildPlans:
 
 
 def subagents_of(agent: Definition[Any, Any]) -> dict[str, Definition[Any, Any]]:
-    """The agents right below an agent, by the name of the tool that calls each."""
+    """Returns the direct subagents of an agent, by the name of the tool that calls each."""
     return {tool.name: tool.agent for tool in agent.tools if isinstance(tool, Subagent) and tool.agent is not None}

@@ -1,4 +1,4 @@
-"""An agent's own code in one run: its hooks, its deps, the type of its answer."""
+"""An agent's own code in one run: its hooks, its deps and its output type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from msgspec import Raw
 from msgspec.structs import replace
 
-from weftline import prompts, prompts_behavior
+from weftline import prompts
 from weftline.agent import hooks as points
 from weftline.agent.ancestors import Ancestors, Listener
 from weftline.agent.around_calls import AroundCalls
@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 
 class Planner(Protocol):
-    """Makes the plan of a child of a run with the plan `parent`. Raises `WeftlineError` if there can be none."""
+    """Makes the plan of a child of the run with the plan `parent`. Raises `WeftlineError` if it cannot."""
 
     async def __call__(
         self, parent: RunPlan, subagent: Subagent, task: str, /, *, system: str | None, limits: ChildLimits
@@ -94,31 +94,32 @@ class AgentCode:
         on_left: Callable[[AgentCode], object] = lambda _: None,
         prompts: RunPrompts | None = None,
     ) -> None:
-        """`problem` is why the run cannot go on: what it needs could not be made, in words and as it was raised.
+        """Creates the code of one run.
 
-        `observed` tells whoever reads the logs of the agent's runs that this one has ended.
+        `problem` is why the run cannot continue, as text and as the exception. `observed` notifies the readers of the
+        agent's logs that the run has ended.
         """
         self.info = info
         self._notes = Notes(prompts)
         self.context = RunContext(info, deps, self._notes.note, self._notes.render, Entered())
         self.leaving = Leaving(info.id, owned, lambda: on_left(self))
         self.above = above or Ancestors()
-        """The runs above a child, which hear of what it does."""
+        """The runs above a child, which are notified of what it does."""
         self._plan = plan
         self.for_client = for_client
-        """Whether it is a client who asked for the run, or for the one above it."""
+        """Whether a client asked for this run, or for the one above it."""
         self.registered = "" if plan is None or plan.code is None else plan.code
-        """The name that the code of the run is found under."""
+        """The name that the run's code is registered under."""
         self._planner = planner
         self._observed = observed
         self.owner = owner
         """The agent."""
         self.quiet = asyncio.Event()
-        """Set while no tool is at work; one that was cancelled may take a moment to end what it started."""
+        """Set while no tool is working. A cancelled tool may take a moment to stop what it started."""
         self.quiet.set()
         self._under_way = 0
         self.threads: set[asyncio.Future[None]] = set()
-        """The plain functions that go on in their threads although they are no longer wanted."""
+        """Synchronous functions that still run in their threads although they were cancelled."""
         self._hooks = hooks
         self._frame = frame or Frame()
         self._shaper = RequestShaper(self._frame, hooks, self.context)
@@ -126,26 +127,26 @@ class AgentCode:
         self._output = output
         self._instructions = instructions
         self._newest = newest
-        """What the agent has in this process, whatever the run began with."""
+        """The agent's instructions in this process, whatever the run began with."""
         asked = 0 if plan is None else len(plan.messages) - plan.given
         self._facts = FactPoints(hooks, self._frame.aliases, self._around.notify, asked=asked)
         self._deps = owned
         self._problem: tuple[str, str] | None = None
-        """Why the model cannot be asked any more: a code, and the reason in words."""
+        """Why the model cannot be called any more: a code, and the reason as text."""
         self.over = False
         """Whether the run has ended."""
         self._raised: BaseException | None = None
-        """What was raised, if that is why."""
+        """The exception behind `_problem`, if there is one."""
         self._unchecked: BaseException | None = None
-        """What was raised when the latest answer was to be checked."""
+        """The exception raised while the latest answer was checked."""
         self._refusal: ProviderError | None = None
-        """What the latest model call failed with, if it did."""
+        """The error of the latest model call, if it failed."""
         if problem is not None:
             self._fail(*problem)
 
     @property
     def fault(self) -> BaseException | None:
-        """What was raised, if the run can go no further because of that."""
+        """The exception that stops the run, if there is one."""
         return self._raised or self._refusal or self._unchecked
 
     @property
@@ -155,7 +156,7 @@ class AgentCode:
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
-        """Who hears of what the children of this run do."""
+        """The hooks that are notified of what this run's children do."""
         return ((self._hooks, self.context), *self.above.listeners)
 
     @property
@@ -261,13 +262,13 @@ class AgentCode:
             return await tool.prepare(changed)
 
     def misfit(self, tool: Tool, error: InvalidArguments) -> str:
-        return prompts_behavior.invalid_arguments(error.message)
+        return prompts.behavior.invalid_arguments(error.message)
 
     async def gate(self, call: PendingCall, context: ToolContext) -> Gated:
         try:
             return await self._gated(call, context)
         except HookFailed:
-            return _blocked(call, prompts.gate_failed(self._around.display_name(call)))
+            return _blocked(call, prompts.calls.gate_failed(self._around.display_name(call)))
 
     async def _gated(self, call: PendingCall, context: ToolContext) -> Gated:
         display_name, asked = self._around.display_name(call), object_of(call.args)
@@ -275,7 +276,7 @@ class AgentCode:
             turn=call.turn,
             call_id=call.id,
             tool=call.name,
-            args=object_of(call.args),  # its own, so that an edit in place is noticed
+            args=object_of(call.args),  # a copy, so that edits in place are noticed
             raw_args=call.raw_args,
             issues=call.problem,
             known=call.tool is not None,
@@ -284,7 +285,7 @@ class AgentCode:
         )
         error = await self._hooks.gate(gate, self.context) or await self.above.gate(gate)
         if error is not None:
-            return _blocked(call, prompts.gate_failed(display_name))
+            return _blocked(call, prompts.calls.gate_failed(display_name))
         if gate.blocked is not None:
             return _blocked(call, gate.blocked)
         if gate.answered is not None:
@@ -293,16 +294,16 @@ class AgentCode:
         if gate.args != asked and call.tool is not None:
             try:
                 final = await call.tool.prepare(canonical_value(gate.args).decode())
-            except Exception as misfit:  # the tool's own code, and the gate's values
+            except Exception as misfit:  # raised by the tool's own code, or for values that the gate set
                 logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, misfit)
-                return _blocked(call, prompts.gate_failed(display_name))
-        # What a gate sets is checked like what a model writes, and then it counts in place of that.
+                return _blocked(call, prompts.calls.gate_failed(display_name))
+        # What a gate sets is checked like a model's arguments, and replaces them.
         fits = not call.problem or final != call.args
         try:
             verdict = self._framed(call, object_of(final), context)
         except Exception:
             logger.exception("run %s: the gates for %s failed", self.info.id, call.name)
-            return _blocked(call, prompts.gate_failed(display_name))
+            return _blocked(call, prompts.calls.gate_failed(display_name))
         if verdict.answer is not None:
             answered = await self._substituted(call, verdict.answer, stored=True)
             return replace(answered, yields=verdict.yields, over=verdict.over, steer=verdict.steer)
@@ -315,7 +316,7 @@ class AgentCode:
         return Gated("ok", final, over=verdict.over, steer=verdict.steer, ask=gate.asks, allowed_by=allowed, hint=hint)
 
     def _preapproved(self, call: PendingCall, args: dict[str, Any], context: ToolContext) -> str:
-        """Why nobody has to be asked about a call that its tool would ask about; "" if there is no reason."""
+        """Returns why a call needs no approval although its tool asks for one; empty if it does need approval."""
         frame = self._frame
         for one in frame.skills:
             if one.preapproved(Call(call.name, args), state=context.state, names=frame.names):
@@ -323,7 +324,7 @@ class AgentCode:
         return ""
 
     def _framed(self, call: PendingCall, args: dict[str, Any], context: ToolContext) -> Verdict:
-        """What the framework's own gates say. Nothing waits in here; see `gates`."""
+        """Asks the framework's own gates, without awaiting; see `gates`."""
         over, steer = None, ""
         for one in self._frame.gates:
             verdict = one.ask(call, args, context.state)
@@ -357,7 +358,7 @@ class AgentCode:
         try:
             await self._around.before(call, context)
         except HookFailed:
-            return ToolOutput.of(prompts.blocked(prompts.gate_failed(display_name)), is_error=True)
+            return ToolOutput.of(prompts.calls.blocked(prompts.calls.gate_failed(display_name)), is_error=True)
         raised: BaseException | None = None
         self._under_way += 1
         self.quiet.clear()
@@ -399,7 +400,7 @@ class AgentCode:
             if SpawnBefore in self._hooks:
                 await self._around.notify(SpawnBefore(call.id, call.name, task, self.info.depth + 1))
         except HookFailed as failed:
-            raise ToolFailed(prompts.gate_failed(self._around.display_name(call))) from failed
+            raise ToolFailed(prompts.calls.gate_failed(self._around.display_name(call))) from failed
         plan = await self._planner(self._plan, subagent, task, system=system, limits=limits)
         trace = below(self._plan.trace, plan.trace, run_id=self.info.id, turn=call.turn, index=call.index)
         asked_by = ParentCall(self.info.agent, call.id, call.name, Raw(call.args or b"{}"))
@@ -417,7 +418,7 @@ class AgentCode:
             elif SpawnError in self._hooks:
                 await self._around.notify(SpawnError(*where, end.error, end.code or end.status, *counts))
         except HookFailed:
-            return ToolOutput.of(prompts.result_withheld(self._around.display_name(call)), is_error=True)
+            return ToolOutput.of(prompts.calls.result_withheld(self._around.display_name(call)), is_error=True)
         return await self._around.after(call, output, None)
 
     # Answers and endings
@@ -436,21 +437,21 @@ class AgentCode:
             try:
                 value = self._output.parse(text)
             except ValueError as error:
-                return prompts.answer_again(str(error))
+                return prompts.turns.answer_again(str(error))
             except Exception as error:
                 logger.exception("run %s: the answer could not be checked", self.info.id)
                 self._unchecked = error
-                return prompts.ANSWER_NOT_CHECKED
+                return prompts.turns.ANSWER_NOT_CHECKED
         if points.OutputReady in self._hooks:
             ready: points.OutputReady[Any] = points.OutputReady(value, text)
             self._unchecked = await self._hooks.gate(ready, self.context)
             if self._unchecked is not None:
-                return prompts.ANSWER_NOT_CHECKED
+                return prompts.turns.ANSWER_NOT_CHECKED
             return ready.rejected or ""
         return ""
 
-    def carry_on(self, turn: int, *, calls: int, unclosed: int) -> None:
-        self._facts.carry_on(turn, calls=calls, unclosed=unclosed)
+    def about_to_drive(self, turn: int, *, calls: int, unclosed: int) -> None:
+        self._facts.about_to_drive(turn, calls=calls, unclosed=unclosed)
 
     async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         try:
@@ -475,7 +476,7 @@ class AgentCode:
             await self._facts.judged()
         for one in self._frame.skills:
             await one.end_run(dict(memory), run_id=self.info.id)
-        with suppress(HookFailed):  # the run has ended: there is nothing left to fail
+        with suppress(HookFailed):  # the run has ended, so there is nothing left to fail
             if fact.status == "cancelled" and points.RunCancelled in self._hooks:
                 await self._around.notify(points.RunCancelled(fact.reason))
         with suppress(HookFailed):
@@ -487,16 +488,16 @@ class AgentCode:
             await self._observed()
 
     async def notify(self, point: points.Point) -> None:
-        """Raises `HookFailed` if a hook fails that must not."""
+        """Calls the watchers of this point. Raises `HookFailed` if one with `fail_closed` fails."""
         await self._around.notify(point)
 
     def _fail(self, problem: str, cause: BaseException | None, *, code: str = "agent_error") -> None:
-        """The next model call, and with it the run, fails with this."""
+        """Makes the next model call, and so the run, fail with this problem."""
         self._raised = self._raised or cause
         self._problem = self._problem or (code, self._in_public(problem, cause))
 
     def _in_public(self, problem: str, cause: BaseException | None) -> str:
-        """What is stored and shown. What code raises may be nobody else's business, so clients are not told."""
+        """Returns the problem as it is stored. Clients do not see what the agent's code raised."""
         if not self.for_client:
             return problem
         logger.error("run %s: %s", self.info.id, problem, exc_info=cause)
@@ -512,4 +513,4 @@ class AgentCode:
 
 
 def _blocked(call: PendingCall, reason: str) -> Gated:
-    return Gated("blocked", call.args, (Text(prompts.blocked(reason)),), is_error=True)
+    return Gated("blocked", call.args, (Text(prompts.calls.blocked(reason)),), is_error=True)

@@ -1,4 +1,4 @@
-"""A process's own agents, as its server offers them to clients."""
+"""The agents defined in this process, as its server offers them to clients."""
 
 from __future__ import annotations
 
@@ -20,35 +20,39 @@ from weftline.workspace.code_agents import CodeAgent, CodeAgents
 def code_agents(
     agents: Mapping[str, Definition[Any, Any]], models: Mapping[str, str | None], *, now_us: int
 ) -> CodeAgents:
-    """What clients see of agents, by the names they are registered under. `models` are the ids of their models.
+    """Returns what clients see of agents, by the names they are registered under. `models` are the ids of their models.
 
     Raises:
-        WeftlineError: for a name that a client could not send, and for two that are the same in a URL.
+        WeftlineError: for a name that clients could not send, and for two names that are the same in a URL.
     """
     return CodeAgents([_code_agent(name, agent, models[name]) for name, agent in agents.items()], now_us=now_us)
 
 
 class AgentModels:
-    """The ids of the models of agents and of those below them.
+    """The model ids of agents and their subagents.
 
-    One that is an object becomes a provider of the catalog: `agent-<name>`, and `agent-<name>.<tool>` for a subagent's.
+    A model that is an object becomes a provider of the catalog: `agent-<name>`, or `agent-<name>.<tool>` for a
+    subagent.
     """
 
     def __init__(self, agents: Mapping[str, Definition[Any, Any]], catalog: Catalog) -> None:
         self._catalog = catalog
         self._named: dict[int, tuple[Provider, str]] = {}
-        """By the id of an object: the object, which keeps the id its own, and what the catalog calls it."""
+        """By the object's `id()`: the object, kept alive so that its id stays unique, and its name in the catalog."""
         for name, agent in agents.items():
             self._offer(agent, name)
         self.by_agent = {name: self._id(agent.model) for name, agent in agents.items()}
 
     async def of_child(self, agent: Definition[Any, Any], code: str) -> str | None:
-        """For `ChildPlans`. Raises `InvalidRequest` for an object of an agent that was not there from the beginning."""
+        """Returns the model of a child, for `ChildPlans`.
+
+        Raises `InvalidRequest` for a model object of an agent that was not known from the beginning.
+        """
         return self._id(agent.present_model)
 
     def _offer(self, agent: Definition[Any, Any], name: str) -> None:
         if agent.model is not None and not isinstance(agent.model, str):
-            # Under each of its names: a run that the last process began may have another than this one would give it.
+            # Under each of its names: runs of an earlier process may use another name than this process would choose.
             self._catalog.add(agent.model, name=f"agent-{name}")
             self._named.setdefault(id(agent.model), (agent.model, f"agent-{name}"))
         for tool, below in subagents_of(agent).items():

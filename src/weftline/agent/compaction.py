@@ -1,4 +1,4 @@
-"""When an agent's requests are made shorter by a summary. Unlike stubs in a single request, a summary is stored."""
+"""When an agent's requests are shortened by a summary. Unlike stubs, which affect a single request, it is stored."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from weftline.kernel.context import CompactionRule
 
 @dataclass(frozen=True, kw_only=True)
 class Compaction:
-    """A model sums up the older messages, and requests have the summary in their place from then on.
+    """A model summarizes the older messages, and later requests have the summary in their place.
 
         Agent(…, behavior=Behavior(compaction=Compaction(at_tokens=100_000, model="openai:gpt-5-mini")))
 
-    That happens before a request of more than about `at_tokens` or of `at_turns`, and when the model refuses one as too
-    long. The first message, what the run was asked and the last `keep_turns` turns stay as they are; so does everything
-    in the log.
+    This happens before a request of more than about `at_tokens` or of `at_turns`, and when the model refuses one as too
+    long. The first message, the run's prompt and the last `keep_turns` turns stay as they are, and so does the log.
     """
 
     at_tokens: int | None = None
-    """Tokens are estimated, at four bytes each. Without this and `at_turns` the model has to refuse a request first."""
+    """Tokens are estimated at four bytes each. Without this and `at_turns`, only a refused request is shortened."""
     at_turns: int | None = None
     keep_turns: int = 4
     """A turn is a model's message with the results of its calls."""
@@ -38,10 +37,10 @@ class Compaction:
             raise ValueError(f"keep_turns must not be negative, not {self.keep_turns!r}")
         given = cast("object", self.model)
         if given is not None and not (isinstance(given, str) and given.strip()):
-            # It is stored with the run: the next process could not find an object again.
+            # It is stored with the run, and the next process could not find an object again.
             raise ValueError(f"model is the name of a model, or None for the run's own, not {given!r}")
 
     @property
     def rule(self) -> CompactionRule:
-        """This, as a run's log stores it."""
+        """Returns the rule as the run's log stores it."""
         return CompactionRule(self.keep_turns, self.at_tokens, self.model or "", self.at_turns)

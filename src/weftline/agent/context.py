@@ -1,4 +1,4 @@
-"""What an agent's own code knows about the run that it is asked about."""
+"""What an agent's own code can find out about its run."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     agent: str | None = None
     thread_id: str | None = None
     turn_id: str = ""
-    """What whoever began it calls the exchange that it is a part of; "" if nobody said."""
+    """The caller's id for the exchange that the run is part of; empty if none was given."""
     workspace: str = ""
     metadata: dict[str, Any] = {}
     labels: dict[str, str] = {}
-    """What it was given when it began, for its hooks, policies and tools. A child run has its parent's."""
+    """What the run was given at its start, for its hooks, policies and tools. A child inherits its parent's."""
     parent: str | None = None
     """The run whose call it carries out."""
     parent_agent: str | None = None
@@ -43,13 +43,13 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     tool_args: dict[str, Any] | None = None
     """What was called, and with which arguments."""
     trace_id: str | None = None
-    """The trace that its spans belong to; None if nobody traces it."""
+    """The trace that its spans belong to; None if the run is not traced."""
     depth: int = 0
     """How many runs there are above it."""
 
 
 class Entered:
-    """Where a context looks into its run, once that is in memory."""
+    """Gives a context access to its run, once the run is in memory."""
 
     __slots__ = ("inside",)
 
@@ -74,22 +74,25 @@ class RunContext(Struct, Generic[DepsT], frozen=True):
     run: RunInfo
     deps: DepsT
     note: Callable[..., None] = _discard
-    """`note(text, labels=None)` puts something on record about the turn: a `PlannerNote` of the run, and one of the
-    `notes` of its result if the turn is the last one. No model reads it.
+    """`note(text, labels=None)` records a `PlannerNote` about the turn.
+
+    Notes of the last turn are also in the result's `notes`. No model reads them.
     """
     render: Callable[..., str] = _no_prompts
-    """`render(id, **data)` is the text of one of the agent's prompts, or of what stands in for it in this run. Raises
-    `ValueError` if there is none, or something that it needs is not given.
+    """`render(id, **data)` returns one of the agent's prompts, or its replacement in this run.
+
+    Raises `ValueError` if there is no such prompt, or data that it needs is missing.
     """
     entered: Entered = _OUTSIDE
 
     def __repr__(self) -> str:
-        return f"<RunContext {self.run.id}>"  # neither deps nor labels are for whatever prints it
+        return f"<RunContext {self.run.id}>"  # leaves out deps and labels, which should not be printed
 
     @property
     def state(self) -> MutableMapping[str, Any]:
-        """What the hooks and tools of this run remember, across turns and processes: JSON values by key, of at most
-        64 KiB each. A value is changed by assigning it.
+        """What the run's hooks and tools keep across turns and processes: JSON values by key, of at most 64 KiB each.
+
+        To change a value, assign it.
 
         It is stored with the next entry of the log that can hold it, and no other run sees it.
         """
@@ -110,13 +113,13 @@ class RunContext(Struct, Generic[DepsT], frozen=True):
 
     @property
     def time_left_s(self) -> float | None:
-        """What is left of the run's time budget, as of the latest entry of its log; None if it has none."""
+        """What is left of the run's time budget, as of the latest entry of its log; None without such a budget."""
         inside = self.entered.inside
         return None if inside is None else inside.time_left_s
 
     @property
     def calls(self) -> tuple[CallRecord, ...]:
-        """All calls of the run that have a result, in the order in which they got it.
+        """The run's calls that have a result, in the order of their results.
 
         A result of more than 65,536 bytes is left out (`result_omitted`); `result_of` has it.
         """
@@ -126,7 +129,10 @@ class RunContext(Struct, Generic[DepsT], frozen=True):
         return () if inside is None else tuple([record_of(call, whole=False) for call in inside.calls])
 
     def result_of(self, call_id: str) -> CallRecord:
-        """A call with its result, whatever its size. Raises `NotFound` if the run has no result of such a call."""
+        """Returns a call with its result, whatever its size.
+
+        Raises `NotFound` if the run has no result for this call.
+        """
         from weftline.agent.records import record_of
 
         inside = self.entered.inside

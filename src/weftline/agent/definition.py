@@ -1,4 +1,4 @@
-"""What an agent is: everything that its runs start from. It holds no run and no connection."""
+"""What defines an agent: everything that its runs start from. It holds no run and no connection."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class CommonOptions(TypedDict, total=False):
 
 
 class Registers(Protocol[P, D]):
-    """Takes a function of a point, and perhaps of the run's context."""
+    """Registers a function of a point, and optionally of the run's context."""
 
     @overload
     def __call__(self, fn: Callable[[P], R], /) -> Callable[[P], R]: ...
@@ -173,7 +173,7 @@ class Definition(Generic[OutputT, DepsT]):
         self.model = model
         self.name = name
         self.description = description
-        """What other agents and their clients read about it when it is served."""
+        """What other agents and clients read about the agent when it is served."""
         self.instructions: Instructions[DepsT] | None = (
             base.instructions or None if instructions is None else instructions
         )
@@ -189,14 +189,14 @@ class Definition(Generic[OutputT, DepsT]):
         self.budget = budget
         self.fallbacks = tuple(fallbacks)
         self.eager = eager
-        """Whether an engine opens its sets of tools as soon as it knows the agent, rather than for its first run."""
+        """Whether an engine opens the toolsets as soon as it knows the agent, rather than on the first run."""
         self.prompts = checked_prompts(prompts)
-        """What its code renders; see `RunContext.render`."""
+        """The templates that `RunContext.render` fills in."""
         self.hooks: list[Hook[Any]] = [*base.all_hooks, *hooks]
         for one in self.hooks:
             check_hook(one)
         self.observers: list[RunObserver] = []
-        """Who reads the logs of its runs when they have ended."""
+        """Called with the logs of its runs when they have ended."""
         _check_tools(tools, self.tool_aliases, self.behavior)
         self._connect_skills(tools)
         self._output_kind = output
@@ -227,7 +227,7 @@ class Definition(Generic[OutputT, DepsT]):
         instructions: str | Callable[[RunContext[Any]], str | Awaitable[str]] | None = None,
         tools: Sequence[AgentTool[DepsT]] | None = None,
     ) -> Self:
-        """The same agent with other instructions or tools, for one run. Tools are checked as for an agent."""
+        """Returns the same agent with other instructions or tools, for one run. The tools are checked."""
         other = copy(self)
         if instructions is not None:
             other.instructions = instructions
@@ -240,7 +240,7 @@ class Definition(Generic[OutputT, DepsT]):
 
     def _connect_skills(self, tools: Sequence[AgentTool[Any]]) -> None:
         toolsets = [one for one in tools if hasattr(one, "open")]
-        if toolsets:  # most agents have none, and need nothing of what skills do
+        if toolsets:  # most agents have none, and do not need the imports of skills
             from weftline.agent.skilled import connect_skills
 
             connect_skills(toolsets, self)
@@ -275,13 +275,13 @@ class Definition(Generic[OutputT, DepsT]):
 
 
 def _options() -> list[str]:
-    """What an agent can be given by name."""
+    """Returns the names of an agent's options."""
     parameters = signature(Definition.__init__).parameters.values()
     return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY] + ["model"]
 
 
 def _check_names(tools: Sequence[AgentTool[Any]]) -> None:
-    """Sets of tools say only when they are opened what they have."""
+    """Checks the tools' names. Those of toolsets are unknown until the toolsets are opened."""
     prefixes = [prefix for one in tools if (prefix := getattr(one, "prefix", None))]
     for prefix in prefixes:
         if prefixes.count(prefix) > 1:
@@ -297,7 +297,7 @@ def _check_names(tools: Sequence[AgentTool[Any]]) -> None:
 
 
 def _check_tools(tools: Sequence[AgentTool[Any]], aliases: Mapping[str, str], behavior: Behavior) -> None:
-    """What can be told of tools before they are opened. The rest is checked before the first model call."""
+    """Checks what is known about tools before they are opened. The rest is checked before the first model call."""
     known = {name: one for one in tools if not hasattr(one, "open") and (name := name_of(one))}
     try:
         check_names(known, aliases)

@@ -1,9 +1,9 @@
-"""The deps of a run: one task enters them, keeps them and leaves them.
+"""The deps of a run, which a single task enters, holds and exits.
 
     entering ──▶ entered ──▶ leaving ──▶ left
         └──────────▶ failed ◀────┘
 
-Context variables and cancel scopes of a factory belong to the task that entered it, so nobody else may leave it.
+A factory's context variables and cancel scopes belong to the task that entered it, so the same task must exit it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from weftline.agent import checked
 logger = logging.getLogger(__name__)
 
 LEAVE_S = 5.0
-"""How long a result, or the end of an engine, waits for deps and for the last hooks of a run."""
+"""How long a result, or the closing of an engine, waits for deps and for the last hooks of a run."""
 
 
 class OwnedDeps:
-    """What an agent's factory made for one run, for as long as the run is in memory."""
+    """The deps that an agent's factory created for one run, for as long as the run is in memory."""
 
     def __init__(self, run_id: str) -> None:
         loop = asyncio.get_running_loop()
@@ -33,15 +33,15 @@ class OwnedDeps:
         self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
         self.lost: BaseException | None = None
-        """Why they ended while the run still needed them."""
+        """Why the deps ended while the run still needed them."""
 
     async def enter(self, make: Callable[[], AbstractAsyncContextManager[Any]]) -> object:
-        """What the factory gives. Raises what the factory raises."""
+        """Enters the factory's context manager and returns its value. Raises what the factory raises."""
         task = self._task = asyncio.create_task(self._own(make), name=f"deps of {self._run_id}")
         try:
             return await asyncio.shield(self._entered)
         except asyncio.CancelledError:
-            # Nobody will ask for them: what was begun is undone by the task that began it.
+            # The caller is gone: the task that began to enter them also undoes it.
             self.leave()
             if not self._entered.done():
                 task.cancel()
@@ -53,7 +53,7 @@ class OwnedDeps:
         return self._over.is_set()
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Has them left, with the error that the run ended with. Returns at once; see `left`."""
+        """Starts to exit the deps, with the error that the run ended with. Returns at once; see `left`."""
         if not self._over.is_set():
             self._error = error
             self._over.set()
@@ -63,7 +63,7 @@ class OwnedDeps:
             await asyncio.wait({self._task})
 
     def abandon(self) -> None:
-        """Interrupts deps that do not come to their end."""
+        """Cancels deps that do not exit in time."""
         if self._task is not None and not self._task.done():
             logger.warning("run %s: its deps did not close in time and are interrupted", self._run_id)
             self._task.cancel()
@@ -90,7 +90,7 @@ class OwnedDeps:
             self._entered.cancel()
             return
         self._entered.set_exception(error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}"))
-        self._entered.exception()  # whoever waited may be gone
+        self._entered.exception()  # retrieved, as the caller may be gone
 
     def _ended_badly(self, error: BaseException) -> None:
         if self._over.is_set():

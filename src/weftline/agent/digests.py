@@ -1,4 +1,4 @@
-"""What an agent's runs rest on, as digests; worked out once for each agent."""
+"""Digests of the prompt, tools and code that an agent's runs depend on, computed once per agent."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from weftline.tools.digests import declared, digest, source_of, written
 
 
 class _Known(Struct, frozen=True):
-    """Of one agent, for as long as it is as it was."""
+    """The cached digests of an agent, valid while its `basis` is unchanged."""
 
     basis: tuple[object, ...]
     tools: tuple[tuple[str, str, str], ...]
-    """Of each: its name, what it declares, and its source."""
+    """The name, the digest of the declaration and the digest of the source of each tool."""
     hooks: str
     whole: Digests
 
 
 class AgentDigests:
-    """The digests of agents. `version` is the operator's word for the code, in place of its source."""
+    """The digests of agents. `version` is the operator's version of the code, used instead of its source."""
 
     def __init__(self) -> None:
         self.version: str | None = None
         self._known: WeakKeyDictionary[Definition[Any, Any], _Known] = WeakKeyDictionary()
 
     def names(self, agent: Definition[Any, Any]) -> list[str]:
-        """Those of its tools, and of its sets of tools."""
+        """Returns the names of its tools and toolsets."""
         return [name for name, _, _ in self._known_of(agent).tools]
 
     def of(self, agent: Definition[Any, Any], plan: RunPlan, *, only: Collection[str] | None = None) -> Digests:
-        """What a run with this plan rests on. `only` has the names of the tools that it has; None for all.
+        """Returns the digests that a run with this plan depends on. `only` has the names of its tools; None means all.
 
-        A plan without digests is that of a new run: a prompt that is not the agent's was given with it.
+        A plan without digests is that of a new run; if its prompt is not the agent's, the caller gave it.
         """
         known = self._known_of(agent)
         found = known.whole
@@ -76,8 +76,10 @@ class AgentDigests:
 def below(
     agent: Definition[Any, Any], path: Sequence[str]
 ) -> tuple[Definition[Any, Any], frozenset[str] | None] | None:
-    """The agent that a path of subagents leads to, and the names of its tools, None for all; None if it cannot be told
-    without opening sets of tools."""
+    """Returns the agent at the end of a path of subagents, and the names of its tools (None means all).
+
+    Returns None if that is unknown without opening toolsets.
+    """
     only: frozenset[str] | None = None
     for step in path:
         found = [one for one in agent.tools if isinstance(one, Subagent) and one.name == step]
@@ -91,7 +93,7 @@ def below(
 
 
 def joined(own: Digests, others: Digests | None) -> Digests:
-    """Of an agent's run that has tools of the server, too."""
+    """Returns the digests of an agent's run that also has tools of the server."""
     if others is None:
         return own
     return replace(own, tools=digest(own.tools, others.tools), code=digest(own.code, others.code))
@@ -105,7 +107,10 @@ def _prompt(agent: Definition[Any, Any]) -> str:
 
 
 def _tool(one: Tool | Toolset, agent: Definition[Any, Any]) -> tuple[str, str, str]:
-    """What a set of tools has is known when it is open, and may change at any time: it goes by its name."""
+    """Returns a tool's name and digests.
+
+    The tools of a toolset may change at any time, so it is identified by its name.
+    """
     if is_toolset(one):
         name = name_of(one) or type(one).__name__
         return name, digest(name, getattr(one, "prefix", "")), digest()

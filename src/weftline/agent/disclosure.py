@@ -1,11 +1,11 @@
-"""Tools that are withheld until the model asks for them: named in the instructions, found with `tool_search`."""
+"""Withheld tools: the instructions name them, and the model finds them with `tool_search`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from weftline import prompts_behavior as prompts
+from weftline import prompts
 from weftline.agent.aliases import Aliases
 from weftline.agent.behavior import ToolSearch
 from weftline.providers.base import ToolSpec
@@ -14,11 +14,11 @@ from weftline.tools.function import FunctionTool
 
 SEARCH: Final = "tool_search"
 _KEY: Final = "tool_search:"
-"""One key of the run's memory per tool, so that searches at the same time do not undo each other."""
+"""One key of the run's state per tool, so that concurrent searches do not overwrite each other."""
 
 
 class Withheld(NamedTuple):
-    """A tool that is not offered at first. `wire` is the name that the model knows it by."""
+    """A tool that is not offered at first. `wire` is the name by which the model knows it."""
 
     name: str
     wire: str
@@ -28,17 +28,17 @@ class Withheld(NamedTuple):
 
 
 class Disclosure:
-    """What is withheld in a run, and what of it has been found."""
+    """Which tools of a run are withheld, and which of them have been found."""
 
     def __init__(self, withheld: Iterable[Withheld] = (), *, search: str = "") -> None:
-        """`search` is the wire name of the tool that finds them; empty if there is none."""
+        """Creates the disclosure of a run. `search` is the wire name of the search tool; empty if there is none."""
         self.withheld = {one.name: one for one in sorted(withheld, key=lambda one: one.wire)}
         self._search = search
 
     @property
     def catalog(self) -> str:
-        """For the system prompt: the same for every run with these tools."""
-        return prompts.withheld_tools([one.wire for one in self.withheld.values()], search=self._search)
+        """Returns the list of withheld tools for the system prompt. It is the same for every run with these tools."""
+        return prompts.behavior.withheld_tools([one.wire for one in self.withheld.values()], search=self._search)
 
     def offered(self, tools: Sequence[ToolSpec], memory: Mapping[str, Any]) -> Sequence[ToolSpec]:
         if not self.withheld:
@@ -46,19 +46,19 @@ class Disclosure:
         return [tool for tool in tools if not self._is_locked(tool.name, memory)]
 
     def refusal(self, tool: str, memory: Mapping[str, Any]) -> str:
-        """Why a call may not be made yet; "" if it may."""
+        """Returns why a call is not allowed yet; empty if it is allowed."""
         if not self._is_locked(tool, memory):
             return ""
-        return prompts.withheld(self.withheld[tool].wire, search=self._search)
+        return prompts.behavior.withheld(self.withheld[tool].wire, search=self._search)
 
     def _is_locked(self, tool: str, memory: Mapping[str, Any]) -> bool:
         return tool in self.withheld and not memory.get(_KEY + tool)
 
 
 class SearchTool(FunctionTool):
-    """The tool that finds withheld tools. An agent may bring one under a name of its own: `tool_search(name="find")`.
+    """The tool that finds withheld tools. An agent may have its own, under another name: `tool_search(name="find")`.
 
-    Its catalog is that of the run: `of` makes the same tool with one.
+    Its catalog is the run's: `of` returns the same tool with a catalog.
     """
 
     def __init__(
@@ -82,15 +82,15 @@ class SearchTool(FunctionTool):
                 limit: How many to return at most.
             """
             if names is None and not query and not server:
-                raise ToolFailed(prompts.SEARCH_NEEDS_QUERY)
+                raise ToolFailed(prompts.behavior.SEARCH_NEEDS_QUERY)
             if limit is not None and limit < 1:
-                raise ToolFailed(prompts.SEARCH_LIMIT)
+                raise ToolFailed(prompts.behavior.SEARCH_LIMIT)
             matching = [one for one in found if _matches(one, names=names, query=query, server=server)]
             listed = matching[: limit or default_limit]
             for one in listed:
                 context.state[_KEY + one.name] = True
             rows = [(one.wire, one.description, one.schema.replace("<", "\\u003c")) for one in listed]
-            return prompts.found_tools(rows, left=len(matching) - len(listed))
+            return prompts.behavior.found_tools(rows, left=len(matching) - len(listed))
 
         super().__init__(search, name=name, description=description or None, effect="read", concurrent=True)
         self._default_limit = default_limit
@@ -100,17 +100,17 @@ class SearchTool(FunctionTool):
 
 
 def tool_search(*, name: str = SEARCH, default_limit: int = 5, description: str = "") -> SearchTool:
-    """The tool that finds withheld tools, for an agent that needs another name or description for it."""
+    """Returns the tool that finds withheld tools, for an agent that needs another name or description for it."""
     return SearchTool(name=name, default_limit=default_limit, description=description)
 
 
 def place_search(
     tools: dict[str, Tool], withheld: Sequence[Withheld], *, aliases: Aliases, settings: ToolSearch | None
 ) -> str:
-    """Sees to it that `tools` has a search if something is withheld; returns its wire name, "" if there is none.
+    """Adds a search tool to `tools` if any are withheld. Returns its wire name; empty if there is none.
 
-    A search that the agent brought is given the catalog; another tool of the search's name is left alone, and nothing
-    will ever be found then.
+    A search tool of the agent's own is given the catalog. Another tool with that name is left alone; the withheld tools
+    can then never be found.
     """
     settings = settings or ToolSearch()
     brought = [name for name, tool in tools.items() if isinstance(tool, SearchTool)]

@@ -1,4 +1,4 @@
-"""What an engine can do with logs, most of it with those of runs that have ended. Imported when it is asked for."""
+"""The engine's methods for logs, mostly of runs that have ended. Imported on first use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PAGE = 200
 
 
 class EndedRuns:
-    """The part of `Engine` that is about them."""
+    """The methods of `Engine` for logs and ended runs."""
 
     store: Store
     workspaces: Workspaces
@@ -52,30 +52,33 @@ class EndedRuns:
         return await find_run(self.store.log, run_id, workspace=self._workspace)
 
     async def calls(self, run_id: str) -> list[LoggedCall]:
-        """The calls of a run, ended or not, with their idempotency keys, times and states."""
+        """Returns the calls of a run, ended or not, with their idempotency keys, times and states."""
 
         async def work() -> list[LoggedCall]:
-            return await (await self.runtime()).calls(await self._found(run_id))
+            return await (await self.runtime()).stored.calls(await self._found(run_id))
 
         return await self.at_home(work)
 
     async def grants(self, run_id: str) -> list[Grant]:
-        """What people allowed a run, ended or not, to do: with which arguments, who, when, and which calls used it."""
+        """Returns the approvals of a run, ended or not.
+
+        Each has the arguments, who approved them and when, and the calls that used it.
+        """
 
         from weftline.agent.granted import to_grant
 
         async def work() -> list[Grant]:
-            return [to_grant(one) for one in await (await self.runtime()).grants(await self._found(run_id))]
+            return [to_grant(one) for one in await (await self.runtime()).stored.grants(await self._found(run_id))]
 
         return await self.at_home(work)
 
     async def calls_in_doubt(self) -> list[LoggedCall]:
-        """The calls of all runs that may or may not have happened, those of the newest run first."""
+        """Returns the calls of all runs that may or may not have happened, the newest run first."""
 
         async def work() -> list[LoggedCall]:
             host, found, before = await self.runtime(), list[LoggedCall](), None
             while True:
-                page = await host.calls_in_doubt(self._workspace, before=before, limit=_PAGE)
+                page = await host.stored.calls_in_doubt(self._workspace, before=before, limit=_PAGE)
                 found, before = [*found, *page.calls], page.before
                 if before is None:
                     return found
@@ -83,9 +86,9 @@ class EndedRuns:
         return await self.at_home(work)
 
     async def export(self, run_id: str, path: str | Path, *, force: bool = False) -> Path:
-        """Writes a run that has ended, and those below it, to a file of JSON lines.
+        """Writes a run that has ended, and the runs below it, to a file of JSON lines.
 
-        Raises `Conflict` if there is a file of this name, unless `force`.
+        Raises `Conflict` if the file exists, unless `force` is set.
         """
         from weftline.replay.exporting import export_lines
         from weftline.replay.files import write_file
@@ -96,9 +99,9 @@ class EndedRuns:
         return await self.at_home(work)
 
     async def export_thread(self, name: str, path: str | Path, *, force: bool = False) -> Path:
-        """Writes a thread to a file of JSON lines: what was said in it, and all of its runs, which must have ended.
+        """Writes a thread to a file of JSON lines: its messages and all of its runs, which must have ended.
 
-        Raises `NotFound` for an unknown thread, and `Conflict` if there is a file of this name, unless `force`.
+        Raises `NotFound` for an unknown thread, and `Conflict` if the file exists, unless `force` is set.
         """
         from weftline.replay.exporting import export_thread_lines
         from weftline.replay.files import write_file
@@ -112,7 +115,8 @@ class EndedRuns:
         return await self.at_home(work)
 
     async def import_runs(self, path: str | Path) -> Imported:
-        """Adds the runs of an exported file, to be read; they are never continued. An imported thread can be continued.
+        """Imports the runs of an exported file. They can be read but not continued; an imported thread can be
+        continued.
 
         Raises `InvalidRequest` (`bad_export`) for a damaged file, and `Conflict` (`import_conflict`) for ids that are
         taken.
@@ -128,10 +132,10 @@ class EndedRuns:
         return await self.at_home(work)
 
     async def replay(self, run_id: str, *, agents: Sequence[Definition[Any, Any]] | None = None) -> Replayed:
-        """Runs a run again that has ended, with models, tools and people answered from its log.
+        """Replays a run that has ended: models, tools and people answer from its log.
 
-        What comes out is compared with the log: `divergence` has the first difference. The agents are those of the
-        engine, unless others are given.
+        The outcome is compared with the log: `divergence` has the first difference. The agents are the engine's, unless
+        others are given.
         """
         from weftline.agent.replaying import replay_stored
 
@@ -151,11 +155,11 @@ class EndedRuns:
         settings: Settings | None = None,
         limits: Limits | None = None,
     ) -> Run[Any]:
-        """Goes on from a turn of a run that has ended, counted from 0, as a new run.
+        """Continues from a turn of a run that has ended, counted from 0, as a new run.
 
-        The turns before it are not repeated; they are what the new run begins with. What is not given is as it was.
-        The agent is the engine's of that name, unless one is given. Raises `InvalidRequest` for a turn that the run
-        did not have.
+        The new run begins with the turns before it, without repeating them. Options that are not given stay as they
+        were. The agent is the engine's agent of that name, unless one is given. Raises `InvalidRequest` for a turn that
+        the run did not have.
         """
         from weftline.agent.forking import ForkChanges
         from weftline.replay.forking import fork_point
@@ -169,7 +173,7 @@ class EndedRuns:
         return await self.at_home(work)
 
     async def compare(self, first: str, second: str) -> Compared:
-        """Two runs that have ended side by side, such as a run and its fork."""
+        """Compares two runs that have ended, such as a run and its fork."""
         from weftline.replay.comparing import compare_runs
 
         async def work() -> Compared:

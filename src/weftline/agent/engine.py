@@ -105,23 +105,23 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         self._tools.planner = ChildPlans(model_id=self._starter.child_model, check=self._check)
         self._tools.on_left = self._left
         self.own_tools: dict[str, Tool] = {}
-        """What runs of clients may name as tools of the server; see `weftline.server.mounted`."""
+        """The server's tools that clients' runs may name; see `weftline.server.mounted`."""
         self._stored: StoredThings | None = None
         self._companions: list[Companion] = []
         self._guests = AsyncExitStack()
-        """What was opened along with the engine, and is closed before it."""
+        """Contexts that were entered with the engine, and are exited before it closes."""
         self._host: OwnedEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._workspace = 0
         self._codes: dict[str, str] = {}
-        """By run in memory: what its code is registered under."""
+        """By run in memory: the name that its code is registered under."""
         self._brought: dict[str, tuple[Toolset, ...]] = {}
-        """By run in memory: the sets of tools that were given with it."""
+        """By run in memory: the toolsets that were given with it."""
         self._kept: RetainedRuns | None = None
-        """Runs in memory that nobody owns any more."""
+        """Runs in memory that no longer have an owner."""
         self.closing: AsyncGenerator[None] | None = None
-        """Closes an engine that nobody opened by hand."""
+        """Closes an engine that was opened implicitly."""
         for agent in agents:
             self._admit(agent)
 
@@ -131,7 +131,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
 
     @property
     def lives_here(self) -> bool:
-        """Whether it was opened on the running loop."""
+        """Whether the engine was opened on the running loop."""
         return self._loop is asyncio.get_running_loop()
 
     @property
@@ -141,8 +141,9 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
     def register(self, agent: Definition[Any, Any], *, name: str | None = None) -> None:
         """Lets the engine continue runs of this agent.
 
-        Raises `Conflict` if another agent has its name, and (`registration_closed`) if the engine is open: from then on
-        it continues the runs of an earlier process, with the agents that it knows. `start` needs no registration.
+        Raises `Conflict` if another agent has its name, and (`registration_closed`) if the engine is open: by then it
+        has begun to continue the runs of an earlier process, with the agents that it knows. `start` needs no
+        registration.
         """
         if self._host is not None:
             raise Conflict(
@@ -180,7 +181,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
                 await self._guests.enter_async_context(companion())
         except BaseException:
             if self._host is None:
-                await store.close()  # which the host would do
+                await store.close()  # the host would have closed it
             await self._shut_down()
             raise
         return self
@@ -189,7 +190,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         models: Catalog | WorkspaceCatalogs = self._models.catalog
         self.workspaces = Workspaces(store.records, store.vault, SystemClock(), self._on_change)
         if self.durable:
-            from weftline.agent.stored import StoredThings  # what it imports, runs in memory do not need
+            from weftline.agent.stored import StoredThings  # runs in memory do not need its imports
 
             self._stored = StoredThings(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
@@ -211,7 +212,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         await self.close()
 
     def __del__(self) -> None:
-        # One that nobody opened by hand ends with its loop, whoever ends that.
+        # An engine that was opened implicitly ends with its loop, whoever ends that.
         if getattr(self, "_host", None) is not None and self.closing is None and self._pid == os.getpid():
             warnings.warn("an Engine was opened and never closed: use `async with`", ResourceWarning, 2, source=self)
 
@@ -220,12 +221,12 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         if self._host is None:
             return
         if self._pid != os.getpid():
-            self._host = None  # it is the parent's to close
+            self._host = None  # it belongs to the parent process
             return
         await self.at_home(self._shut_down)
 
     async def _shut_down(self) -> None:
-        # From the last to the first; whatever fails on the way, the rest is closed.
+        # In reverse order; if something fails, the rest is still closed.
         async with AsyncExitStack() as closing:
             closing.callback(self._closed)
             closing.push_async_callback(self._models.aclose)
@@ -249,7 +250,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         self._loop = None
 
     def __enter__(self) -> Self:
-        """For code without an event loop: the engine lives on the loop of the blocking calls."""
+        """Opens the engine for code without an event loop. It lives on the loop of the blocking calls."""
         return blocking(self.__aenter__)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -257,22 +258,22 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncGenerator[None]:
-        """The engine is open for as long as an ASGI application is: `Starlette(…, lifespan=engine.lifespan)`."""
+        """Keeps the engine open while an ASGI application runs: `Starlette(…, lifespan=engine.lifespan)`."""
         async with self:
             yield
 
     def alongside(self, companion: Companion) -> None:
-        """Enters a context each time that the engine is opened, and leaves it before the engine is closed."""
+        """Enters a context each time the engine is opened, and exits it before the engine is closed."""
         self._companions.append(companion)
 
     async def attend(self, companion: Companion) -> None:
-        """Like `alongside`, but once, in an engine that is open."""
+        """Like `alongside`, but only once, for an engine that is open."""
         await self._guests.enter_async_context(companion())
 
     async def runtime(self) -> Runtime:
-        """The runtime below; on any other loop, a proxy that forwards calls to it.
+        """Returns the underlying runtime; on another loop, a proxy that forwards calls to it.
 
-        Raises `Conflict` unless the engine is open, in this process.
+        Raises `Conflict` unless the engine is open in this process.
         """
         host, loop = self._opened()
         if loop is asyncio.get_running_loop():
@@ -280,7 +281,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         return cast("Runtime", LoopProxy(host, loop))
 
     async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Carries out `work` on the engine's own loop, with the caller's context variables."""
+        """Runs `work` on the engine's own loop, with the caller's context variables."""
         _, loop = self._opened()
         return await (work() if loop is asyncio.get_running_loop() else call(loop, work))
 
@@ -298,14 +299,14 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
 
     @property
     def stored(self) -> StoredThings:
-        """Of a durable engine that is open."""
+        """The stored resources of a durable engine that is open."""
         assert self._stored is not None
         return self._stored
 
     async def warmup(self, agent: Definition[Any, Any]) -> None:
         """Opens the agent's toolsets, so that its first run finds its servers connected and its skills read.
 
-        Open toolsets stay as they are; a run that starts meanwhile waits for the others to open.
+        Toolsets that are open stay open. A run that starts in the meantime waits for the others.
         """
         await self.at_home(lambda: self._tools.warm(agent))
 
@@ -314,13 +315,13 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
     async def start(
         self, agent: Definition[OutputT, DepsT], prompt: str | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> Run[OutputT]:
-        """Starts a run and returns when it is accepted, durably if the engine is. `RunOptions` has what can be set."""
+        """Starts a run and returns when it is accepted, durably if the engine is durable. See `RunOptions`."""
         return await self._launch(agent, prompt, options)
 
     async def start_alone(
         self, agent: Definition[OutputT, DepsT], prompt: str | None, options: RunOptions[DepsT]
     ) -> Run[OutputT]:
-        """Like `start`, for a run that nobody watches: in memory, an await that no hook answers ends it."""
+        """Like `start`, for an unattended run in memory: it ends on an await that no hook answers."""
         return await self._launch(agent, prompt, options, nobody_to_ask=not self.durable)
 
     async def _launch(
@@ -335,7 +336,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         try:
             return await self.at_home(lambda: self._begin(agent, prompt, options, created, nobody_to_ask=nobody_to_ask))
         except asyncio.CancelledError:
-            if not self.durable and "key" not in options:  # under a key it may be somebody else's run too
+            if not self.durable and "key" not in options:  # with a key, another caller may own the run too
                 await asyncio.shield(self.at_home(lambda: self._abandon(created)))
             raise
 
@@ -365,7 +366,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             if self.durable:
                 return Run(self, await create(self._workspace, plan), output=agent.output_type)
             sets = brought(agent, self._tools.find(name) or agent)
-            # A caller that goes away now has no run to cancel: whether there is one is found out by `_abandon`.
+            # If the caller is cancelled now, it has no run to cancel: `_abandon` finds out whether there is one.
             task = asyncio.create_task(self._created(create(self._workspace, plan), name, sets))
             created.append(task)
             return Run(self, await asyncio.shield(task), output=agent.output_type)
@@ -380,10 +381,10 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         except BaseException:
             self._forget_code(name)
             raise
-        if run_id in self._codes:  # started before, under the same key
+        if run_id in self._codes:  # started earlier with the same key
             self._forget_code(name)
             return run_id
-        if self._tools.find(name) is not None:  # else it has ended by now
+        if self._tools.find(name) is not None:  # otherwise it has already ended
             self._codes[run_id] = name
         if sets:
             self._brought[run_id] = tuple(sets)
@@ -400,12 +401,12 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         self._models.release(name)
 
     def attach(self, run_id: str, agent: Definition[OutputT, Any] | None = None) -> Run[OutputT]:
-        """A run by its id, whoever started it. With its agent the result is typed."""
+        """Returns a run by its id, whoever started it. With its agent, the result is typed."""
         return Run(self, run_id, output=None if agent is None else agent.output_type)
 
     @asynccontextmanager
     async def owned(self, run: Run[Any]) -> AsyncGenerator[None]:
-        """A run in memory belongs to its caller: leaving early ends it."""
+        """Ends a run in memory when its caller leaves the block early."""
         try:
             yield
         finally:
@@ -419,10 +420,10 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         receipt = await host.cancel(key, reason="left")
         if code is not None:
             await code.leaving.settled()
-            with suppress(TimeoutError):  # its tools do not stop; nobody waits for them any longer
+            with suppress(TimeoutError):  # its tools do not stop: no longer wait for them
                 async with asyncio.timeout(self._drain_s):
                     await code.quiet.wait()
-                    if receipt.status == "cancelled":  # in a run that came to its end they were given up before
+                    if receipt.status == "cancelled":  # a run that came to its own end has already given them up
                         await asyncio.gather(*code.threads)
         self._forget_code(self._codes.pop(run_id, ""))
         if sets := self._brought.pop(run_id, ()):
@@ -432,7 +433,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             await self._kept.add(host, key)
 
     def _left(self, code: AgentCode) -> None:
-        """A run has left memory."""
+        """Called when a run has left memory."""
         if code.over and code.info.parent is None and not self.durable:
             self._codes.pop(code.info.id, None)
             self._forget_code(code.registered)  # its log stays until its owner leaves
@@ -447,21 +448,21 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             raise NotFound(f"There is no run {run_id!r} in this engine.") from None
 
     async def settled(self, run_id: str) -> None:
-        """Returns when the last hook of a run that has ended here has returned."""
+        """Waits until the last hook of a run that ended here has returned."""
         code = self._tools.running.get((self._workspace, run_id))
         if code is not None:
             await self.at_home(code.leaving.settled)
 
     async def history_of(self, run_id: str, upto: int) -> tuple[Message, ...]:
         host = await self.runtime()
-        row = await host.find(run_id, workspace=self._workspace)
-        stored = await host.thread_messages(row.thread) if row.thread is not None else []
+        row = await host.stored.find(run_id, workspace=self._workspace)
+        stored = await host.stored.thread_messages(row.thread) if row.thread is not None else []
         return tuple([decode_message(message) for message in stored[:upto]])
 
     async def begin_fork(
         self, point: ForkPoint, agent: Definition[Any, Any] | None, changes: ForkChanges
     ) -> tuple[str, Definition[Any, Any] | None]:
-        """Starts a fork; returns its id, and its agent if it has one here."""
+        """Starts a fork. Returns its id, and its agent if the engine has it."""
         host = await self.runtime()
         plan = point.plan
         if plan.code is None:
@@ -508,7 +509,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         await (await self.runtime()).check(plan, workspace=workspace)
 
     async def model_id(self, model: str | Provider | None) -> str | None:
-        """The id of a model that an agent was given."""
+        """Returns the id of the model that an agent was given."""
         return await self._starter.model_id(model)
 
     @property

@@ -21,7 +21,7 @@ _DETAILS = re.compile(r"(<!-- details -->\n).*?(<!-- /details -->)", re.DOTALL)
 
 
 class Names(Struct, frozen=True):
-    """What an event is called elsewhere: its types on the wire, and the kinds of entries that it is made of."""
+    """An event's names elsewhere: its types on the wire, and the kinds of entries that it is made from."""
 
     wire: tuple[str, ...]
     log: tuple[str, ...]

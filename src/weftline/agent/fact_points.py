@@ -1,4 +1,4 @@
-"""What the facts of a run are to its agent's hooks: the points between the calls, told as the log grows."""
+"""Turns the facts of a run into the hook points between calls, as the log grows."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Notify: TypeAlias = Callable[[points.Point], Awaitable[None]]
 
 
 class FactPoints:
-    """Of one run, for as long as it is in memory."""
+    """The fact points of one run, while it is in memory."""
 
     def __init__(self, hooks: Hooks, aliases: Aliases, notify: Notify, *, asked: int = 0) -> None:
-        """`asked` is how many messages the run itself begins with."""
+        """`asked` is the number of messages in the run's own prompt."""
         self._hooks = hooks
         self._aliases = aliases
         self._notify = notify
@@ -37,26 +37,26 @@ class FactPoints:
         self._open: dict[int, int] = {}
         """By turn: how many of its calls have no result yet."""
         self._held: int | None = None
-        """A turn without calls whose answer is still to be judged: it has ended when that is done."""
+        """A turn without calls whose answer hooks still have to judge. It ends after that."""
 
-    def carry_on(self, turn: int, *, calls: int, unclosed: int) -> None:
-        """The run came into memory in this turn, which an earlier process asked the model for."""
+    def about_to_drive(self, turn: int, *, calls: int, unclosed: int) -> None:
+        """Continues in this turn, for which an earlier process called the model."""
         if not self._began:
             self._open[turn] = unclosed if calls else -1
 
     async def publish(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
-        """`messages` is the conversation after these facts."""
+        """Notifies the hooks of these facts. `messages` is the conversation after them."""
         self._messages = messages
-        await self.judged()  # by now, or never
+        await self.judged()  # no later verdict can come
         if not self._began:
             self._began = True
-            # What created it was appended before its code was there.
+            # The facts that created the run were appended before its code existed.
             first = [fact for fact in facts if isinstance(fact, AttemptStarted) and (fact.turn, fact.attempt) == (0, 1)]
             if points.RunStarted in self._hooks:
                 await self._notify(points.RunStarted(resumed=not first))
             if first and self._asked and points.MessagesTaken in self._hooks:
                 await self._notify(points.MessagesTaken(self._asked))
-            # The process may have died before it could tell that these were done.
+            # The process may have died before it notified the hooks of these.
             for turn, unclosed in [(turn, count) for turn, count in self._open.items() if count <= 0]:
                 await (self._done(turn, calls=True) if unclosed == 0 else self._answered(turn))
         for fact in facts:
@@ -90,7 +90,7 @@ class FactPoints:
         if points.MessagesTaken in self._hooks:
             await self._notify(points.MessagesTaken(count))
         if points.MessageInjected in self._hooks:
-            # The model is asked next, so nothing has been said after them yet.
+            # The model is called next, so these are the last messages so far.
             for message in [one for one in self._messages if isinstance(one, User)][-count:]:
                 await self._notify(points.MessageInjected(message.text))
 
@@ -100,11 +100,11 @@ class FactPoints:
 
     @property
     def waits(self) -> bool:
-        """Whether the end of a turn is still to be told."""
+        """Whether hooks still have to be notified of the end of a turn."""
         return self._held is not None
 
     async def judged(self) -> None:
-        """Hooks at `OutputReady` have had their say, or will have none."""
+        """Ends the turn that was held back for the hooks at `OutputReady`, now that they have judged or never will."""
         turn, self._held = self._held, None
         if turn is not None:
             await self._done(turn, calls=False)

@@ -1,4 +1,4 @@
-"""Whether what a hook has put into a point can be used: the types alone promise nothing in Python."""
+"""Checks the values that hooks set on a point, since types alone guarantee nothing in Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weftline.tools.results import output_of
 
 
 def check(point: Point) -> None:
-    """Raises `TypeError` or `ValueError` for a value that a hook may set and that does not fit there."""
+    """Raises `TypeError` or `ValueError` if a hook set an invalid value."""
     for name in point.settable:
         judge = _JUDGES.get(name)
         if judge is None:
@@ -22,7 +22,7 @@ def check(point: Point) -> None:
         if problem:
             raise TypeError(f"{name} of {point.name} {problem}")
         if name == "messages":
-            setattr(point, name, tuple(getattr(point, name)))  # what the hook keeps of it can no longer change it
+            setattr(point, name, tuple(getattr(point, name)))  # a copy, so that the hook can no longer change it
 
 
 def _messages(value: object) -> str:
@@ -98,4 +98,4 @@ _JUDGES: Final[Mapping[str, Callable[[Any], str]]] = {
     "is_error": _flag,
     "suppress_error": _flag,
 }
-"""By what can be set: says what is wrong with a value, or nothing."""
+"""By settable name: returns what is wrong with a value, or None."""

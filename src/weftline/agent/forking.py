@@ -1,4 +1,4 @@
-"""What a fork of an agent's run may do otherwise than its origin."""
+"""What a fork of an agent's run may change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weftline.providers.base import Provider
 
 
 class ForkChanges(Struct, frozen=True, kw_only=True):
-    """What is None stays as it was."""
+    """Fields that are None stay as they were."""
 
     message: str | None = None
     """What the model reads before the turn."""

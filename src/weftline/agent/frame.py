@@ -1,4 +1,4 @@
-"""What a run's code is made of besides hooks and deps: behavior, names for the model, withheld tools, skills."""
+"""What a run's code needs besides hooks and deps: behavior, tool names, withheld tools and skills."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weftline.agent.skills.toolset import Skills
 
 
 class Frame:
-    """Of one run."""
+    """The frame of one run."""
 
     def __init__(
         self,
@@ -38,4 +38,4 @@ class Frame:
             (self.disclosure.withheld, DisclosureGate(self.disclosure)),
         ]
         self.gates: tuple[FrameworkGate, ...] = tuple([gate for needed, gate in gates if needed])
-        """Those that have something to say, in the order in which they are asked."""
+        """The gates that can have an effect, in the order in which they are asked."""

@@ -1,8 +1,8 @@
-"""The gates that come with the framework, after those of the agent and of the run.
+"""The framework's own gates, which come after those of the agent and the run.
 
-They are asked in this order, each only if those before it have not decided: the allowed tools of active skills, budgets
-that block (which are the kernel's), the other budgets, results that are given again, tools that are withheld. Nothing
-here waits: what is decided about one call counts for the next, also among calls at the same time.
+They are asked in this order, each only if those before it have not decided: the allowed tools of active skills,
+blocking budgets (which the kernel enforces), other budgets, repeated results, and withheld tools. Nothing here awaits,
+so that the decision on one call counts for the next, even among concurrent calls.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
-from weftline import prompts_behavior as prompts
+from weftline import prompts
 from weftline.agent.behavior import Exceeded, Hasher, Mode, Ruling, ToolBudget
 from weftline.agent.disclosure import Disclosure
 from weftline.agent.skills.allowed import Call, ToolNames
 from weftline.agent.skills.toolset import Skills
 from weftline.canonical import canonical_value, digest
 from weftline.kernel.entries import Over
-from weftline.prompts import blocked
+from weftline.prompts.calls import blocked
 from weftline.runtime.code import PendingCall
 from weftline.tools.base import ToolOutput
 
@@ -31,7 +31,7 @@ _DEDUP = "dedup:"
 
 
 class Verdict(Struct, frozen=True):
-    """What a gate has to say. `yields`: a spent budget goes before it."""
+    """The decision of a gate. With `yields`, an exhausted budget takes precedence over it."""
 
     blocked: str | None = None
     answer: ToolOutput | None = None
@@ -70,7 +70,7 @@ class BudgetGate:
     """Budgets that steer, or that a function decides on."""
 
     def __init__(self, budgets: Mapping[str, ToolBudget], *, display_names: Mapping[str, str]) -> None:
-        """`display_names` has the names that the model knows tools by, where they differ."""
+        """`display_names` has the names by which the model knows tools, where they differ."""
         self._budgets = budgets
         self._display_names = display_names
         self._turn = -1
@@ -89,21 +89,21 @@ class BudgetGate:
         ruling = _ruling(budget, Exceeded(call.name, budget.max, used + 1))
         name = self._display_names.get(call.name, call.name)
         if ruling.mode == "block":
-            return Verdict(blocked=ruling.message or prompts.over_budget(name, budget.max), over=over)
+            return Verdict(blocked=ruling.message or prompts.behavior.over_budget(name, budget.max), over=over)
         if call.name in self._notified or memory.get(_NOTIFIED + call.name):
             return Verdict(over=over)
         self._notified.add(call.name)
         memory[_NOTIFIED + call.name] = True
-        return Verdict(over=over, steer=ruling.message or prompts.steer_budget(name, budget.max))
+        return Verdict(over=over, steer=ruling.message or prompts.behavior.steer_budget(name, budget.max))
 
     def admit(self, call: PendingCall) -> None:
-        """The call passes: it counts, though it has no result yet."""
+        """Counts a call that passes, although it has no result yet."""
         if call.name in self._budgets:
             self._used(call)
             self._admitted[call.name] += 1
 
     def _used(self, call: PendingCall) -> int:
-        """Calls at the same time are asked about before any of them has a result, so this counts them itself."""
+        """Returns how often the tool was used, including concurrent calls that were admitted but have no result yet."""
         now = call.counts.get(call.name, 0) + call.under_way.get(call.name, 0)
         if call.turn != self._turn:
             self._turn, self._admitted = call.turn, Counter()
@@ -122,7 +122,7 @@ def _ruling(budget: ToolBudget, exceeded: Exceeded) -> Ruling:
 
 
 class DedupGate:
-    """Gives the last result of a tool again if the call is the same. It remembers one call per tool."""
+    """Repeats the last result of a tool if the call is the same. Remembers one call per tool."""
 
     def __init__(self, hashers: Mapping[str, Hasher | None]) -> None:
         self._hashers = hashers
@@ -143,7 +143,7 @@ class DedupGate:
         return Verdict(answer=ToolOutput(result.parts), yields=True)
 
     def remember(self, call: PendingCall, args: Mapping[str, Any], memory: MutableMapping[str, Any]) -> None:
-        """The call was carried out and succeeded."""
+        """Remembers a call that succeeded."""
         if call.name not in self._hashers:
             return
         key = self._key(call.name, args)
@@ -155,13 +155,13 @@ class DedupGate:
         try:
             return digest(canonical_value(dict(args))) if hasher is None else str(hasher(args))
         except Exception:
-            # It saves work and decides nothing: without it the call is carried out.
+            # The gate only saves work, so the call is executed without it.
             _log.exception("the hasher of %s failed; its call is executed", tool)
             return None
 
 
 class DisclosureGate:
-    """A tool that is still withheld may not be called."""
+    """Refuses calls of tools that are still withheld."""
 
     def __init__(self, disclosure: Disclosure) -> None:
         self._disclosure = disclosure

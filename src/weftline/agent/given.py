@@ -1,4 +1,4 @@
-"""What an agent can be given as a tool."""
+"""What an agent accepts as a tool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DepsT = TypeVar("DepsT")
 
 
 class Function(Protocol):
-    """A function that was defined with `def`: a tool can be called as well, and must not pass for one."""
+    """A function defined with `def`. Requires `__code__`, so that a callable tool does not match."""
 
     @property
     def __code__(self) -> CodeType: ...
@@ -24,27 +24,27 @@ class Function(Protocol):
 
 
 AgentTool: TypeAlias = Tool[DepsT] | Toolset | Function | MethodType
-"""What the list of tools of an agent with such deps can hold: a tool, a set of them, or a function to make one of."""
+"""What an agent's list of tools can hold: a tool, a toolset, or a function that becomes a tool."""
 
 
 def name_of(one: AgentTool[Any]) -> str | None:
-    """The name of a tool, of a function to be one, or of a set that has one. Most sets have none."""
+    """Returns the name of a tool or function, or of a toolset that has one. Most have none."""
     return getattr(one, "name", None) or getattr(one, "__name__", None)
 
 
 def merged(below: Sequence[AgentTool[Any]], above: Sequence[AgentTool[Any]]) -> tuple[AgentTool[Any], ...]:
-    """Both, with one of `above` in the place of one of `below` that has the same name."""
+    """Returns both lists. Tools in `above` replace those of the same name in `below`."""
     keys = {_key(one): one for one in above}
     kept = [keys.pop(_key(one), one) for one in below]
     return (*kept, *[one for one in above if _key(one) in keys])
 
 
 def to_tool(one: AgentTool[Any]) -> Tool[Any] | Toolset:
-    """A tool or a set of tools as it is; of a function a tool is made. Raises `TypeError` for anything else."""
+    """Returns a tool or toolset unchanged, and turns a function into a tool. Raises `TypeError` for anything else."""
     if (hasattr(one, "spec") and hasattr(one, "prepare")) or is_toolset(one):
         return cast("Tool[Any] | Toolset", one)
     if isroutine(one):
-        from weftline.tools.function import tool  # an agent without functions does not need what that imports
+        from weftline.tools.function import tool  # only needed for functions
 
         made: Tool[Any] = tool(cast("Any", one))
         return made
@@ -59,5 +59,5 @@ def _key(one: AgentTool[Any]) -> object:
     name = name_of(one)
     if name is not None:
         return name
-    # An agent has one set of skills: the last that was given.
+    # An agent has one set of skills: the last one given.
     return "skills" if hasattr(one, "on_catalog") else id(one)

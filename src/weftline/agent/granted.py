@@ -1,4 +1,4 @@
-"""What people allowed a run to do, as Python code reads it."""
+"""The approvals that people gave a run, for Python code to read."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ class Grant(Struct, frozen=True, kw_only=True):
     run_id: str
     await_id: str
     kind: AwaitKind
-    """`confirm`, or `doubt`: a call that a crash cut off was to be carried out again."""
+    """`confirm`, or `doubt`: the approval to repeat a call that a crash cut off."""
     call_id: str
     """The call that was asked about."""
     name: str
-    """The tool's."""
+    """The name of the tool."""
     args: dict[str, Any]
-    """Those that it was given for, exactly."""
+    """The exact arguments that were approved."""
     digest: str
     edited: bool
-    """Whether these are others than those that were asked about."""
+    """Whether the approver changed the arguments."""
     shown_args: dict[str, Any]
-    """Those that were asked about."""
+    """The arguments that the approver saw."""
     shown_digest: str
     by: str
     at: datetime
     expires_at: datetime
-    """A call that did not begin by then is asked about again."""
+    """A call that has not begun by then needs a new approval."""
     remember: bool | dict[str, Any]
-    """Which later calls of the run it covers, too: all, those with these arguments, or none."""
+    """Which later calls of the run it covers: all, those with these arguments, or none."""
     labels: dict[str, str]
     used: tuple[GrantUse, ...]
-    """The calls that began with it: one, none, or more if it covers others."""
+    """The calls that began under it. There can be several if it covers later calls."""
 
 
 def to_grant(one: LoggedGrant) -> Grant:

@@ -38,7 +38,7 @@ else:
 Kind: TypeAlias = Literal["gate", "shaper", "watcher"]
 
 POINTS: dict[str, type[Point]] = {}
-"""Every point by its name: those of a run in the order in which it comes by, then those of what a run uses."""
+"""Every point by its name: those of a run in the order in which they occur, then those of what a run uses."""
 
 OTHER_NAMES: dict[str, str] = {
     "after_system_message": "system_rendered",
@@ -73,7 +73,7 @@ OTHER_NAMES: dict[str, str] = {
 
 
 class Point:
-    """What a hook is called with."""
+    """The argument of a hook."""
 
     name: ClassVar[str]
     kind: ClassVar[Kind] = "watcher"
@@ -110,7 +110,7 @@ class RunStarted(Point, name="run_started"):
 
 @dataclass(eq=False)
 class MessagesTaken(Point, name="messages_taken"):
-    """The next turn reads new messages: first the prompt, later messages that were sent to the running run.
+    """The next turn reads new messages: first the prompt, later messages sent to the running run.
 
     A run that continues its thread without a prompt has no new message.
     """
@@ -222,7 +222,7 @@ class UsageCounted(Point, name="usage_counted"):
 
 @dataclass(eq=False)
 class CallPoint(Point):
-    """What the points of a call have. `tool` is its own name, `display_name` the one that the model knows it by."""
+    """Common fields of the points of a call. `tool` is its own name, `display_name` the model's name for it."""
 
     turn: int
     call_id: str
@@ -252,9 +252,9 @@ class ToolGate(CallPoint, name="tool_gate", kind="gate", settable=("args", "disp
     _answered: bool = False
     _ask: Ask | None = None
 
-    def block(self, reason: str = prompts.BLOCKED_WITHOUT_REASON) -> None:
+    def block(self, reason: str = prompts.calls.BLOCKED_WITHOUT_REASON) -> None:
         """The tool is not called; the model reads the reason. This beats any answer."""
-        object.__setattr__(self, "_blocked", str(reason or prompts.BLOCKED_WITHOUT_REASON))
+        object.__setattr__(self, "_blocked", str(reason or prompts.calls.BLOCKED_WITHOUT_REASON))
 
     def answer(self, result: object) -> None:
         """The tool is not called; the model reads `result`, anything that a tool may return."""
@@ -271,7 +271,7 @@ class ToolGate(CallPoint, name="tool_gate", kind="gate", settable=("args", "disp
 
     @property
     def asks(self) -> Ask | None:
-        """What a person is asked, if a gate has asked for that."""
+        """What a person is asked, if a gate has asked for approval."""
         return self._ask
 
     @property
@@ -306,7 +306,7 @@ class ArgumentsRejected(CallPoint, name="arguments_rejected"):
 
 
 class AwaitDecision(NamedTuple):
-    """What a hook says in a person's place."""
+    """What a hook decides in a person's place."""
 
     outcome: Literal["approved", "denied", "answered"]
     args: Mapping[str, Any] | None = None
@@ -332,7 +332,7 @@ class AwaitGate(Point, name="await_gate", kind="gate"):
     options: tuple[str, ...] = ()
     display_name: str = ""
     parts: tuple[AskBody, ...] = ()
-    """If these are several questions: each with its `prompt`, `options` and `multiple`."""
+    """For several questions: each with its `prompt`, `options` and `multiple`."""
     _decision: AwaitDecision | None = None
 
     def approve(self, args: Mapping[str, Any] | None = None, *, comment: str = "") -> None:
@@ -393,7 +393,7 @@ class ToolError(CallPoint, name="tool_error", kind="shaper", settable=("result",
     result: tuple[UserPart, ...]
     error: BaseException | None = None
     failure: Failure | None = None
-    """Its kind, what its tool wants to follow, its hint and its causes, as far as they are known."""
+    """Its kind, the tool's suggested next step, its hint and its causes, as far as they are known."""
 
 
 @dataclass(eq=False)
@@ -438,7 +438,7 @@ class ToolAfter(CallPoint, name="tool_after"):
     bounds: Bounds | None = None
     """Of a part of something larger."""
     server_data: tuple[ServerData, ...] = ()
-    """What the call left besides, which no model reads."""
+    """Additional data of the call, which no model reads."""
 
 
 @dataclass(eq=False)
@@ -482,7 +482,7 @@ class OutputReady(Point, Generic[OutputT], name="output_ready", kind="gate"):
 
     def reject(self, message: str) -> None:
         """Asks the model again; it reads `message`."""
-        object.__setattr__(self, "_rejected", str(message or prompts.ANSWER_REJECTED))
+        object.__setattr__(self, "_rejected", str(message or prompts.turns.ANSWER_REJECTED))
 
     @property
     def rejected(self) -> str | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from weftline.agent.skills.format import Skill
 
 __all__ = ["POINTS"]
-"""Whoever takes the table from here has all of it."""
+"""Re-exports the whole table, so that importers get it complete."""
 
 # Skills
 
@@ -63,7 +63,10 @@ class SkillsDeactivate(Point, name="skills_deactivate"):
 
 @dataclass(eq=False)
 class McpBootstrapStart(Point, name="mcp_bootstrap_start"):
-    """A server is about to be connected, for all runs of the engine: only the first that needs it tells its hooks."""
+    """A server is about to be connected, for all runs of the engine.
+
+    Only the hooks of the first run that needs it are called.
+    """
 
     server: str
 
@@ -97,14 +100,14 @@ class McpBootstrapEnd(Point, name="mcp_bootstrap_end"):
 
 @dataclass(eq=False)
 class McpToolGate(ToolGate, name="mcp_tool_gate", kind="gate"):
-    """A call of an MCP tool, after `tool_before`. What it is called with is settled by then."""
+    """A call of an MCP tool, after `tool_before`. Its arguments are final by then."""
 
     server: str = ""
 
 
 @dataclass(eq=False)
 class ServerCallPoint(CallPoint):
-    """What the points of a call of an MCP tool have."""
+    """Common fields of the points of an MCP tool's call."""
 
     server: str
 
@@ -135,7 +138,7 @@ class McpToolAfter(ServerCallPoint, name="mcp_tool_after"):
 
 @dataclass(eq=False)
 class SpawnBefore(Point, name="spawn_before"):
-    """A child run is about to be made. `depth` is how many runs there will be above it."""
+    """A child run is about to be created. `depth` is how many runs there will be above it."""
 
     call_id: str
     tool: str
@@ -174,7 +177,7 @@ class SpawnError(Point, name="spawn_error"):
 
 @dataclass(eq=False)
 class OfChild:
-    """What a run hears of one below it: which one that is, and how many runs are above it."""
+    """Which child run a point is about, and how many runs are above that child."""
 
     child_id: str = field(default="", kw_only=True)
     depth: int = field(default=1, kw_only=True)
@@ -197,7 +200,7 @@ class ChildStreamEnd(OfChild, StreamEnded, name="child_stream_end"):
 
 @dataclass(eq=False)
 class ChildToolGate(OfChild, ToolGate, name="child_tool_gate", kind="gate", settable=("args",)):
-    """A call of a child run: what this decides holds as if a gate of the child had."""
+    """A call of a child run. A decision made here holds as if a gate of the child had made it."""
 
 
 @dataclass(eq=False)

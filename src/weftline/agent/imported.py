@@ -1,4 +1,4 @@
-"""Adds an exported thread to a store: its runs to be read, and the thread to be gone on with."""
+"""Imports an exported thread: its runs for reading, and the thread itself so that it can be continued."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from weftline.workspace.threads import ThreadDraft
 async def import_export(
     log: LogReader, target: ImportTarget, at: Workspaces, export: Export, *, workspace: int
 ) -> Imported:
-    """Adds the runs of a file, and its thread if it has one.
+    """Imports the runs of a file, and its thread if it has one.
 
-    The thread is a new one with the messages of the old: under its name if code knows it by that, else under an id of
-    its own. Raises `Conflict` (`import_conflict`) if there is one of that name in which something else was said, or an
-    id of a run is taken; nothing but runs of the file is added then.
+    The thread is a new one with the messages of the old: under the same name if code named it, else under a new id.
+    Raises `Conflict` (`import_conflict`) if a thread of that name has other messages, or a run's id is taken; then at
+    most runs of the file were added.
     """
     imported = await import_runs(log, target, export, workspace=workspace)
     if export.thread is None:

@@ -1,4 +1,4 @@
-"""The engine of runs that are given none: one per event loop, made at first use and closed with the loop."""
+"""The engine for runs without one: one per event loop, created on first use and closed with the loop."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ async def in_memory() -> Engine:
     loop = asyncio.get_running_loop()
     engine = _engines.get(loop)
     if engine is None or not engine.is_open:
-        for gone in [one for one in _engines if one.is_closed()]:  # without having closed its generators
+        for gone in [one for one in _engines if one.is_closed()]:  # closed without closing their async generators
             del _engines[gone]
         engine = _engines[loop] = Engine()
         await engine.__aenter__()
-        # Loops close their async generators before they end: the only way to be told in time.
+        # Loops close their async generators before they end, which is the only notice in time.
         closing = _closing(engine, loop)
         await anext(closing)
         engine.closing = closing

@@ -25,7 +25,7 @@ class _Caps(Struct):
 
 
 class _Decision(Struct):
-    """What a decision has to look like: the types of user code are hopes."""
+    """The expected shape of a decision, to validate what user code returns."""
 
     allowed_tools: tuple[str, ...] | None
     caps: _Caps
@@ -35,7 +35,10 @@ class _Decision(Struct):
 
 
 async def judged(engine: PolicyEngine | None, turn: PendingTurn, info: RunInfo) -> Judged:
-    """Raises whatever the engine raises, and an error if there is none or it says something malformed."""
+    """Asks the engine about a turn.
+
+    Raises whatever the engine raises, and an error if there is no engine or its decision is malformed.
+    """
     if engine is None:
         raise TypeError("the agent no longer has a policy engine")
     asked = PolicyTurn(
@@ -48,7 +51,7 @@ async def judged(engine: PolicyEngine | None, turn: PendingTurn, info: RunInfo) 
         unavailable=turn.unavailable,
         hint=turn.hint,
     )
-    # A plain function may block, on a file or a rule server: it gets a thread, as a plain tool does.
+    # A synchronous engine may block, on a file or a rule server, so it runs in a thread like a synchronous tool.
     answered = engine(asked) if _is_async(engine) else await shared_workers().run(partial(engine, asked))
     answer = cast(object, await answered if isinstance(answered, Awaitable) else answered)
     if not isinstance(answer, PolicyDecision):
@@ -73,5 +76,5 @@ def _offered(tool: Tool) -> OfferedTool:
 
 
 def _is_async(engine: PolicyEngine) -> bool:
-    """Also for an object whose `__call__` is."""
+    """Whether the engine is a coroutine function, or an object whose `__call__` is one."""
     return inspect.iscoroutinefunction(engine) or inspect.iscoroutinefunction(type(engine).__call__)

@@ -1,4 +1,4 @@
-"""The end of a run's stay in memory: its last hooks, then its deps. Nobody waits for it longer than `LEAVE_S`."""
+"""Ends a run's stay in memory: its last hooks, then its deps. Callers wait for it no longer than `LEAVE_S`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 
 class Leaving:
-    """Of one run. It has a task of its own, which goes on when the runtime is stopped."""
+    """The end of one run's stay. It has a task of its own, which continues when the runtime stops."""
 
     def __init__(self, run_id: str, deps: OwnedDeps | None, on_left: Callable[[], object]) -> None:
         self.left = asyncio.Event()
-        """Set when the last hook has returned and the deps are left."""
+        """Set when the last hook has returned and the deps are exited."""
         self._run_id = run_id
         self._deps = deps
         self._on_left = on_left
@@ -30,7 +30,7 @@ class Leaving:
         self.begun = False
 
     def begin(self, last: Coroutine[Any, Any, None] | None = None, error: BaseException | None = None) -> None:
-        """Carries out `last` and leaves the deps with `error`. Returns at once."""
+        """Starts to run `last` and then exits the deps with `error`. Returns at once."""
         self.begun = True
         if last is None and self._deps is None:
             self.left.set()
@@ -40,7 +40,7 @@ class Leaving:
         self._task = asyncio.create_task(self._go(last, error), name=f"end of {self._run_id}")
 
     async def settled(self) -> None:
-        """Returns when the run has left, or when that takes too long."""
+        """Waits until the run has left memory, or until that takes too long."""
         if self.left.is_set():
             return
         by = self._settled_by or asyncio.get_running_loop().time() + LEAVE_S
@@ -53,7 +53,7 @@ class Leaving:
                 logger.warning("run %s: its last hooks or its deps hang and are abandoned", self._run_id)
 
     def abandon(self) -> None:
-        """Interrupts what does not come to its end: the last hooks, or else the deps."""
+        """Cancels what does not finish: the last hooks, or else the deps."""
         if self._deps is not None and self._deps.is_leaving:
             self._deps.abandon()
         elif self._task is not None:
@@ -76,7 +76,7 @@ class Leaving:
 
 
 def error_of(run_id: str, fact: RunEnded, body: bytes) -> RunError | None:
-    """The error of a run that did not succeed, with what its last entry says of it."""
+    """Returns the error of a run that did not succeed, from its last entry."""
     if fact.status == "succeeded":
         return None
     ended = decode_ended(body)

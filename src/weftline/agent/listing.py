@@ -1,4 +1,4 @@
-"""What an engine is asked about its runs: what they ask people, which wait for their agents, what their logs say."""
+"""Reads for an engine about its runs: their open questions, which of them lack their agents, and their logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MANY = 2**31 - 1
 async def open_awaits(host: Engine, workspace: int, *, root: int | None, kinds: Sequence[AwaitKind]) -> list[Await]:
     found: list[Await] = []
     after = (0, "")
-    while page := await host.awaits(
+    while page := await host.stored.awaits(
         AwaitFilter(workspace=workspace, after=after, limit=_PAGE, root=root, kinds=tuple(kinds))
     ):
         after = page[-1].run, page[-1].id
@@ -31,23 +31,25 @@ async def open_awaits(host: Engine, workspace: int, *, root: int | None, kinds: 
 
 
 async def unclaimed_runs(host: Engine, workspace: int, *, knows: Callable[[RunPlan], bool]) -> list[str]:
-    """The unfinished runs whose plans are not known here, newest first."""
+    """Returns the unfinished runs whose plans `knows` rejects, newest first."""
     found: list[str] = []
     before: int | None = None
-    while rows := await host.runs(RunFilter(workspace=workspace, statuses=_UNFINISHED, before=before, limit=_PAGE)):
+    while rows := await host.stored.runs(
+        RunFilter(workspace=workspace, statuses=_UNFINISHED, before=before, limit=_PAGE)
+    ):
         before = rows[-1].key
         for row in rows:
-            created = await host.entry(row.key, 1)
+            created = await host.stored.entry(row.key, 1)
             if created is not None and not knows(decode_plan(decode_created(created.body).plan)):
                 found.append(ids.run_id(row.key, row.salt))
     return found
 
 
 def facts_around(host: Engine, run_id: str, key: int) -> FactsOf:
-    """Reads the facts of this run, and of those below it, that are of some kinds."""
+    """Returns a function that reads the facts of this run, and of the runs below it, by kind."""
 
     async def facts_of(run: str, kinds: Sequence[str]) -> Sequence[Stored]:
         found = key if run == run_id else ids.key_of(run)
-        return await host.newest_facts(found, kinds=kinds, limit=_MANY, max_bytes=_MANY)
+        return await host.stored.newest_facts(found, kinds=kinds, limit=_MANY, max_bytes=_MANY)
 
     return facts_of

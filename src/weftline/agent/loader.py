@@ -1,4 +1,4 @@
-"""The agents of a Python file: what `weftline serve app.py` serves, and `weftline chat app.py` talks to."""
+"""Loads the agents of a Python file, for `weftline serve app.py` and `weftline chat app.py`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class AgentsFile(Struct, frozen=True):
 def load_agents_file(path: str | Path) -> AgentsFile:
     """Imports a Python file and returns the agents and tools among its global names.
 
-    Agents are those under public names, or under the names in the file's `__all__`, imported ones included. An agent
-    without a name is named after its variable. Tools that share a name are their agents' only. The file may import its
-    neighbours, as it may when it is started as a script.
+    Agents are found under public names, or under the names in the file's `__all__`, including imported ones. An agent
+    without a name is named after its variable. Tools that share a name are only available to their agents. The file may
+    import its neighbours, as a script may.
 
     Raises:
         WeftlineError: with code `bad_tools_file` and one sentence that says what is wrong.

@@ -25,7 +25,7 @@ class LogEntry(Struct, frozen=True, kw_only=True):
     head: dict[str, Any] | None
     body: Any
     turn_id: str = ""
-    """The one that the run was started with, or else its id."""
+    """The turn id that the run was started with, or else the run's id."""
 
 
 class LogPage(Struct, frozen=True):
@@ -34,11 +34,11 @@ class LogPage(Struct, frozen=True):
     entries: tuple[LogEntry, ...]
     last_seq: int
     at_tail: bool
-    """Whether there was nothing more when the page was read."""
+    """Whether there were no further entries when the page was read."""
 
 
 async def log_page(log: LogReader, key: int, run_id: str, *, after: int, limit: int) -> LogPage:
-    """Raises `InvalidRequest` for a limit below 1."""
+    """Returns a page of a run's log. Raises `InvalidRequest` for a limit below 1."""
     if limit < 1:
         raise InvalidRequest(f"limit must be 1 or more, not {limit}.")
     first = await log.entry(key, 1)

@@ -1,4 +1,4 @@
-"""Calls from other threads and loops, carried out on the loop that an engine lives on."""
+"""Forwards calls from other threads and loops to the loop that an engine lives on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def call(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any
 
 
 class LoopProxy:
-    """A runtime as another loop sees it: what it does, it does on its own loop."""
+    """A runtime as seen from another loop: its methods run on its own loop."""
 
     def __init__(self, host: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._host = host

@@ -21,15 +21,17 @@ Invoke = Callable[[], Awaitable[ToolOutput]]
 
 
 def server_of(call: PendingCall) -> str:
-    """The MCP server that carries out the call; "" for any other tool."""
+    """Returns the MCP server that executes the call; empty for any other tool."""
     return getattr(call.tool, "server", "")
 
 
 async def around(
     call: PendingCall, invoke: Invoke, *, display_name: str, hooks: Hooks, context: object, above: Ancestors
 ) -> ToolOutput:
-    """Asks the server, unless a gate has blocked the call or answered it. `display_name` is the model's name
-    for the tool."""
+    """Calls the server, unless a gate has blocked or answered the call.
+
+    `display_name` is the model's name for the tool.
+    """
     server = server_of(call)
     where: dict[str, Any] = {
         "turn": call.turn,
@@ -43,9 +45,9 @@ async def around(
     if McpToolGate in hooks or above.wants(McpToolGate):
         gate = McpToolGate(**where, args=args, raw_args=call.raw_args, counts=dict(call.counts))
         error = await hooks.gate(gate, context) or await above.gate(gate)
-        blocked = prompts.gate_failed(call.name) if error is not None else gate.blocked
+        blocked = prompts.calls.gate_failed(call.name) if error is not None else gate.blocked
         if blocked is not None:
-            return ToolOutput.of(prompts.blocked(blocked), is_error=True)
+            return ToolOutput.of(prompts.calls.blocked(blocked), is_error=True)
         if gate.answered is not None:
             output = output_of(gate.answered[0], tool_name=call.name)
     if output is None:
@@ -53,7 +55,7 @@ async def around(
             try:
                 await hooks.watch(McpToolBefore(**where, args=args), context)
             except HookFailed:
-                return ToolOutput.of(prompts.blocked(prompts.gate_failed(display_name)), is_error=True)
+                return ToolOutput.of(prompts.calls.blocked(prompts.calls.gate_failed(display_name)), is_error=True)
         output = await invoke()
     try:
         if McpToolTransform in hooks:
@@ -64,7 +66,7 @@ async def around(
         if McpToolAfter in hooks:
             await hooks.watch(McpToolAfter(**where, **_result_fields(output)), context)
     except HookFailed:
-        return replace(output, parts=(Text(prompts.result_withheld(display_name)),), is_error=True)
+        return replace(output, parts=(Text(prompts.calls.result_withheld(display_name)),), is_error=True)
     return output
 
 

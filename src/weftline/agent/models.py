@@ -1,4 +1,4 @@
-"""The models of an engine: those it was given, those whose keys are in the environment, and objects that runs bring."""
+"""The models of an engine: those it was given, those with keys in the environment, and objects that runs bring."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SPARE = 64
-"""How many objects stay in the catalog although no run uses them: the next run often brings the same one."""
+"""How many unused model objects stay in the catalog, since the next run often brings the same one."""
 
 
 class Models:
-    """`given` are what model ids mean; without it, the providers whose keys are in the environment are added."""
+    """Resolves an engine's models.
+
+    Without `given`, the providers whose keys are in the environment are added on demand.
+    """
 
     def __init__(self, given: Catalog | None) -> None:
         self._given = given
         self.catalog = _fresh(given)
         self._usual: Catalog | None = None
-        """The providers whose keys are in the environment, if a model was named and none were given."""
+        """The providers whose keys are in the environment, once they were needed."""
         self._transport: AiohttpTransport | None = None
         self._named: dict[int, tuple[Provider, str]] = {}
-        """By the id of an object: the object, which keeps the id its own, and what the catalog calls it."""
+        """By the object's `id()`: the object, kept alive so that its id stays unique, and its name in the catalog."""
         self._offered: set[str] = set()
         self._lent: dict[str, set[int]] = {}
         self._users: Counter[int] = Counter()
         self._spare: dict[int, None] = {}
-        """Objects that runs brought and that no run uses, longest unused first."""
+        """Objects that runs brought along and no run uses now, longest unused first."""
         self._made = 0
         self._unpriced: set[str] = set()
 
@@ -45,14 +48,17 @@ class Models:
         """Adds the providers whose keys are in the environment, unless models were given."""
         if self._given is not None or self._usual is not None:
             return
-        from weftline.net.transport import AiohttpTransport  # a script with a model of its own needs no HTTP
+        from weftline.net.transport import AiohttpTransport  # a script with its own model needs no HTTP
 
         self._transport = AiohttpTransport()
         self._usual = build_catalog(usual_providers(), transport=self._transport)
         self.catalog.include(self._usual)
 
     def offer(self, provider: Provider, name: str) -> None:
-        """Adds an object under a name, for good. It may have several: the next process may meet them in other order."""
+        """Adds a model object under a name, permanently.
+
+        An object may have several names, as the next process may register its agents in another order.
+        """
         if name not in self._offered:
             self._offered.add(name)
             self.catalog.add(provider, name=name)
@@ -63,7 +69,7 @@ class Models:
         return None if known is None else known[1]
 
     def lend(self, provider: Provider, *, by: str) -> str:
-        """The name of an object that `by` brings along, until `by` is released."""
+        """Returns the name of a model object that `by` brings along. It is valid until `by` is released."""
         key = id(provider)
         if key not in self._named:
             self._made += 1
@@ -76,7 +82,7 @@ class Models:
         return self._named[key][1]
 
     def release(self, by: str) -> None:
-        """Objects that nobody uses any more go, the longest unused first."""
+        """Releases the objects that `by` brought along, and removes the longest unused ones beyond `_SPARE`."""
         for key in self._lent.pop(by, ()):
             self._users[key] -= 1
             if self._users[key] <= 0:
@@ -90,13 +96,13 @@ class Models:
             self.catalog.remove(name)
 
     def warn_unpriced(self, ids: Iterable[str | None]) -> None:
-        """Says, once for each, which of these models a limit on costs cannot hold for."""
+        """Warns, once for each, about models whose cost cannot be limited since their price is unknown."""
         for model_id in ids:
-            with suppress(WeftlineError):  # a model that is not there is refused with better words
+            with suppress(WeftlineError):  # an unknown model is refused elsewhere, with a better message
                 model = self.catalog.resolve(model_id)
                 named = f"{model.provider.name}:{model.vendor_id}"
                 if model.provider.name == "scripted" or named in self._unpriced:
-                    continue  # what a script plays costs nothing
+                    continue  # scripted models cost nothing
                 if self.catalog.price(model.entry) is None:
                     self._unpriced.add(named)
                     text = f"The price of the model {named!r} is not known: max_cost_usd does not limit what it spends."
@@ -104,7 +110,7 @@ class Models:
                     warnings.warn(text, UserWarning, stacklevel=2)
 
     async def aclose(self) -> None:
-        """Closes what was opened here, and forgets what was added."""
+        """Closes what was opened here, and removes what was added."""
         if self._usual is not None:
             await self._usual.aclose()
         if self._transport is not None:

@@ -1,4 +1,4 @@
-"""What an agent's own code puts on record while a run goes on: it is written down with what comes next."""
+"""Notes that an agent's own code records during a run. They are stored with the next entry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weftline.runtime.noting import MAX_NOTES, run_note
 
 
 class Notes:
-    """Those of one run that are not written down yet."""
+    """The notes of one run that are not stored yet."""
 
     def __init__(self, prompts: RunPrompts | None = None) -> None:
         self._prompts = prompts or NO_PROMPTS
@@ -24,11 +24,11 @@ class Notes:
             self.turn, self._left = turn, MAX_NOTES
 
     def note(self, text: str, labels: Mapping[str, str] | None = None) -> None:
-        """Raises `ValueError` for what cannot be one. Too many are dropped."""
+        """Keeps a note. Raises `ValueError` for an invalid one. Notes beyond `MAX_NOTES` per turn are dropped."""
         self._keep(RUN_NOTE, run_note(text, labels, turn=self.turn))
 
     def render(self, id: str, /, **data: object) -> str:
-        """The text of a prompt. That it was rendered is on record. Raises `ValueError` if it cannot be."""
+        """Renders a prompt, and keeps a note of it. Raises `ValueError` if it cannot be rendered."""
         text, note = self._prompts.render(id, data)
         self._keep(PROMPT_NOTE, bodies.encode(note))
         return text
@@ -39,7 +39,7 @@ class Notes:
             self._kept.setdefault(kind, []).append(encoded)
 
     def taken(self) -> tuple[tuple[str, list[bytes]], ...]:
-        """What is to be written down now, by kind."""
+        """Removes and returns the notes to store now, by kind."""
         if not self._kept:
             return ()
         kept, self._kept = self._kept, {}

@@ -1,4 +1,4 @@
-"""Who reads the logs of an agent's runs when they have ended."""
+"""Observers that read the logs of an agent's runs when they have ended."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from weftline.agent.context import RunInfo
 from weftline.store.base import Stored
 
 FactsOf: TypeAlias = Callable[[str, Sequence[str]], Awaitable[Sequence[Stored]]]
-"""The facts of a run, by its id, that are of these kinds, from the first on."""
+"""Returns the facts of a run, given its id and their kinds, oldest first."""
 
 
 class RunObserver(Protocol):
-    """Made by somebody else and added to `Agent.observers`, such as `weftline.agent.tracing.trace` does."""
+    """An observer in `Agent.observers`, such as the one that `weftline.agent.tracing.trace` adds."""
 
     @property
     def traces(self) -> bool:
@@ -21,5 +21,5 @@ class RunObserver(Protocol):
         ...
 
     async def ended(self, run: RunInfo, facts_of: FactsOf) -> None:
-        """A run of the agent has ended, and all runs below it. What is raised is logged."""
+        """Called when a run of the agent, and all runs below it, have ended. Exceptions are logged."""
         ...

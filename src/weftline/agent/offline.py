@@ -1,4 +1,4 @@
-"""The tools and prompts of agents for a replay: nothing is connected to, no deps are made, no hook is called."""
+"""The tools and prompts of agents for a replay: without connections, deps or hooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from weftline.tools.base import Tool, Toolset
 
 
 class AgentsToday:
-    """Implements `weftline.replay.present_code.CodeSource` with the agents that are here, by name."""
+    """Implements `weftline.replay.present_code.CodeSource` with the agents of this process, by name."""
 
     def __init__(self, agents: Iterable[Definition[Any, Any]], *, tools: Mapping[str, Tool] | None = None) -> None:
         self._tools = _OfflineTools()
@@ -44,7 +44,7 @@ class _OfflineTools(AgentTools):
         self._opened = _OnlySkills()
 
     def registered(self, code: str) -> str | None:
-        """The name of the agent here. That of a run in memory has a number after it."""
+        """Returns the name of the registered agent for a code name, which has a number appended for a run in memory."""
         plain, _, number = code.rpartition(" ")
         return code if code in self.agents else plain if number.isdigit() and plain in self.agents else None
 
@@ -67,14 +67,14 @@ class _OfflineTools(AgentTools):
 
     async def _walk(self, setup: Setup, path: Sequence[str]) -> tuple[Setup, frozenset[str] | None, bool]:
         found, only, _ = await super()._walk(setup, path)
-        return Setup(found.agent, deps=None, behavior=found.behavior), only, False  # nobody observes a replay
+        return Setup(found.agent, deps=None, behavior=found.behavior), only, False  # replays are not observed
 
 
 class _OnlySkills(Opened):
-    """Skills are files. All other sets of tools may be anywhere."""
+    """Opens skills only, since they are files. Other toolsets may need a connection."""
 
     async def warm(self, toolsets: Iterable[Toolset], notify: Notify) -> None:
-        """They are opened when they are asked for."""
+        """Does nothing: skills are opened when their tools are needed."""
 
     async def tools(self, toolset: Toolset) -> Sequence[Tool]:
         return await super().tools(toolset) if isinstance(toolset, Skills) else ()

@@ -1,4 +1,4 @@
-"""The sets of tools that an engine has opened: each once, those of an agent side by side."""
+"""The toolsets that an engine has opened: each once, those of an agent concurrently."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from weftline.tools.base import ServerToolset, Tool, Toolset, is_hidden
 logger = logging.getLogger(__name__)
 
 Notify: TypeAlias = Callable[[Point], Awaitable[None]]
-"""Never raises: what it reports concerns other runs too."""
+"""Must not raise: the points it reports concern other runs too."""
 
 
 async def _discard(point: Point) -> None:
-    """For an opening that no run has asked for."""
+    """For a toolset that is opened without a run."""
 
 
 class _Opening:
     def __init__(self, toolset: Toolset, notify: Notify) -> None:
         self.toolset = toolset
         self.failed = False
-        """The server was out of reach, so that `tools` only stand in for its own."""
+        """Whether the server was unreachable, so that `tools` only stand in for its own."""
         self.tools = asyncio.create_task(self._open(notify), name="open a set of tools")
 
     @property
@@ -60,13 +60,16 @@ class _Opening:
 
 
 class Opened:
-    """Runs that need a set at the same time wait for the same opening. One that failed is tried again by the next."""
+    """Opens toolsets.
+
+    Runs that need the same one wait for the same opening; after a failure, the next run tries again.
+    """
 
     def __init__(self) -> None:
         self._openings: dict[int, _Opening] = {}
 
     def begin(self, toolsets: Iterable[Toolset], notify: Notify) -> list[asyncio.Task[Sequence[Tool]]]:
-        """Starts to open all of them at once. Those that fail raise when their tools are asked for."""
+        """Starts to open all of them at once. Failures are raised when the tools are requested."""
         return [self._opening(one, notify, again=True).tools for one in toolsets]
 
     async def warm(self, toolsets: Iterable[Toolset], notify: Notify) -> None:
@@ -78,7 +81,7 @@ class Opened:
     async def tools(self, toolset: Toolset) -> Sequence[Tool]:
         opening = self._opening(toolset, _discard)
         try:
-            # A run that is cancelled while it waits must not take the tools from the others.
+            # Shielded: if one waiting run is cancelled, the others still get the tools.
             return await asyncio.shield(opening.tools)
         except Exception:
             if self._openings.get(id(toolset)) is opening:
@@ -90,7 +93,7 @@ class Opened:
         await self._end(openings)
 
     async def drop(self, toolsets: Iterable[Toolset]) -> None:
-        """Closes those of them that are open."""
+        """Closes those that are open."""
         await self._end([one for toolset in toolsets if (one := self._openings.pop(id(toolset), None)) is not None])
 
     async def _end(self, openings: Sequence[_Opening]) -> None:
@@ -113,7 +116,7 @@ def is_server(toolset: Toolset) -> TypeGuard[ServerToolset]:
 
 async def _closed(one: _Opening) -> None:
     if one.failed or one.tools.cancelled() or one.tools.exception() is not None:
-        return  # there is nothing to give back
+        return  # nothing was opened
     try:
         await one.toolset.close()
     except Exception:

@@ -90,7 +90,7 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
 
 
 def reminders_of(given: object) -> tuple[Reminder, ...]:
-    """Raises `InvalidRequest` for what is not a list of reminders, each with an id of its own."""
+    """Checks a run's reminders. Raises `InvalidRequest` unless they are a list of reminders with distinct ids."""
     listed = list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [None]
     found = [one for one in listed if isinstance(one, Reminder)]
     if len(found) < len(listed) or len({one.id for one in found}) < len(found) or len(found) > MAX_REMINDERS:
@@ -99,7 +99,7 @@ def reminders_of(given: object) -> tuple[Reminder, ...]:
 
 
 def turn_id_of(given: object) -> str:
-    """Raises `InvalidRequest` for what is not a name."""
+    """Checks a turn id; empty if it is None. Raises `InvalidRequest` for an invalid one."""
     if given is None:
         return ""
     if not isinstance(given, str) or not given or len(given) > _MAX_TURN_ID_CHARS or "\x00" in given:
@@ -108,7 +108,7 @@ def turn_id_of(given: object) -> str:
 
 
 def check_options(prompt: object, options: Mapping[str, Any]) -> None:
-    """Raises `TypeError` for an option that there is not, which would be ignored in silence, and for a wrong value."""
+    """Raises `TypeError` for an unknown option, which would otherwise be ignored, and for an invalid value."""
     if prompt is not None:
         checked.expect("the prompt", prompt, str, "a string")
     known = RunOptions.__annotations__
@@ -132,7 +132,7 @@ def check_options(prompt: object, options: Mapping[str, Any]) -> None:
 
 
 def check_parts(given: Mapping[str, Any]) -> None:
-    """Checks what agents and runs have in common."""
+    """Checks the options that agents and runs have in common."""
     checked.model("model", given.get("model"))
     checked.instructions(given.get("instructions"))
     for name, (kind, like) in _PARTS.items():
@@ -152,12 +152,12 @@ _PARTS: Final[dict[str, tuple[type, str]]] = {
 
 
 def check_deps(kind: object, given: object) -> None:
-    """Raises `TypeError` for deps that are not of the agent's type, if it named one."""
+    """Raises `TypeError` for deps that are not of the agent's type, if it declares one."""
     if not isinstance(kind, type):
         return
     try:
         fits = isinstance(given, kind)
-    except TypeError:  # a protocol that says nothing at run time
+    except TypeError:  # a protocol that cannot be checked at run time
         return
     if not fits:
         raise TypeError(f"the agent's deps are of the type {kind.__name__}, not {type(given).__name__}")

@@ -1,4 +1,4 @@
-"""The type of an agent's answer: its schema for the model, and the way from the answer's text to a value."""
+"""The type of an agent's answer: its schema for the model, and parsing the answer into a value."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from weftline.messages import OutputSchema
 T = TypeVar("T")
 
 _WRAPPED = "value"
-"""Models answer with objects: any other type is a field of one."""
+"""The field that wraps any type that is not an object, as models answer with objects."""
 
 
 class OutputType(Generic[T]):
-    """Any type that pydantic knows. Pydantic is imported when the first one is made."""
+    """An output type: any type that pydantic supports. Pydantic is imported when the first one is created."""
 
     def __init__(self, kind: type[T] | Any) -> None:
         from pydantic import TypeAdapter
@@ -42,7 +42,7 @@ class OutputType(Generic[T]):
         self.schema = OutputSchema(name, Raw(encode(schema)))
 
     def fault(self, result: str) -> str:
-        """What is wrong with a tool's result as an answer of this type; "" if nothing is."""
+        """Returns why a tool's result is not a valid answer of this type; empty if it is valid."""
         from pydantic import ValidationError
         from pydantic_core import from_json
 
@@ -57,7 +57,7 @@ class OutputType(Generic[T]):
         return ""
 
     def parse(self, text: str) -> T:
-        """The answer as a value. Raises `ValueError`, in words for the model, if the text does not fit."""
+        """Parses the answer. Raises `ValueError`, with a text for the model, if it does not match the type."""
         from pydantic import ValidationError
         from pydantic_core import from_json
 
@@ -65,17 +65,20 @@ class OutputType(Generic[T]):
             value = from_json(without_fence(text))
             if self._wrapped:
                 if not isinstance(value, dict) or _WRAPPED not in value:
-                    raise ValueError(prompts.answer_misfit([f"/{_WRAPPED}: is missing"]))
+                    raise ValueError(prompts.turns.answer_misfit([f"/{_WRAPPED}: is missing"]))
                 value = cast("dict[str, Any]", value)[_WRAPPED]
-            # From JSON: dates, decimals and the like come as texts and numbers.
+            # Validated as JSON, in which dates, decimals and the like are strings and numbers.
             return self._adapter.validate_json(encode(value))
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)[:5]
             problems = [f"/{'/'.join(map(str, one['loc']))}: {one['msg']}" for one in found]
-            raise ValueError(prompts.answer_misfit(problems)) from error
+            raise ValueError(prompts.turns.answer_misfit(problems)) from error
 
     def partial(self, text: str) -> object:
-        """What can be told of an answer that is still being written: JSON, unvalidated; None if nothing."""
+        """Parses an answer that is still being written, without validation.
+
+        Returns None if nothing can be parsed yet.
+        """
         from pydantic_core import from_json
 
         try:

@@ -1,4 +1,4 @@
-"""Calls and their results stay together, whatever was left out of a request."""
+"""Keeps calls and their results together, whatever was left out of a request."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ logger = logging.getLogger(__name__)
 
 
 def repaired(messages: Sequence[Message]) -> list[Message]:
-    """The messages without calls that have no result and results that have no call: providers refuse either.
+    """Returns the messages without calls that lack a result and results that lack a call: providers refuse either.
 
-    A call's results follow it in the next message.
+    The results of a call are in the message after it.
     """
     kept: list[Message] = []
     dropped = 0

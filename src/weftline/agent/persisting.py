@@ -1,4 +1,4 @@
-"""Large results in files: the conversation has a stub with the beginning, the file has everything."""
+"""Writes large results to files. The conversation has a stub with the beginning of the result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from weftline import prompts_behavior as prompts
+from weftline import prompts
 from weftline.agent.behavior import Behavior
 from weftline.messages import Text, joined_text
 from weftline.runtime.code import PendingCall
@@ -23,17 +23,17 @@ _log = logging.getLogger(__name__)
 
 
 class LargeResults:
-    """Off unless there are both a threshold and a directory."""
+    """Writes large results to files, if the behavior has both a threshold and a directory."""
 
     def __init__(self, behavior: Behavior, *, run_id: str, keep: frozenset[str]) -> None:
-        """Results of the tools in `keep` stay whole, as do those that the behavior excludes."""
+        """The results of the tools in `keep`, and of those that the behavior excludes, stay whole."""
         self._threshold = behavior.persist_threshold_bytes
         self._directory = None if behavior.persist_dir is None else Path(behavior.persist_dir)
         self._whole = keep | frozenset(behavior.persist_exclude_tools or ())
         self._run_id = run_id
 
     async def stored(self, call: PendingCall, output: ToolOutput) -> ToolOutput:
-        """The output, or the stub of one that was too large. One that cannot be written stays as it is."""
+        """Returns the output, or a stub if it was too large. An output that cannot be written stays as it is."""
         if self._threshold is None or self._directory is None or call.name in self._whole:
             return output
         size = output_bytes(output.parts)
@@ -42,7 +42,7 @@ class LargeResults:
         only_text = all(isinstance(part, Text) for part in output.parts)
         text = joined_text(output.parts)
         data = text.encode(errors="replace") if only_text else msgspec.json.encode(output.parts)
-        # By run and call, so a call that is carried out again after a crash writes the same file.
+        # Named by run and call, so that a call that is repeated after a crash writes the same file.
         name = f"{_safe(self._run_id)}-{call.turn}.{call.index}-{_safe(call.name)}.{'txt' if only_text else 'json'}"
         path = self._directory.absolute() / name
         try:
@@ -51,7 +51,7 @@ class LargeResults:
             _log.error("run %s: a large result of %s could not be written: %s", self._run_id, call.name, error)
             return output
         preview = text.encode(errors="replace")[:PREVIEW_BYTES].decode(errors="ignore")
-        stub = prompts.persisted(call.name, size=size, path=str(path), preview=preview)
+        stub = prompts.behavior.persisted(call.name, size=size, path=str(path), preview=preview)
         return replace(output, parts=(Text(stub),))
 
 

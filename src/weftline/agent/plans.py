@@ -1,4 +1,4 @@
-"""The plan of an agent's run: what is stored of the agent when a run of it begins, here or for a client."""
+"""Makes the plan of an agent's run: what is stored of the agent when a run begins, in this process or for a client."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def plan_of(
     reminders: tuple[Reminder, ...] = (),
     durable: bool = True,
 ) -> RunPlan:
-    """`code` is the name that the agent is registered under, `name` another one that people know it by.
+    """Returns the plan of a run. Values given here override the agent's own.
 
-    What is given here goes before the agent's own.
+    `code` is the name that the agent is registered under, `name` a different one that people know it by.
     """
     settings = settings.over(agent.settings)
     limits = limits or agent.limits
@@ -104,15 +104,15 @@ def plan_of(
 
 
 def copy_of(parent: RunPlan, task: str, *, system: str | None) -> RunPlan:
-    """The plan of a child that is its parent's agent again, with another task and perhaps other instructions."""
+    """Returns the plan of a child that copies its parent, with another task and optionally other instructions."""
     return replace(
         parent,
         messages=(User.of(task),),
         system=system or parent.system,
-        # What a client carries out is offered to whoever follows the parent, and nobody follows the child.
+        # Client tools are offered to the followers of the parent, and the child has none.
         tools=tuple([ref for ref in parent.tools if isinstance(ref, ServerRef | StoredRef)]),
         output_schema=None,
-        limits=replace(parent.limits, check_output=False, budget=None),  # what it spends is its parent's
+        limits=replace(parent.limits, check_output=False, budget=None),  # its parent pays for it
         given=0,
         reminders=(),
         engine=None,
@@ -122,7 +122,10 @@ def copy_of(parent: RunPlan, task: str, *, system: str | None) -> RunPlan:
 def child_of(
     parent: RunPlan, plan: RunPlan, *, name: str, limits: ChildLimits, inherit_policy: bool = False
 ) -> RunPlan:
-    """The plan as a child's, within what its parent leaves it; with `inherit_policy` also within its policy."""
+    """Returns the plan for a child, within the limits that its parent leaves.
+
+    With `inherit_policy`, it is also within the parent's own policy.
+    """
     own = plan.limits
     given = parent.own_policy if inherit_policy else None
     costs = [cost for cost in (own.max_cost_nusd, limits.max_cost_nusd) if cost is not None]
@@ -131,7 +134,7 @@ def child_of(
         own,
         max_depth=min(own.max_depth, limits.max_depth),
         max_cost_nusd=min(costs) if costs else None,
-        # What it asks people is put to the hooks above it, and answered under the rules of whoever asked for it all.
+        # Its questions go to the hooks above it first, and are answered under the rules of the whole run.
         await_gate=own.await_gate or above.await_gate,
         nobody_to_ask=above.nobody_to_ask,
         four_eyes=own.four_eyes or above.four_eyes,
@@ -152,19 +155,19 @@ def child_of(
 
 
 def _within_time(rule: PolicyRule | None, left_us: int | None) -> PolicyRule | None:
-    """A child has no more time than its parent has left, so that it comes to its end by itself."""
+    """Limits a child to the time that its parent has left, so that it finishes by itself."""
     return rule if left_us is None else PolicyRule(time_budget_us=left_us).within(rule)
 
 
 def client_plan(agent: Definition[Any, Any], sent: RunPlan, *, code: str, model: str | None) -> RunPlan:
     """The plan of a run that a client asked for, from the plan of its request.
 
-    The client may name another model and settings and bring tools of its own, as it may with a stored agent. The
-    instructions, the type of the answer and the limits are the agent's; a client may tighten limits, and ask for a
-    shape of the answer if the agent leaves it open.
+    As with a stored agent, the client may name another model and settings, and bring its own tools. The instructions,
+    the output type and the limits are the agent's; a client may tighten limits, and give an output schema if the agent
+    has none.
 
     Raises:
-        InvalidRequest: for another shape than the agent's.
+        InvalidRequest: if the output schema is not the agent's.
     """
     sampling = sent.sampling
     settings = Settings(
@@ -228,10 +231,10 @@ def _smaller(one: int | None, other: int | None) -> int | None:
 
 
 def _ttl(sent_us: int, own_us: int) -> int:
-    """A request that says nothing has the default, which does not shorten what the agent gives."""
+    """Returns the shorter lifetime, unless the request has the default: that does not shorten the agent's."""
     return own_us if sent_us == _NO_LIMITS.grant_ttl_us else min(sent_us, own_us)
 
 
 def _tightest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """How often each tool may be called if both have a say."""
+    """Returns how often each tool may be called under both budgets."""
     return {tool: min(budgets[tool] for budgets in (one, other) if tool in budgets) for tool in {**one, **other}}

@@ -1,9 +1,9 @@
-"""Policies: how far a run may go, which of its tools it may use, and code that has a say in each turn.
+"""Policies: how far a run may go, which tools it may use, and code that decides about each turn.
 
     Agent(…, policy=Policy(max_tool_calls=20, time_budget_s=60, denied_tags=["costly"]))
 
-A run's own policy takes the place of its agent's, value by value. The engine is code of the agent's: it is asked once
-about the calls of each turn, before any of them begins.
+A run's own policy overrides its agent's, value by value. A policy engine is code of the agent: it is asked once about
+the calls of each turn, before any of them begins.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Policy:
     per_turn_max_tool_calls: int | None = None
     """How many calls of one turn are carried out; the others are refused."""
     max_consecutive_failed_tool_calls: int | None = None
-    """After so many turns in a row whose calls all failed, the next turn is the last one."""
+    """After this many turns in a row whose calls all failed, the next turn is the last one."""
     failure_counting: Literal["turn", "call"] | None = None
     """With `call` each failed call counts by itself."""
     time_budget_s: float | None = None
@@ -55,10 +55,9 @@ class Policy:
     """A tool needs at least one of these; with an empty list no tool is left."""
     denied_tags: Sequence[str] | None = None
     tag_clauses: Sequence[TagClause] | None = None
-    """Each has to hold for a tool."""
+    """All of these must hold for a tool."""
     on_missing_fields: Literal["resume", "finalize", "await_clarification"] | None = None
-    """What follows the first result of a turn that lacks something: the next turn, the final one, or a question to a
-    person."""
+    """What follows the first result of a turn that lacks fields: the next turn, the final one, or a question."""
     interrupts_allowed: bool | None = None
     """Whether the run may be paused and may ask people."""
 
@@ -92,7 +91,7 @@ class Policy:
 
     @property
     def rule(self) -> PolicyRule | None:
-        """This policy, as a run's log stores it; None if it limits nothing."""
+        """The policy as the run's log stores it; None if it limits nothing."""
         per_tool = {tool: _us(seconds) for tool, seconds in (self.per_tool_timeout_s or {}).items()}
         rule = PolicyRule(
             max_tool_calls=self.max_tool_calls or None,
@@ -117,7 +116,7 @@ _NO_RULE: Final = PolicyRule()
 
 
 def rule_of(own: Policy | None, agents: Policy | None, *, engine: bool) -> tuple[PolicyRule | None, bool]:
-    """What a run goes by, and whether it may be interrupted: its own policy in place of its agent's."""
+    """Returns the rule of a run, whose own policy overrides its agent's, and whether the run may be interrupted."""
     check_policy(own)
     policy = own if agents is None else agents if own is None else _over(own, agents)
     rule = None if policy is None else policy.rule
@@ -127,7 +126,7 @@ def rule_of(own: Policy | None, agents: Policy | None, *, engine: bool) -> tuple
 
 
 def _over(own: Policy, agents: Policy) -> Policy:
-    """Value by value: None, and a count or a time of 0, leaves the agent's."""
+    """Overrides the agent's values. None, and a count or time of 0, keep the agent's."""
     merged = copy(agents)
     for one in fields(Policy):
         value = getattr(own, one.name)
@@ -155,7 +154,7 @@ def _check_tags(name: str, tags: object) -> None:
 
 
 def check_policy(given: object) -> None:
-    """Raises `TypeError` for what is not a policy: an empty dict would be one that limits nothing."""
+    """Raises `TypeError` for anything but a policy: an empty dict would be one without limits."""
     if not isinstance(given, Policy | None):
         raise TypeError(f"policy must be a Policy, such as Policy(max_tool_calls=20), not {given!r}")
 
@@ -169,7 +168,7 @@ def _us(seconds: float | None) -> int | None:
 
 @dataclass(frozen=True)
 class Caps:
-    """What is left of a run's caps: None where there is no cap. In a decision: the most that may be left."""
+    """What is left of a run's caps; None where there is no cap. In a decision: an upper bound for what is left."""
 
     tool_calls: int | None = None
     consecutive_failures: int | None = None
@@ -188,25 +187,25 @@ class OfferedTool:
     description: str
     tags: frozenset[str]
     title: str = ""
-    """Its name, as people read it."""
+    """The name that people read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTurn:
-    """What an engine is asked about: the calls of a turn, none of which has begun."""
+    """What a policy engine is asked about: the calls of a turn, before any of them begins."""
 
     run: RunInfo
     turn: int
     calls: Sequence[RequestedCall]
     tools: Sequence[OfferedTool]
-    """All that the run may use."""
+    """All tools that the run may use."""
     left: Caps
     labels: Mapping[str, str]
-    """The run's, and what earlier decisions have added."""
+    """The run's labels, and those that earlier decisions added."""
     unavailable: Sequence[str] = ()
-    """The tools that were called in the turn before and were not there, or not allowed."""
+    """Tools called in the previous turn that did not exist or were not allowed."""
     hint: Hint | None = None
-    """That of the run's latest call that failed with one."""
+    """The hint of the latest failed call that had one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,12 +226,12 @@ class PolicyDecision:
 
 
 PolicyEngine: TypeAlias = Callable[[PolicyTurn], PolicyDecision | Awaitable[PolicyDecision]]
-"""Code that is asked about each turn. Whatever it raises blocks the calls of that turn."""
+"""Code that decides about each turn. An exception blocks the calls of that turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BasicPolicy:
-    """An engine that goes by lists. A block wins; with a list of what is allowed, everything else is blocked.
+    """An engine based on lists. Blocked tools take precedence; with a list of allowed tools, all others are blocked.
 
     A tool that was unavailable when called is withheld for one turn.
     """

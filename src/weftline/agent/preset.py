@@ -43,9 +43,11 @@ class Preset:
 
 
 def compose_presets(*presets: Preset) -> Preset:
-    """One preset of several. Later ones win, knob by knob and tool by tool; every hook is called, earlier ones first.
+    """Combines several presets.
 
-    Tools of one name replace each other, and so do sets of tools with a name, such as MCP servers, and skills.
+    Later ones win, knob by knob and tool by tool; all hooks are called, earlier ones first.
+
+    Tools with the same name replace each other. So do toolsets with a name, such as MCP servers, and skills.
     """
     made = Preset()
     for one in presets:

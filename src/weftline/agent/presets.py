@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from weftline import prompts_behavior as prompts
+from weftline import prompts
 from weftline.agent.behavior import Behavior
 from weftline.agent.preset import Preset
 from weftline.tools.builtin.files import files
@@ -18,7 +18,7 @@ from weftline.tools.builtin.shell import shell
 from weftline.tools.builtin.todo import todo
 
 PERSIST_EXCLUDE_TOOLS = ("read_file", "list_files", "glob", "grep", "skills_read")
-"""Their results have pages of their own: a file with what they read would only be read again."""
+"""Their results are paged: writing them to a file would only make the model read it again."""
 _CODING = Behavior(compact_strategy="tail", elide_stale_reads=True, persist_exclude_tools=PERSIST_EXCLUDE_TOOLS)
 
 
@@ -28,16 +28,16 @@ def basic(root: str | os.PathLike[str] = ".") -> Preset:
 
 
 def build(root: str | os.PathLike[str] = ".") -> Preset:
-    """For changing what is in a directory: a file is read before it is edited, and long runs stay within bounds."""
+    """For changing files in a directory: a file is read before it is edited, and long runs stay within limits."""
     return Preset(
         name="build",
-        instructions=prompts.BUILD,
+        instructions=prompts.behavior.BUILD,
         tools=[files(root, require_read_before_edit=True), shell(root=root), todo()],
         behavior=_CODING,
     )
 
 
 def plan(root: str | os.PathLike[str] = ".") -> Preset:
-    """For looking and thinking: nothing is changed, no command is run, and a person is shown the plan."""
+    """For reading and planning: nothing is changed, no command is run, and a person reviews the plan."""
     tools = [files(root, write=False), todo(), ask_user, present_plan]
-    return Preset(name="plan", instructions=prompts.PLAN, tools=tools, behavior=_CODING)
+    return Preset(name="plan", instructions=prompts.behavior.PLAN, tools=tools, behavior=_CODING)

@@ -1,4 +1,4 @@
-"""The events of a run with a profile: those that a reader wants, details among them."""
+"""The events of a run, filtered by a profile and merged with its details."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _MANY = 2**31 - 1
 
 
 def classes_of(profile: Profile) -> frozenset[type[Event]]:
-    """What a profile shows: always the end of the run, too. Raises `InvalidRequest` for what is none."""
+    """Returns the event classes of a profile, which always include the end of the run.
+
+    Raises `InvalidRequest` for an unknown profile or class.
+    """
     if isinstance(profile, str):
         if profile not in _NAMED:
             near = did_you_mean(profile, _NAMED)
@@ -44,13 +47,13 @@ def classes_of(profile: Profile) -> frozenset[type[Event]]:
 
 
 async def projection_of(host: Engine, key: int, run_id: str) -> DetailProjection:
-    """A projection that may begin at any entry of the run."""
-    row, first = await host.row(key), await host.entry(key, 1)
-    thread = None if row is None else await host.session_id(row.listed_under)
+    """Returns a projection that can begin at any entry of the run."""
+    row, first = await host.stored.row(key), await host.stored.entry(key, 1)
+    thread = None if row is None else await host.stored.session_id(row.listed_under)
     projection = DetailProjection(facts_of(run_id, created=None if first is None else first.body, thread=thread))
-    for head in await host.logs.heads(key, kinds=NEEDED_HEADS):
+    for head in await host.stored.logs.heads(key, kinds=NEEDED_HEADS):
         projection.learn(decode_fact.decode(head))
-    for one in await host.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
+    for one in await host.stored.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
         projection.learn_whole(decode_fact.decode(one.head), one.body)
     return projection
 
@@ -58,7 +61,7 @@ async def projection_of(host: Engine, key: int, run_id: str) -> DetailProjection
 def profiled_events(
     batch: EntryBatch, projection: DetailProjection, classes: frozenset[type[Event]]
 ) -> Iterator[AnyEvent | AnyDetail]:
-    """The events of a batch that are of these classes; most details come before the event of the same entry."""
+    """Yields the events of a batch that have these classes. Most details come before the event of the same entry."""
     plain = {event.seq: event for event in events_of(batch)}
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:

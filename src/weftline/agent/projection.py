@@ -1,4 +1,4 @@
-"""The events of a run, from its entries."""
+"""Projects the entries of a run to its events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _decode_thought = msgspec.json.Decoder(events.ThinkingDelta).decode
 
 
 def events_of(batch: EntryBatch) -> Iterator[AnyEvent]:
-    """The events of a batch of entries: each entry is one, or none, whatever came before it."""
+    """Yields the events of a batch: at most one per entry, whatever came before it."""
     run_id = batch.run_id
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
@@ -148,7 +148,7 @@ def finished_call(head: log.CallClosed, body: bytes) -> events.CallFinished:
 
 
 def call_failure(head: log.CallClosed, stored: Failure | None, text: str) -> CallFailure | None:
-    """A failure as those see it who follow a run; `stored` is what is known besides how the call was closed."""
+    """Returns a failure as followers of a run see it. `stored` is what is known besides how the call was closed."""
     kind, recovery = failed_as(head), recovers_by(head)
     if kind is None or recovery is None:
         return None
@@ -318,11 +318,11 @@ _OBSERVED: dict[str, Callable[[bytes], AnyEvent]] = {
 
 
 _HIDDEN = frozenset({RUN_NOTE, PROMPT_NOTE, CHILD_NOTE, ARGS_DELTA})
-"""What only `weftline.details` tells."""
+"""Kinds that only `weftline.details` reports."""
 
 
 def object_of(args: str | bytes | Raw) -> dict[str, Any]:
-    """Arguments as an object; empty if the model wrote something else."""
+    """Returns arguments as an object; empty if the model wrote something else."""
     try:
         value = _decode(args)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):

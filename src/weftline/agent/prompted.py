@@ -1,4 +1,4 @@
-"""What an engine can do with the prompts of its agents."""
+"""The engine's methods for the prompts of its agents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class PromptedRuns:
-    """The part of `Engine` that is about that."""
+    """The prompt methods of `Engine`."""
 
     workspaces: Workspaces
     _workspace: int
@@ -40,11 +40,11 @@ class PromptedRuns:
         version: str = "",
         by: str = "",
     ) -> PromptOverride:
-        """Has a prompt say something else from its next rendering on, also in runs that are under way.
+        """Overrides a prompt from its next rendering on, also in runs that have begun.
 
-        It is for the runs of a `thread`, by its name or its id, for runs with all of these `labels`, for both or for
-        all. If several match a run, the one for its thread wins, then the one with the most labels, then the
-        newest. Raises `InvalidRequest` for a template that is none.
+        The override applies to runs of a `thread`, given by name or id, and to runs with all of these `labels`; without
+        either, to all runs. If several match a run, the one for its thread wins, then the one with the most labels,
+        then the newest. Raises `InvalidRequest` for an invalid template.
         """
 
         async def work() -> PromptOverride:
@@ -59,7 +59,7 @@ class PromptedRuns:
         return await self.at_home(work)
 
     async def prompt_overrides(self, prompt_id: str | None = None) -> list[PromptOverride]:
-        """All that was ever set for a prompt, or for any, the newest first."""
+        """Returns all overrides ever set, for one prompt or for all, newest first."""
 
         async def work() -> list[PromptOverride]:
             known = await self._tools.overrides.of(self.workspaces.records, self._workspace)
@@ -71,4 +71,4 @@ class PromptedRuns:
         if ids.parse(thread, prefix="ses_") is not None:
             return thread
         host = await self.runtime()
-        return await host.session_id(await self.thread(thread).key()) or thread
+        return await host.stored.session_id(await self.thread(thread).key()) or thread

@@ -1,4 +1,4 @@
-"""Prompts with a name and a version, and what stands in for them at run time.
+"""Prompts with a name and a version, and their overrides at run time.
 
 def instructions(context: RunContext) -> str:
     return context.render("tone", tone="kind")
@@ -30,7 +30,7 @@ MAX_LABELS = 16
 
 
 class Prompt(Struct, frozen=True):
-    """A template with `{names}` in it, strict about what it is filled with.
+    """A template with `{names}` in it. Rendering fails if one of them is missing.
 
     Its `version` is a digest of the template unless you give one. It can be overridden while the agent is in use, for
     a thread, for runs with certain labels, or for all: see `Engine.override_prompt`.
@@ -46,31 +46,31 @@ class Prompt(Struct, frozen=True):
 
     @property
     def known_as(self) -> str:
-        """The version."""
+        """The version: the given one, or the digest of the template."""
         return self.version or version_of(self.template)
 
 
 class PromptOverride(Struct, frozen=True, kw_only=True):
-    """What a prompt says instead. `thread` and `labels` are what it is for; with neither it is for every run."""
+    """The replacement of a prompt. It applies to runs in `thread` and with `labels`; with neither, to all runs."""
 
     prompt_id: str
     template: str
     version: str
     thread: str | None = None
-    """By its id."""
+    """The id of the thread."""
     labels: dict[str, str] = {}
     set_by: str = ""
     set_at: int = 0
     """In microseconds since the epoch, UTC."""
 
     def fits(self, thread: str | None, labels: Mapping[str, str]) -> bool:
-        """Whether it is for a run in this thread with these labels."""
+        """Whether it applies to a run in this thread with these labels."""
         wanted = self.labels.items()
         return self.thread in (None, thread) and all(labels.get(name) == value for name, value in wanted)
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """A thread goes before any number of labels, and more labels before fewer."""
+        """A thread outranks any number of labels, and more labels outrank fewer."""
         return self.thread is not None, len(self.labels)
 
 
@@ -79,7 +79,7 @@ def version_of(template: str) -> str:
 
 
 def check_template(id: object, template: object) -> None:
-    """Raises `ValueError` for what is not a prompt."""
+    """Raises `ValueError` for an invalid id or template."""
     if not isinstance(id, str) or not 1 <= len(id) <= MAX_ID_CHARS:
         raise ValueError(f"the id of a prompt has 1 to {MAX_ID_CHARS} characters, not {id!r:.40}")
     if not isinstance(template, str) or not 1 <= len(template) <= MAX_TEMPLATE_CHARS:
@@ -94,7 +94,10 @@ def check_template(id: object, template: object) -> None:
 
 
 def checked_prompts(given: object) -> tuple[Prompt, ...]:
-    """Raises `TypeError` for what is not a list of prompts, `ValueError` if two have one id."""
+    """Checks prompts.
+
+    Raises `TypeError` unless they are a list of prompts, and `ValueError` if two have the same id.
+    """
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise TypeError(f"prompts must be a list of Prompts, not {given!r:.80}")
     found = list(cast("Sequence[object]", given))
@@ -107,21 +110,21 @@ def checked_prompts(given: object) -> tuple[Prompt, ...]:
 
 
 class _Strict(Formatter):
-    """Values by name, and nothing that lies behind them: no attributes, no positions."""
+    """Formats values by name only, without attributes or positions."""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
         return kwargs[field_name], field_name
 
 
 class Overrides:
-    """What was set for the prompts of each workspace: read once, and kept as it changes in this process."""
+    """The prompt overrides of each workspace: read once, and updated as they change in this process."""
 
     def __init__(self) -> None:
         self._by_workspace: dict[int, list[PromptOverride]] = {}
 
     async def of(self, records: Database, workspace: int) -> list[PromptOverride]:
-        """The newest first. The list grows with what is set later."""
-        from weftline.store.records import prompt_overrides  # an agent that is only defined needs no store
+        """Returns the overrides, newest first. Later ones are added to the same list."""
+        from weftline.store.records import prompt_overrides  # defining an agent needs no store
 
         if workspace not in self._by_workspace:
             rows = await records.read(prompt_overrides.of_workspace(workspace))
@@ -152,7 +155,7 @@ def _to_override(row: PromptOverrideRow) -> PromptOverride:
 
 
 class RunPrompts:
-    """The prompts of an agent, as one run has them."""
+    """The prompts of an agent in one run."""
 
     def __init__(
         self,
@@ -168,15 +171,15 @@ class RunPrompts:
         self._labels = labels
 
     def render(self, id: str, data: Mapping[str, Any]) -> tuple[str, PromptNote]:
-        """The text, and what is to be on record about it.
+        """Returns the text of a prompt, and the note to store about it.
 
-        Raises `ValueError` for a prompt that there is not, and for one that these data do not fill in.
+        Raises `ValueError` for an unknown prompt, and for missing data.
         """
         prompt = self._prompts.get(id)
         if prompt is None:
             raise ValueError(f"the agent has no prompt {id!r}.{did_you_mean(id, self._prompts)}")
         fitting = [one for one in self._overrides if one.prompt_id == id and one.fits(self._thread, self._labels)]
-        # The first of those that are equally specific is the newest.
+        # `max` returns the first of equals, which is the newest.
         chosen = max(fitting, key=lambda one: one.rank) if fitting else None
         template, version = (prompt.template, prompt.known_as) if chosen is None else (chosen.template, chosen.version)
         try:
@@ -195,7 +198,7 @@ NO_PROMPTS = RunPrompts((), (), thread=None, labels={})
 def checked_override(
     id: str, template: str, *, thread: str | None, labels: Mapping[str, str] | None, version: str, by: str, at: int
 ) -> PromptOverride:
-    """Raises `InvalidRequest` for one that makes no sense."""
+    """Returns a valid override. Raises `InvalidRequest` for an invalid one."""
     try:
         check_template(id, template)
     except ValueError as error:

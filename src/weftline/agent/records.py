@@ -1,4 +1,4 @@
-"""Calls of a run as its result has them, and as its own code sees them on the way."""
+"""The calls of a run, for its result and for its own code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from weftline.outcome import telemetry_of
 from weftline.runtime.code import PastCall
 
 HISTORY_BYTES = 65_536
-"""A larger result is left out of the calls that hooks are shown; it can be loaded by the call's id."""
+"""A larger result is left out of the calls that hooks see; it can be loaded by the call's id."""
 
 
 def record_of(call: PastCall, *, whole: bool = True) -> CallRecord:
-    """`whole`: with its result, whatever its size."""
+    """Returns the record of a call; with `whole`, it has its result whatever the size."""
     head, text = call.head, joined_text(call.parts)
     size = len(text) if text.isascii() else len(text.encode(errors="replace"))
     omitted = not whole and size > HISTORY_BYTES
@@ -39,7 +39,7 @@ def record_of(call: PastCall, *, whole: bool = True) -> CallRecord:
 
 
 def _failure(call: PastCall, text: str) -> Failure | None:
-    """What is known about a failed call: the kind and what follows from it, too, if nobody has said them."""
+    """Returns what is known about a failed call. Its kind and recovery are derived if they are not stored."""
     failure = call_failure(call.head, call.failure, text) if call.head.is_error else None
     if failure is None:
         return None

@@ -1,4 +1,4 @@
-"""Replays of runs with the agents that are here: by an engine, by a command, in a test."""
+"""Replays runs with the agents of this process, for an engine, a command or a test."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from weftline.tools.base import Tool
 
 
 def today(agents: Iterable[Definition[Any, Any]] | None, *, tools: Mapping[str, Tool] | None = None) -> CodeSource:
-    """`tools` are those of the server that runs which clients described may name."""
+    """`tools` are the server's tools that runs described by clients may name."""
     return NoAgents(tools) if agents is None else AgentsToday(agents, tools=tools)
 
 
 async def replay_stored(
     log: LogReader, run_id: str, *, workspace: int, agents: Iterable[Definition[Any, Any]]
 ) -> Replayed:
-    """Raises `NotFound`, or `Conflict` for a run that has not ended or is not all there."""
+    """Replays a stored run. Raises `NotFound`, or `Conflict` for a run that has not ended or is incomplete."""
     row = await find_run(log, run_id, workspace=workspace)
     return await replay_runs(await recorded_in_store(log, row), today(agents))
 
@@ -37,5 +37,5 @@ async def replay_file(path: Path, *, agents: Iterable[Definition[Any, Any]] | No
 
 
 async def offers(runs: Iterable[Recorded], now: CodeSource) -> dict[str, Offered]:
-    """By run: what its models would be offered."""
+    """Returns what each run's models would be offered, by run."""
     return {recorded.run_id: await offered_now(recorded, now) for recorded in runs}

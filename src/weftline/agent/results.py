@@ -1,4 +1,4 @@
-"""What a run came to, and how one that came to nothing is raised."""
+"""The result of a run, and the exceptions for runs that did not succeed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ else:
 
 
 class CallRecord(Struct, frozen=True, kw_only=True):
-    """A call of a run, as it was closed."""
+    """A closed call of a run."""
 
     id: str
     name: str
@@ -35,21 +35,21 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     how: str
     turn: int
     parent_call: str | None = None
-    """The id of the call that asked for it, if it was code of the model's and not the model itself."""
+    """The id of the call whose code made this call; None if the model made it."""
     failure: Failure | None = None
-    """Of a call without `ok`: its kind, what is to follow, a hint, and the causes."""
+    """For a failed call: its kind, the suggested recovery, a hint and the causes."""
     telemetry: Telemetry = Telemetry(0)
-    """What it took."""
+    """How long it took and what it used."""
     bounds: Bounds | None = None
-    """How much of all there is its result has."""
+    """Which part of the whole its result covers."""
     server_data: tuple[ServerData, ...] = ()
-    """All that it left besides, whoever it is for."""
+    """All additional data of the call, whoever it is for."""
     child: ChildLink | None = None
-    """The run that carried it out, if there was one."""
+    """The run that executed it, if it is a subagent's."""
     result_omitted: bool = False
-    """Whether a hook is shown the call without its result, which is too large: see `RunContext.result_of`."""
+    """Whether the result was left out for a hook because it is too large; see `RunContext.result_of`."""
     result_omitted_reason: str | None = None
-    """Then `workflow_budget`."""
+    """`workflow_budget` if it was left out."""
     result_bytes: int = 0
     """The size of the whole result."""
 
@@ -69,27 +69,27 @@ class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
     messages: tuple[Message, ...] = ()
     new_messages: tuple[Message, ...] = ()
     calls: tuple[CallRecord, ...] = ()
-    """In the order in which the model made them; those that code of the model's made come before it."""
+    """In the order in which the model made them. Calls that a call's code made come before that call."""
     usage: Usage = Usage()
     own_usage: Usage = Usage()
     cost_usd: float | None = None
     turns: int = 0
     attempts: int = 0
     elapsed_ms: int = 0
-    """From its creation to its end, by the clock on the wall."""
+    """From creation to end, in wall-clock time."""
     error: str = ""
     code: str = ""
     reason: str = ""
     agent: str | None = None
     """The name of the run's agent, if it has one."""
     final: Assistant | None = None
-    """The message that the run ended with; None if a terminal tool ended it, or it did not come to one."""
+    """The message that the run ended with; None if a terminal tool ended it, or there was none."""
     final_call: CallRecord | None = None
-    """Of a child run that a terminal tool ended: that call, whose result is the child's."""
+    """For a child run that a terminal tool ended: that call, whose result is the child's."""
     notes: tuple[RunNote, ...] = ()
-    """What hooks and providers put on record about the last turn."""
+    """What hooks and providers noted about the last turn."""
     provider_failure: ProviderFailure | None = None
-    """Of a run that a failed model call ended: what its provider said."""
+    """For a run that a failed model call ended: what the provider reported."""
 
     @property
     def output(self) -> OutputT:
@@ -129,20 +129,23 @@ RETRYABLE = frozenset({"rate_limit", "overloaded", "server", "timeout", "upstrea
 
 
 class RunFailed(RunError):
-    """`code` says why: an error class of the provider, or a limit of the run."""
+    """The run failed. `code` says why: an error class of the provider, or a limit of the run."""
 
 
 class ProviderFailed(RunFailed):
-    """The model's provider refused or failed. In the process that it happened in, its own error is the `__cause__`."""
+    """The model's provider refused or failed.
+
+    In the process where it happened, the provider's error is the `__cause__`.
+    """
 
     @property
     def provider(self) -> str | None:
-        """The name of the provider, where it is known."""
+        """The name of the provider, if it is known."""
         return self.__cause__.provider if isinstance(self.__cause__, ProviderError) else None
 
     @property
     def provider_code(self) -> str | None:
-        """What the provider calls the failure, if it said so."""
+        """The provider's own code for the failure, if it sent one."""
         return self.__cause__.code if isinstance(self.__cause__, ProviderError) else None
 
 
@@ -155,8 +158,11 @@ class OutputTruncated(RunFailed):
 
 
 class AgentFailed(RunFailed):
-    """The agent's own code failed: its deps, its tools or its instructions could not be made, or a hook that must not
-    fail did. In the process that it happened in, the error itself is the `__cause__`."""
+    """The agent's own code failed.
+
+    Its deps, tools or instructions could not be created, or a hook with `fail_closed` failed. In the process where it
+    happened, the error itself is the `__cause__`.
+    """
 
 
 class InvalidOutput(RunFailed):
@@ -183,6 +189,6 @@ _CLASSES: dict[str, type[RunFailed]] = {
 
 
 def failure(result: RunResult[Any]) -> RunFailed:
-    """The error of a failed run, by its class."""
+    """Returns the error for a failed run."""
     kind = _CLASSES.get(result.code, RunFailed)
     return kind(result.error or "The run failed.", result, code=result.code or "failed")

@@ -1,4 +1,4 @@
-"""The logs of runs in memory after their owners have left: a few can still be asked for."""
+"""Keeps the logs of a few runs in memory after their owners have left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MANY = 2**31 - 1
 
 
 class RetainedRuns:
-    """The last `MAX_RETAINED` of them, each with the runs below it."""
+    """The last `MAX_RETAINED` runs without an owner, each with the runs below it."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -29,9 +29,9 @@ class RetainedRuns:
 
 
 async def _with_children(host: Engine, key: int) -> list[int]:
-    """A run and all runs below it."""
+    """Returns a run and all runs below it."""
     found = [key]
-    for fact in await host.newest_facts(key, kinds=(_STARTED,), limit=_MANY, max_bytes=_MANY):
+    for fact in await host.stored.newest_facts(key, kinds=(_STARTED,), limit=_MANY, max_bytes=_MANY):
         head = decode_fact.decode(fact.head)
         if isinstance(head, CallStarted) and head.child:
             found += await _with_children(host, ids.key_of(head.child))

@@ -1,4 +1,4 @@
-"""A run in the hands of whoever started or attached to it: watched, steered, and its result awaited."""
+"""A run for whoever started or attached to it: follow it, steer it and await its result."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ _MANY = 2**31 - 1
 
 
 class Host(Protocol):
-    """The engine of a run, as far as the run needs it."""
+    """The engine of a run, as the run needs it."""
 
     async def runtime(self) -> Engine: ...
     async def locate(self, run_id: str) -> int: ...
 
     async def settled(self, run_id: str) -> None:
-        """Returns when the last hook of a run that has ended here has returned."""
+        """Waits until the last hook of a run that ended here has returned."""
         ...
 
     def fault_of(self, run_id: str) -> BaseException | None:
-        """What the agent's own code raised here, if the run failed with that."""
+        """Returns what the agent's own code raised here, if the run failed with that."""
         ...
 
     async def budgets(self, *, run_id: str | None = None) -> list[BudgetUse]: ...
     async def set_budget(self, budget: Budget | None = None, *, run_id: str | None = None, by: str) -> BudgetUse: ...
 
     async def history_of(self, run_id: str, upto: int) -> Sequence[Message]:
-        """The first messages of the run's thread."""
+        """Returns the first messages of the run's thread."""
         ...
 
 
@@ -95,15 +95,15 @@ class Run(Generic[OutputT]):
     def events(
         self, *, after: int | Cursor = 0, children: bool = False, profile: Profile | None = None
     ) -> AsyncIterator[Any]:
-        """The events of the run after the given `seq`, from the log and then live.
+        """Yields the events of the run after the given `seq`, from the log and then live.
 
-        With `children` those of its child runs come in between, at any depth: `run_id` says whose an event is, and a
-        child that had not ended by then is followed from its beginning. To continue where you left off, note
-        the `seq` of the last event of each run, and pass all of them as `after={run_id: seq, …}`.
+        With `children`, the events of its child runs come in between, at any depth: `run_id` says which run an event
+        belongs to, and a child that had not ended by then is followed from its beginning. To continue where you left
+        off, note the `seq` of the last event of each run, and pass all of them as `after={run_id: seq, …}`.
 
-        A `profile` says which events: `all` has those of `weftline.details` too, `metrics` what was used and the
-        phases, and a list of classes just those. The end of the run is always among them. Raises `InvalidRequest` for
-        another name. Not with `children`.
+        A `profile` says which events: `all` has those of `weftline.details` too, `metrics` has usage and phases, and a
+        list of classes has just those. The end of the run is always included. Raises `InvalidRequest` for another name.
+        Not with `children`.
         """
         if profile is None:
             return self._plain(after=after, children=children)
@@ -133,7 +133,7 @@ class Run(Generic[OutputT]):
         Raises `InvalidRequest` for a limit below 1, and `NotFound` for an unknown run.
         """
         host = await self._engine.runtime()
-        return await log_page(host.logs, await self._key(), self.id, after=after, limit=limit)
+        return await log_page(host.stored.logs, await self._key(), self.id, after=after, limit=limit)
 
     def _of_run(self, run_id: str) -> AsyncIterator[AnyEvent]:
         return Run[object](self._engine, run_id, output=None).events()
@@ -162,7 +162,10 @@ class Run(Generic[OutputT]):
                     pass
 
     async def result(self) -> RunResult[OutputT]:
-        """How the run ended, as soon as it has. Raises `RunFailed` if it failed; a cancelled run is returned."""
+        """Waits for the run to end and returns its result.
+
+        Raises `RunFailed` if it failed, but not if it was cancelled.
+        """
         outcome = _Outcome(self.id)
         async for batch in self._batches():
             outcome.take(batch)
@@ -176,27 +179,27 @@ class Run(Generic[OutputT]):
     async def messages(self) -> list[SavedMessage]:
         """The messages of this run so far, each as soon as its turn has ended."""
         host = await self._engine.runtime()
-        facts = await host.newest_facts(await self._key(), kinds=KINDS, limit=_MANY, max_bytes=_MANY)
+        facts = await host.stored.newest_facts(await self._key(), kinds=KINDS, limit=_MANY, max_bytes=_MANY)
         return saved_messages(self.id, facts)
 
     async def status(self) -> Status:
         """Whether the run is queued, running or paused, or how it has ended."""
         host = await self._engine.runtime()
-        row = await host.row(await self._key())
+        row = await host.stored.row(await self._key())
         assert row is not None
         return cast("Status", row.status)
 
     async def snapshot(self) -> RunSnapshot:
         """The run's current state: its phase, text and usage, its calls and children, and its open questions."""
         host = await self._engine.runtime()
-        row = await host.row(await self._key())
+        row = await host.stored.row(await self._key())
         assert row is not None
-        return await snapshot_of(host.logs, row, thread=await host.session_id(row.listed_under))
+        return await snapshot_of(host.stored.logs, row, thread=await host.stored.session_id(row.listed_under))
 
     async def usage(self) -> dict[str, Usage]:
         """What the run's own model calls have used so far, by model id."""
         host = await self._engine.runtime()
-        heads = await host.logs.heads(await self._key(), kinds=KINDS_OF_USAGE)
+        heads = await host.stored.logs.heads(await self._key(), kinds=KINDS_OF_USAGE)
         return usage_by_model([decode_fact.decode(head) for head in heads])
 
     async def budgets(self) -> list[BudgetUse]:
@@ -263,7 +266,7 @@ class Run(Generic[OutputT]):
         comment: str = "",
         by: str = NAMELESS,
     ) -> None:
-        """A person allows the call that an await asks about, optionally with other arguments, or approves a plan.
+        """Approves the call that an await asks about, optionally with other arguments, or a plan.
 
         Args:
             await_id: See `Engine.awaits`.
@@ -288,13 +291,13 @@ class Run(Generic[OutputT]):
         )
 
     async def deny(self, await_id: str, reason: str = "", *, by: str = NAMELESS) -> None:
-        """A person denies a call, or declines to answer a question. The model reads the reason."""
+        """Denies a call, or declines to answer a question. The model reads the reason."""
         await self._answer_await(await_id, Answer(outcome="denied", reason=reason), by=by)
 
     async def answer(
         self, await_id: str, value: Any, *, by: str = NAMELESS, labels: Mapping[str, str] | None = None
     ) -> None:
-        """A person's answer to a question, a comment on a plan, or the result of a call that was in doubt.
+        """Answers a question, comments on a plan, or gives the result of a call that was in doubt.
 
         Several questions of one call are answered with a list, in order, or with one string that answers them all.
         The answer to a clarification is a string, which the model reads; an empty one lets it continue without.
@@ -303,10 +306,10 @@ class Run(Generic[OutputT]):
         await self._answer_await(await_id, Answer(outcome="answered", value=value, labels=dict(labels or {})), by=by)
 
     async def provide(self, await_id: str, results: Sequence[Provided]) -> None:
-        """The results of all calls of a turn that wait for an outside system.
+        """Provides the results of all calls of a turn that wait for an outside system.
 
         Args:
-            await_id: That of `AwaitExternalTools`: `external_` and the number of the turn.
+            await_id: The id from `AwaitExternalTools`: `external_` and the number of the turn.
             results: One for each call, in any order. They are accepted together or not at all.
 
         Raises:
@@ -318,7 +321,7 @@ class Run(Generic[OutputT]):
         await host.provide(await self._key(), await_id, tuple(results))
 
     def below(self, run_id: str) -> Run[object]:
-        """A descendant of this run, at any depth, so that its questions can be answered."""
+        """Returns a descendant of this run, at any depth, so that its questions can be answered."""
         return Run(self._engine, run_id, output=None)
 
     async def _answer_await(self, await_id: str, answer: Answer, *, by: str) -> None:
@@ -340,14 +343,14 @@ class Run(Generic[OutputT]):
 
 
 class _Outcome:
-    """Gathers a result from the entries of a run."""
+    """Builds a result from the entries of a run."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._conversation = Conversation([])
         self._given = 0
         self.pinned = 0
-        """How many of its thread's messages come before its own."""
+        """How many messages of its thread come before its own."""
         self._own = Usage()
         self._agent: str | None = None
         self._child = False
@@ -379,13 +382,15 @@ class _Outcome:
                     self._ended_us = item.at
                 case _:
                     pass
-            # What the model is told before a forced last turn is an instruction, and not a message of the run.
+            # The text before a forced last turn is an instruction, not a message of the run.
             if not isinstance(head, FinalForced):
                 self._conversation.take(head, item.body)
 
     def _in_order(self) -> tuple[CallRecord, ...]:
-        """As the model made them, since which of them ended first is chance; those that a call's code made come before
-        it."""
+        """Returns the calls in the order in which the model made them; which of them ended first is chance.
+
+        Calls that a call's code made come before that call.
+        """
         past = self._conversation.past
         places = {call.head.id: call.head.index for call in past}
 
@@ -431,7 +436,7 @@ class _Outcome:
 
 
 def _final(head: RunEnded, messages: Sequence[Message]) -> Assistant | None:
-    """The answer that a run ended with."""
+    """Returns the answer that a run ended with."""
     last = messages[-1] if messages else None
     return last if head.status == "succeeded" and not head.call and isinstance(last, Assistant) else None
 

@@ -1,6 +1,6 @@
-"""Spans of all runs of a server, if its settings ask for them: of those that no code of an agent carries.
+"""Emits spans for a server's runs that no agent code executes, if its settings ask for that.
 
-Agents that are code are traced by themselves (`weftline.agent.tracing.trace`).
+Code agents are traced with `weftline.agent.tracing.trace`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def trace_agents(agents: Iterable[Definition[Any, Any]]) -> None:
-    """Raises `WeftlineError` (`bad_config`) without the extra that this needs."""
+    """Traces code agents. Raises `WeftlineError` (`bad_config`) if the extra `otel` is not installed."""
     try:
         from weftline.agent.tracing import trace
     except ImportError:
@@ -36,7 +36,7 @@ def trace_agents(agents: Iterable[Definition[Any, Any]]) -> None:
 
 
 class RunTraces:
-    """Emits the spans of each run when it has ended. After `trace_agents`."""
+    """Emits the spans of each run when it has ended. Requires a successful `trace_agents`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

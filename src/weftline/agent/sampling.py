@@ -1,6 +1,6 @@
-"""The model of a run, for the MCP servers that it calls: each request of theirs is a run of its own, below it.
+"""Lets MCP servers use the model of the run that calls them: each of their requests is a child run.
 
-So it is in the log, under the limits and budgets of the run that called the server, and its cost is theirs.
+So it is in the log, under the limits and budgets of the calling run, and its cost is included in that run's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weftline.tools.function import FunctionTool
 
 
 class Sampler(Subagent):
-    """Answers one request of a server: without tools, and without the agent's instructions."""
+    """Answers one request of a server, without tools and without the agent's instructions."""
 
     hidden = True
     bookkeeping = True
@@ -36,7 +36,7 @@ class Sampler(Subagent):
 
 
 def with_model(server: ServerToolset, tools: Sequence[Tool]) -> Sequence[Tool]:
-    """The tools of a server, and what asks the model for it if it may."""
+    """Returns the tools of a server, and a sampler if the server may use the model."""
     if not getattr(server, "samples", False):
         return tools
     sampler = Sampler(server.name, taken=[one.spec.name for one in tools])

@@ -1,4 +1,4 @@
-"""The messages of a run as its log has them, also while it goes on."""
+"""The messages of a run as its log has them, also before it has ended."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ KINDS = tuple(
         )
     ]
 )
-"""The facts that messages are made of."""
+"""The kinds of facts that messages are built from."""
 
 
 class SavedMessage(Struct, frozen=True, kw_only=True):
-    """A message of a run. It is there as soon as its turn has ended, and never changes after that."""
+    """A message of a run. It is available when its turn has ended, and never changes after that."""
 
     id: str
     run_id: str
     content: Message
     created_at: datetime
     usage: Usage | None = None
-    """Of the model call that it is the answer of."""
+    """The usage of the model call that produced it."""
 
     @property
     def role(self) -> Literal["system", "user", "assistant", "tool"]:
@@ -72,7 +72,10 @@ class SavedMessage(Struct, frozen=True, kw_only=True):
 
 
 def saved_messages(run_id: str, facts: Sequence[Stored]) -> list[SavedMessage]:
-    """Of facts of these `KINDS`, from the first on. What the run was given along with its prompt is not its own."""
+    """Builds the run's own messages from its facts of these `KINDS`, oldest first.
+
+    History given with the prompt is left out.
+    """
     conversation, given = Conversation([]), 0
     saved: list[SavedMessage] = []
     for stored in facts:

@@ -1,4 +1,4 @@
-"""What can be set about an agent's runs: how its model answers, and how far a run may go."""
+"""Settings of an agent's runs: how its model answers, and how far a run may go."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return Sampling(self.temperature, self.top_p, tuple(self.stop), self.max_output_tokens)
 
     def over(self, below: Settings) -> Settings:
-        """These settings, and those of `below` where these say nothing."""
+        """Returns these settings, with those of `below` where these are not set."""
         return Settings(
             reasoning=below.reasoning if self.reasoning is None else self.reasoning,
             temperature=below.temperature if self.temperature is None else self.temperature,
@@ -124,7 +124,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     def stored(
         self, behavior: Behavior, *, fallbacks: int, check_output: bool, await_gate: bool = False
     ) -> entries.Limits:
-        """These limits, as a run's log stores them."""
+        """Returns the limits as the run's log stores them."""
         return entries.Limits(
             max_tool_turns=_UNLIMITED,
             on_max_tool_turns="finalize",
@@ -154,7 +154,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 def _budgets(limits: Mapping[str, int], behavior: Behavior) -> dict[str, int]:
-    """The budgets that block. What a behavior says about a tool goes before a limit."""
+    """Returns the budgets that block. A behavior's budget for a tool takes precedence over a limit."""
     kept = {tool: count for tool, count in limits.items() if tool not in (behavior.tool_budgets or {})}
     return {**kept, **blocking_budgets(behavior.tool_budgets)}
 

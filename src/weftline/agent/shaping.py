@@ -1,4 +1,4 @@
-"""The request that is sent, made from the one that the log asks for. Nothing of it is recorded."""
+"""Makes the request that is sent from the one that the log describes. The changes are not recorded."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from weftline.providers.base import ModelRequest
 
 
 class RequestShaper:
-    """In this order: hooks on instructions and messages, pairs repaired, compaction, decay, hooks on settings, names.
+    """Applies hooks on instructions and messages, repair of pairs, compaction, decay, hooks on settings, and wire
+    names.
 
-    Hooks see tools under their own names; only what leaves here has the names that the model knows.
+    They are applied in this order. Hooks see tools under their own names; only the final request has the model's names.
     """
 
     def __init__(self, frame: Frame, hooks: Hooks, context: RunContext[Any]) -> None:
@@ -33,7 +34,7 @@ class RequestShaper:
     async def shaped(
         self, request: ModelRequest, *, turn: int, attempt: int, memory: Mapping[str, Any]
     ) -> ModelRequest:
-        """Raises `HookFailed` if a hook fails that must not."""
+        """Returns the request to send. Raises `HookFailed` if a hook with `fail_closed` fails."""
         hooks, context, frame = self._hooks, self._context, self._frame
         own = request.messages
         if points.SystemRendered in hooks:
@@ -73,7 +74,7 @@ class RequestShaper:
         return messages
 
     def active_contents(self, messages: Sequence[Message], memory: Mapping[str, Any]) -> set[str]:
-        """The calls whose results are what active skills say: those stay whole."""
+        """Returns the ids of calls whose results are the contents of active skills. These stay whole."""
         if not self._frame.skills:
             return set()
         active = set(SkillActivations(dict(memory)).names)
@@ -108,7 +109,7 @@ class RequestShaper:
         return replace(
             request,
             reasoning=point.reasoning,
-            # The budget belongs to the level: whoever changes one does not mean the other any more.
+            # The token budget belongs to the level: if a hook changes the level, it no longer applies.
             reasoning_budget_tokens=request.reasoning_budget_tokens if point.reasoning == request.reasoning else None,
             max_output_tokens=point.max_output_tokens,
             temperature=point.temperature,
@@ -119,5 +120,5 @@ class RequestShaper:
 
 
 def _with_messages(request: ModelRequest, messages: Sequence[Message]) -> ModelRequest:
-    """What a provider keeps beside the run's own list of messages does not belong to another one."""
+    """Replaces the messages, and drops what a provider has cached for the run's own list of messages."""
     return request if messages is request.messages else replace(request, messages=messages, native=[])

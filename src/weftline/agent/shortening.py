@@ -1,4 +1,4 @@
-"""What a request leaves out of the conversation. The stored conversation stays whole, and so do calls and results."""
+"""What a request leaves out of the conversation. The stored conversation stays whole, and calls keep their results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec.structs import replace
 
-from weftline import prompts_behavior as prompts
+from weftline import prompts
 from weftline.messages import Assistant, Message, System, Text, ToolResult, ToolResults, User
 from weftline.tools.results import output_bytes
 
@@ -21,9 +21,9 @@ _PATH: Final = "path"
 def tail_compacted(
     messages: Sequence[Message], *, threshold_bytes: int, keep_turns: int, keep: Collection[str] = ()
 ) -> Sequence[Message]:
-    """The messages with stubs in place of results older than the last `keep_turns` turns, if all are too large.
+    """Replaces results older than the last `keep_turns` turns with stubs, if all results together are too large.
 
-    `keep` has the ids of calls whose results stay. Below the threshold the very same messages are returned.
+    `keep` has the ids of calls whose results stay. Below the threshold, the same list is returned.
     """
     size = sum([output_bytes(one.parts) for one in _results(messages)])
     if size <= threshold_bytes:
@@ -31,21 +31,24 @@ def tail_compacted(
     first = _start_of_turns(messages, keep_turns)
 
     def stub(result: ToolResult) -> str | None:
-        return None if result.id in keep else prompts.compacted(result.name, output_bytes(result.parts))
+        return None if result.id in keep else prompts.behavior.compacted(result.name, output_bytes(result.parts))
 
     return [*_with_stubs(messages[:first], stub), *messages[first:]]
 
 
 def without_stale_reads(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages with stubs in place of what was read from files that a later call has changed."""
+    """Replaces what was read from files with stubs if a later call has changed the file."""
     stale = _stale(messages)
     if not stale:
         return messages
-    return _with_stubs(messages, lambda result: prompts.stale_read(stale[result.id]) if result.id in stale else None)
+    return _with_stubs(
+        messages, lambda result: prompts.behavior.stale_read(stale[result.id]) if result.id in stale else None
+    )
 
 
 def keep_recent(messages: Sequence[Message], *, turns: int) -> list[Message]:
-    """The last `turns` turns, each a model's message with its results, after the latest thing that was said to it.
+    """Returns the last `turns` turns, each a model's message with its results, after the latest user message before
+    them.
 
     @hook(ContextBuilt)
     def shorter(request: ContextBuilt) -> None:
@@ -61,10 +64,10 @@ def keep_recent(messages: Sequence[Message], *, turns: int) -> list[Message]:
 
 
 def recent_turns(messages: Sequence[Message], *, turns: int) -> Sequence[Message]:
-    """The leading system messages and the last `turns` turns; the very same messages if there are no more.
+    """Returns the leading system messages and the last `turns` turns; the same list if there are no more turns.
 
-    A turn begins at what somebody said. If that is a single message, it stays, since it is what the run is about, and
-    each answer of the model begins a turn. A call is never without its result, nor a result without its call.
+    A turn begins with a user message. If there is only one, it is kept as the task of the run, and each answer of the
+    model begins a turn. Calls and their results are never separated.
     """
     lead = next((index for index, one in enumerate(messages) if not isinstance(one, System)), len(messages))
     own = [index for index, one in enumerate(messages) if isinstance(one, User) and not one.injected]
@@ -76,7 +79,7 @@ def recent_turns(messages: Sequence[Message], *, turns: int) -> Sequence[Message
 
 
 def _start_of_turns(messages: Sequence[Message], turns: int) -> int:
-    """Where the last `turns` turns begin."""
+    """Returns the index at which the last `turns` turns begin."""
     starts = [index for index, message in enumerate(messages) if isinstance(message, Assistant)]
     if turns >= len(starts):
         return 0
@@ -84,7 +87,7 @@ def _start_of_turns(messages: Sequence[Message], turns: int) -> int:
 
 
 def _after_results(messages: Sequence[Message]) -> int:
-    """After the last turn; what was said since belongs to none."""
+    """Returns the index after the last turn. Later user messages belong to no turn."""
     turns = [index for index, message in enumerate(messages) if not isinstance(message, User)]
     return turns[-1] + 1 if turns else 0
 
@@ -101,14 +104,14 @@ def _stubbed(message: ToolResults, stub: Callable[[ToolResult], str | None]) -> 
     results: list[ToolResult] = []
     for result in message.results:
         text = stub(result)
-        # A stub that is longer than what it stands for saves nothing.
+        # A stub that is longer than the result saves nothing.
         shorter = text is not None and len(text.encode()) < output_bytes(result.parts)
         results.append(replace(result, parts=(Text(text or ""),)) if shorter else result)
     return ToolResults(tuple(results))
 
 
 def _stale(messages: Sequence[Message]) -> dict[str, str]:
-    """The reads of files that were changed later, by call id, with the path."""
+    """Returns the reads of files that were changed later: their paths by call id."""
     done = {one.id for one in _results(messages) if not one.is_error}
     open_reads: dict[str, list[str]] = {}
     stale: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Between an agent's skills and its hooks: what happens to skills is told at the points `skills_*`."""
+"""Connects an agent's skills to its hooks, at the points `skills_*`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weftline.log_context import current_run
 
 
 class Owner(Protocol):
-    """An agent, as far as its skills know it."""
+    """An agent, as its skills need it."""
 
     hooks: list[Hook[Any]]
 
@@ -40,7 +40,10 @@ def connect_skills(toolsets: Iterable[object], agent: Owner) -> None:
 
 
 def connect(skills: Skills, agent: Owner) -> None:
-    """Tells the agent's hooks what happens to the skills, from now on. Skills outlive no agent because of this."""
+    """Notifies the agent's hooks of what happens to the skills from now on.
+
+    Holds only a weak reference to the agent.
+    """
     owners = _owners.setdefault(skills, WeakSet())
     if agent in owners:
         return
@@ -85,7 +88,7 @@ async def _notify(weak: Callable[[], Owner | None], run_id: str, point: points.P
 
 
 def _find(run_id: str) -> Notifier | None:
-    """The run that something happens in: workspaces may have runs of the same id."""
+    """Returns the run in which something happens. Workspaces may have runs with the same id."""
     driven = current_run.get()
     if driven is not None:
         return runs.get((driven.workspace_slug, run_id))

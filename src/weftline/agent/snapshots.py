@@ -1,4 +1,4 @@
-"""A run as it stands, read from its log."""
+"""The current state of a run, read from its log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CALLS = ("turn.completed", "call.asked", "call.closed")
 
 
 async def snapshot_of(log: LogReader, row: RunRow, *, thread: str | None) -> RunSnapshot:
-    """`thread` is the public id of the run's. Raises `StoreError` (`log_damaged`)."""
+    """Builds a snapshot of a run; `thread` is the public id of its thread. Raises `StoreError` (`log_damaged`)."""
     run_id = ids.run_id(row.key, row.salt)
     fold: SnapshotFold | None = None
     try:
@@ -29,7 +29,7 @@ async def snapshot_of(log: LogReader, row: RunRow, *, thread: str | None) -> Run
                 fold.take(decode_fact.decode(item.head), item.body, seq=item.seq, at=item.at)
             except UNREADABLE:
                 if row.format <= FORMAT:
-                    raise  # otherwise newer code has written it, and it is shown as far as it is understood
+                    raise  # in a newer format, show what this code understands
         fold = fold or SnapshotFold(facts_of(run_id, created=None, thread=thread))
         below = {child: await _calls_of(log, child) for child in fold.children}
     except UNREADABLE:
@@ -38,7 +38,7 @@ async def snapshot_of(log: LogReader, row: RunRow, *, thread: str | None) -> Run
 
 
 async def _calls_of(log: LogReader, run_id: str) -> tuple[int, int]:
-    """How many calls the turns of a run asked for, and how many of these have their result."""
+    """Returns how many calls the turns of a run asked for, and how many of these have a result."""
     asked = closed = 0
     for head in [decode_fact.decode(one) for one in await log.heads(ids.key_of(run_id), kinds=_CALLS)]:
         match head:

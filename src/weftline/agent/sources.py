@@ -1,4 +1,4 @@
-"""Where the tools and the code of agents' runs come from: the agents that this process knows, by name."""
+"""The source of tools and code for agents' runs: the agents that this process knows, by name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from msgspec.json import decode
+from msgspec.structs import replace
 
 from weftline.agent import skilled
 from weftline.agent.aliases import Aliases, check_names
@@ -47,11 +48,11 @@ Place: TypeAlias = tuple[int, str]
 """The workspace of a run, and its id: workspaces may have runs of the same id."""
 _MAX_FAULTS = 64
 _ABANDONED_S = 1.0
-"""How long hooks and deps that were interrupted may take to notice."""
+"""How long hooks and deps may take to stop after they were cancelled."""
 
 
 class Setup:
-    """What one run, or all runs of a name, are carried by."""
+    """What executes one run, or all runs under a name."""
 
     def __init__(
         self,
@@ -64,34 +65,33 @@ class Setup:
     ) -> None:
         self.agent = agent
         self.owner = owner or agent
-        """The agent that was given, if `agent` is one like it with other tools or instructions for one run."""
+        """The original agent, if `agent` is a variant of it with other tools or instructions for one run."""
         self.deps = deps
         self.hooks = tuple(hooks)
         self.behavior = behavior
 
 
 class AgentTools:
-    """The tools of agents, besides those of `others`."""
+    """The tools of agents, in addition to those of `others`."""
 
     def __init__(self, others: ToolSource | None = None) -> None:
         self.others: ToolSource = others or ServerTools({})
         self._setups: dict[str, Setup] = {}
         self._opened = Opened()
         self.running: dict[Place, AgentCode] = {}
-        """By run: the code of those that are in memory."""
+        """The code of runs in memory."""
         self._unfinished: set[AgentCode] = set()
-        """Those whose deps have not been left yet. A run may be back in memory before that."""
+        """Code whose deps are not exited yet. Its run may be back in memory before that."""
         self._notifying: set[asyncio.Future[None]] = set()
         self._faults: dict[Place, BaseException] = {}
         self.on_left: Callable[[AgentCode], object] | None = None
         self.facts_around: Callable[[str, int], FactsOf] | None = None
-        """Reads the log of a run, by its id and key, and of those below it."""
-        """Reads the log of a run, for whoever observes the agent's runs."""
+        """Reads the logs of a run (by its id and key) and of the runs below it, for observers."""
         self.code = AgentDigests()
         self.overrides = Overrides()
-        """What prompts of agents say instead."""
+        """The overrides of agents' prompts."""
         self.records: Database | None = None
-        """Where these are kept."""
+        """Where the overrides are stored."""
         self.planner: ChildPlans | None = None
         """Makes the plans of subagents' runs."""
 
@@ -102,7 +102,7 @@ class AgentTools:
         self._setups[name] = setup
 
     def use_version(self, version: str | None) -> None:
-        """What the code of agents and tools is known by, in place of its source."""
+        """Sets the version that identifies the code of agents and tools, instead of their source."""
         self.code.version = version
         self.others.use_version(version)
 
@@ -115,16 +115,16 @@ class AgentTools:
 
     @property
     def agents(self) -> dict[str, Definition[Any, Any]]:
-        """By the name that they are registered under."""
+        """The registered agents, by name."""
         return {name: setup.agent for name, setup in self._setups.items()}
 
     def fault_of(self, place: Place) -> BaseException | None:
-        """What the agent's own code raised in a run that failed with it here, not long ago."""
+        """Returns what the agent's own code raised in a run that recently failed with it here."""
         code = self.running.get(place)
         return self._faults.get(place) if code is None or code.fault is None else code.fault
 
     async def close(self) -> None:
-        """Has the deps of all runs left, and closes the sets of tools."""
+        """Exits the deps of all runs, and closes the toolsets."""
         codes = list(self._unfinished)
         for code in codes:
             code.leave()
@@ -136,12 +136,12 @@ class AgentTools:
         await self._opened.close()
 
     def begin(self, agent: Definition[Any, Any]) -> None:
-        """Starts to open the agent's sets of tools. Runs that come meanwhile wait for the same opening."""
+        """Starts to open the agent's toolsets. Runs that start in the meantime wait for the same opening."""
         _, notify = _listeners(agent, None)
         self._opened.begin([one for one in agent.tools if is_toolset(one)], notify)
 
     async def warm(self, agent: Definition[Any, Any]) -> None:
-        """Opens the agent's sets of tools, unless they are open. Raises what a hook fails with that must not."""
+        """Opens the agent's toolsets, unless they are open. Raises `HookFailed` if a hook with `fail_closed` fails."""
         refusals, notify = _listeners(agent, None)
         sets = [one for one in agent.tools if is_toolset(one)]
         await self._opened.warm(sets, notify)
@@ -151,25 +151,25 @@ class AgentTools:
             raise refusal
 
     async def drop(self, toolsets: Sequence[Toolset]) -> None:
-        """Closes sets of tools that no agent or run has any more."""
+        """Closes toolsets that no agent or run uses any more."""
         used = {id(one) for setup in self._setups.values() for one in setup.agent.tools}
         await self._opened.drop([one for one in toolsets if id(one) not in used])
 
     async def names_of(self, tools: Sequence[Tool | Toolset]) -> list[str]:
-        """The names of tools, as a plan has them. Servers are not asked for theirs: they may be out of reach."""
+        """Returns the names of tools as a plan stores them. Servers are not asked, as they may be unreachable."""
         names: list[str] = []
         for one in tools:
             prefix = getattr(one, "prefix", "")
             names += [f"{prefix}*"] if prefix else [found.spec.name for found in await self._tools_of(one)]
         return names
 
-    # As `ToolSource`
+    # Methods of `ToolSource`
 
     def knows(self, plan: RunPlan) -> bool:
         return plan.code is None or plan.code in self._setups
 
     def digests(self, plan: RunPlan) -> Digests | None:
-        others = self.others.digests(plan)
+        others = self.others.digests(plan if plan.code is None else replace(plan, code=None))
         agent = None if plan.code is None else self.find(plan.code)
         found = None if agent is None else below(agent, plan.path)
         if found is None:
@@ -181,7 +181,7 @@ class AgentTools:
         return joined(self.code.of(agent, plan, only=has), others)
 
     def tool_names(self, plan: RunPlan) -> Collection[str] | None:
-        """The names of the tools of a run with this plan; None if some are known only when they are opened."""
+        """Returns the names of the tools of a run with this plan; None if some are unknown until they are opened."""
         agent = None if plan.code is None else self.find(plan.code)
         found = None if agent is None else below(agent, plan.path)
         if plan.code is None or found is None or any(is_toolset(one) for one in found[0].tools):
@@ -210,7 +210,7 @@ class AgentTools:
             return
         own = {one.spec.name for one in agent.tools if not is_toolset(one)}
         for index, ref in enumerate(plan.tools):
-            # What is only known when it is opened is found out then.
+            # Names that are unknown until a toolset is opened are checked then.
             name = getattr(ref, "name", None)
             if name in own:
                 raise InvalidRequest(f"tools[{index}].name: the agent {plan.code!r} has a tool {name!r} of its own.")
@@ -245,19 +245,19 @@ class AgentTools:
         hooks = Hooks([*agent.hooks, *setup.hooks])
         refusals, notify = _listeners(hooks, RunContext(info, None))
         frame = Frame()
-        named_prompts = await self._prompts_of(agent, info, workspace=run.workspace)  # before there are deps to leave
+        named_prompts = await self._prompts_of(agent, info, workspace=run.workspace)  # before there are deps to exit
         try:
             await self._opened.warm(
                 [one for one in agent.tools if is_toolset(one) and may_have(plan.only, one)], notify
             )
             frame = await self._framed(setup, plan, tools, toolsets, only=only)
             if upper is not None and setup.deps is NO_DEPS and isinstance(agent.deps, type):
-                deps = upper.context.deps  # there is no other way to give it any
+                deps = upper.context.deps  # the only way to give it any
                 check_deps(agent.deps, deps)
             else:
                 deps, owned = await _deps(setup, info)
         except (Exception, SystemExit) as error:
-            # The same would happen in the next try: the run ends with it, and the error is in its log.
+            # A retry would fail in the same way: the run ends, and its log has the error.
             logger.exception("run %s: what its agent (%s) needs could not be created", run.id, plan.code)
             problem = f"What the agent needs could not be created: {type(error).__name__}: {error}", error
         for refusal in refusals[:1]:
@@ -312,7 +312,7 @@ class AgentTools:
         task.add_done_callback(self._notifying.discard)
 
     async def notified(self) -> None:
-        """Returns when the observers have heard of the ends of runs that were not opened here."""
+        """Waits until the observers are notified of the end of runs that were not opened here."""
         await asyncio.gather(*self._notifying)
 
     def _left(self, place: Place, code: AgentCode) -> None:
@@ -323,14 +323,14 @@ class AgentTools:
                 del self._faults[next(iter(self._faults))]
         if self.on_left is not None:
             self.on_left(code)
-        if self.running.get(place) is code:  # the run may be back in memory, with code of its own
+        if self.running.get(place) is code:  # the run may be back in memory, with new code
             del self.running[place]
 
     async def _walk(self, setup: Setup, path: Sequence[str]) -> tuple[Setup, frozenset[str] | None, bool]:
-        """What a path of subagents leads to, the names of the tools that it has (None for all), and whether somebody
-        observes a run above it, and so this one, too.
+        """Returns the setup at the end of a path of subagents, its tools' names (None for all), and whether it is
+        observed.
 
-        Raises `LookupError` if the path leads nowhere any more.
+        It is observed if a run above it is. Raises `LookupError` if the path no longer exists.
         """
         only: frozenset[str] | None = None
         observed = False
@@ -346,7 +346,7 @@ class AgentTools:
         return setup, only, observed
 
     async def _subagent(self, agent: Definition[Any, Any], name: str) -> Subagent | None:
-        for one in sorted(agent.tools, key=is_toolset):  # sets of tools last: they may have to connect
+        for one in sorted(agent.tools, key=is_toolset):  # toolsets last, as they may have to connect
             for found in await self._tools_of(one):
                 if isinstance(found, Subagent) and found.name == name:
                     return found
@@ -361,8 +361,10 @@ class AgentTools:
         *,
         only: frozenset[str] | None = None,
     ) -> Frame:
-        """Adds the agent's tools to `tools`, or those in `only`, and their sets to `toolsets`; returns what goes with
-        them."""
+        """Adds the agent's tools, or those in `only`, to `tools` and their sets to `toolsets`.
+
+        Returns the frame for them.
+        """
         agent = setup.agent
         behavior = resolved(setup.behavior or Behavior.from_stored(plan.behavior), agent.behavior)
         aliases = Aliases(agent.tool_aliases)
@@ -370,7 +372,7 @@ class AgentTools:
         for one in agent.tools:
             if not may_have(plan.only, one):
                 continue
-            # Only sets of tools that come from outside have a word on it.
+            # Only toolsets from outside have this setting.
             lazy = (getattr(one, "disclosure", "eager") or behavior.tool_disclosure) == "lazy"
             for found in await self._tools_of(one):
                 name = found.spec.name
@@ -427,7 +429,10 @@ def has_skills(only: Sequence[str] | None) -> bool:
 
 
 def may_have(only: Sequence[str] | None, one: Tool | Toolset) -> bool:
-    """Whether such a plan may have something of this. Most sets of tools say only when they are open what they have."""
+    """Whether a plan with this `only` may include this.
+
+    The tools of most toolsets are unknown until they are opened.
+    """
     if only is None or not is_toolset(one):
         return True
     prefix: str = getattr(one, "prefix", "")
@@ -437,7 +442,7 @@ def may_have(only: Sequence[str] | None, one: Tool | Toolset) -> bool:
 def _listeners(
     hooks: Definition[Any, Any] | Hooks, context: RunContext[Any] | None
 ) -> tuple[list[HookFailed], Callable[[Point], Awaitable[None]]]:
-    """Who tells the hooks what happens to sets of tools, and those that failed and must not."""
+    """Returns a list for the errors of hooks with `fail_closed`, and a function that notifies hooks about toolsets."""
     listening = hooks if isinstance(hooks, Hooks) else Hooks(hooks.hooks)
     refusals: list[HookFailed] = []
 
@@ -459,7 +464,7 @@ def require_durable(agent: Definition[Any, Any], name: str) -> None:
 
 
 async def _deps(setup: Setup, info: RunInfo) -> tuple[object, OwnedDeps | None]:
-    """The deps of a run, and who is to leave them."""
+    """Returns the deps of a run, and their owner if they have to be exited."""
     if setup.deps is not NO_DEPS:
         return setup.deps, None
     factory = setup.agent.deps
@@ -470,7 +475,7 @@ async def _deps(setup: Setup, info: RunInfo) -> tuple[object, OwnedDeps | None]:
 
 
 async def _remaining_after(codes: Sequence[AgentCode], *, timeout_s: float) -> list[AgentCode]:
-    """Waits for them to be done; returns those that are not."""
+    """Waits for these to leave memory, and returns those that have not."""
     late = [code for code in codes if not code.leaving.left.is_set()]
     waiting = {asyncio.ensure_future(code.leaving.left.wait()): code for code in late}
     if not waiting:

@@ -1,6 +1,6 @@
-"""What was said in a run, as attributes of its spans: JSON in the shape that OpenTelemetry's conventions give messages.
+"""The content of a run as attributes of its spans: JSON in the shape of OpenTelemetry's conventions for messages.
 
-Only in spans of whoever asks for it.
+It is included only on request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weftline.plan import decode_plan
 
 
 def input_messages(created: CreatedBody) -> dict[str, str]:
-    """Of a run: its instructions and what it was given."""
+    """Returns the attributes of a run's instructions and input."""
     plan = decode_plan(created.plan)
     found = {"gen_ai.input.messages": _json([_message(message) for message in plan.messages])}
     if plan.system:
@@ -24,12 +24,12 @@ def input_messages(created: CreatedBody) -> dict[str, str]:
 
 
 def output_messages(message: Message) -> dict[str, str]:
-    """Of a model call: its answer."""
+    """Returns the attribute of a model call's answer."""
     return {"gen_ai.output.messages": _json([_message(message)])}
 
 
 def final_answer(text: str) -> dict[str, str]:
-    """Of a run: its answer."""
+    """Returns the attribute of a run's answer."""
     return output_messages(Assistant((Text(text),)))
 
 

@@ -1,6 +1,6 @@
-"""What a run's log is as spans: the run, its turns, their model calls and tool calls, and the runs below.
+"""Projects a run's log to spans: the run, its turns, their model calls and tool calls, and the runs below.
 
-Names and attributes are those of OpenTelemetry's conventions for generative AI, as of 1.41, and our own ids besides.
+Names and attributes follow OpenTelemetry's conventions for generative AI, as of 1.41, with our own ids added.
 """
 
 from __future__ import annotations
@@ -50,33 +50,33 @@ KINDS = tuple(
         )
     ]
 )
-"""The facts that spans are made of."""
+"""The kinds of facts that spans are built from."""
 
 _PROVIDERS = {"google": "gcp.gemini", "bedrock": "aws.bedrock", "xai": "x_ai", "mistral": "mistral_ai"}
-"""What the conventions call the families whose names differ."""
+"""The conventions' names for providers, where they differ from ours."""
 
 
 class Span(Struct, kw_only=True):
-    """Times are microseconds since the epoch."""
+    """A span. Times are in microseconds since the epoch."""
 
     id: str
-    """16 hexadecimal digits, the same whoever makes it."""
+    """16 hexadecimal digits, derived from the log, so that every process computes the same."""
     name: str
     kind: Literal["internal", "client"] = "internal"
     start_us: int
     end_us: int | None = None
     attributes: dict[str, Value] = {}
     error: str | None = None
-    """Why it failed, if it did: a class, not a text."""
+    """Why it failed, if it did: a class rather than a text."""
     inside: list[Span] = field(default_factory=lambda: list[Span]())
     child_id: str = ""
     """The run whose spans belong inside this one."""
 
 
 def spans_of(run_id: str, facts: Sequence[Stored], *, agent: str | None, content: bool = False) -> Span | None:
-    """The span of a run that has ended, from facts of these `KINDS`; None if its log is not whole any more.
+    """Returns the span of a run that has ended, from facts of these `KINDS`; None if its log is no longer complete.
 
-    With `content` spans have what was said, the arguments of calls and their results.
+    With `content`, spans include messages, arguments and results.
     """
     folded = _Spans(run_id, agent, content=content)
     for stored in facts:
@@ -94,10 +94,10 @@ class _Spans:
         self._turn: Span | None = None
         self._model: Span | None = None
         self._calls: dict[int, Span] = {}
-        """Of the present turn, by index; those without a result."""
+        """The calls of the current turn that have no result yet, by index."""
         self._unclosed = 0
         self._by_id: dict[str, Span] = {}
-        """All calls of the present turn, those with a result included, by call id."""
+        """All calls of the current turn, by call id."""
 
     def _id(self, what: str) -> str:
         return span_id(self._run_id, what)
@@ -201,7 +201,7 @@ class _Spans:
         span = self._calls.pop(head.index, None)
         if span is None:
             return
-        # Whoever cancels a run has not failed, and neither has what was cut off by that.
+        # Cancelling a run is not a failure, and neither is what it cuts off.
         span.end_us, span.error = stored.at, head.how if head.is_error and not self._cancelled else None
         parts = bodies.decode_closed(stored.body).parts
         span.attributes["weftline.how"] = head.how

@@ -1,4 +1,4 @@
-"""What a run of an engine is started with: the code that carries it out, its plan, and its model."""
+"""What an engine's run is started with: its code, its plan and its model."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Starter:
         self._register = register
         self._next = 0
         self.catalogs: WorkspaceCatalogs | None = None
-        """Those of a durable engine that is open."""
+        """The catalogs of a durable engine that is open."""
 
     def carried_by(self, agent: Definition[Any, Any], options: RunOptions[Any]) -> str:
-        """The name that the code of the run is registered under."""
+        """Returns the name that the run's code is registered under."""
         own = "deps" in options or "hooks" in options
         if self._durable:
             if own:
@@ -133,7 +133,10 @@ class Starter:
         return model
 
     async def model_id(self, model: str | Provider | None, *, by: str = "") -> str | None:
-        """The id of a model. An object that a run in memory brings is known for as long as the run, `by`, needs it."""
+        """Returns the id of a model.
+
+        A model object that a run in memory brings along is kept as long as the run, `by`, needs it.
+        """
         if model is None or isinstance(model, str):
             self._models.look_around()
             return model
@@ -148,7 +151,7 @@ class Starter:
         return f"provider:{name}"
 
     def offer_own(self, agent: Definition[Any, Any], name: str) -> None:
-        """Offers the model objects of a durable agent and of those below it, by names that the next process knows."""
+        """Offers the model objects of a durable agent and its subagents, under names that every process gives them."""
         if self._durable and agent.model is not None and not isinstance(agent.model, str):
             self._models.offer(agent.model, f"agent-{name}")
         for tool, below in subagents_of(agent).items():

@@ -1,4 +1,4 @@
-"""What a durable engine has because its store may be a server's: the tools and providers that clients stored there."""
+"""What a durable engine shares with a server on the same store: the tools and providers that clients stored there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from weftline.workspace.providers import own_providers
 
 
 class StoredThings:
-    """`own` are the tools that runs may name because they are this process's; more can be added to it."""
+    """The stored tools and providers.
+
+    `own` has the tools of this process that runs may name; more can be added to it.
+    """
 
     def __init__(self, store: Store, workspaces: Workspaces, *, models: Catalog, own: Mapping[str, Tool]) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""Agents as tools of other agents: each call is carried out by a run of its own, a child of the run that made it.
+"""Agents as tools of other agents: each call is a run of its own, a child of the run that made it.
 
     agent = Agent("openai:gpt-5", tools=[researcher.as_tool("Researches a question."), spawn()])
 
@@ -38,8 +38,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 class Subagent:
     """A tool whose calls are child runs. Made by `Agent.as_tool` and `spawn`.
 
-    `agent` is the one that carries out the calls; None for the calling agent itself, of whose tools the child then has
-    those in `only`, or all.
+    `agent` executes the calls; None means the calling agent itself, with only the tools in `only`, or all of them.
     """
 
     is_agent = True
@@ -76,7 +75,7 @@ class Subagent:
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The code of it, besides its agent's."""
+        """The functions that it consists of, besides its agent's."""
         return () if self._briefing is None else self._briefing.functions
 
     async def prepare(self, args: str) -> bytes:
@@ -89,9 +88,9 @@ class Subagent:
         return Unknown()
 
     def task(self, args: bytes, *, render: Callable[..., str]) -> tuple[str, str | None]:
-        """What the child is asked to do, and its instructions if the call or the tool has any.
+        """Returns the child's task, and its instructions if the call or the tool has any.
 
-        `render` is that of the calling run's context. Raises `ToolFailed` if the arguments do not make a task.
+        `render` is `RunContext.render` of the calling run. Raises `ToolFailed` if the arguments do not make a task.
         """
         if self._briefing is not None:
             return self._briefing.message(args, render=render), self._instructions
@@ -99,13 +98,15 @@ class Subagent:
         return given["task"], given.get("system") or None
 
     def result(self, end: ChildEnd) -> ToolOutput:
-        """What the model reads of what the child came to."""
+        """Returns what the model reads about the child's outcome."""
         if end.status != "succeeded":
             return as_result(self.name, end)
         if self.agent is None:
             tokens = end.usage.input + end.usage.output
             elapsed_ms = end.elapsed_us // 1000
-            return ToolOutput.of(prompts.child_answer(end.text, turns=end.turns, elapsed_ms=elapsed_ms, tokens=tokens))
+            return ToolOutput.of(
+                prompts.subagents.child_answer(end.text, turns=end.turns, elapsed_ms=elapsed_ms, tokens=tokens)
+            )
         output = self.agent.output_type
         if end.final is not None:
             return self._final(end.final, output)
@@ -113,14 +114,14 @@ class Subagent:
             return ToolOutput.of(end.text)
         try:
             return output_of(output.parse(end.text), tool_name=self.name)
-        except ValueError:  # another version of the agent wrote it
+        except ValueError:  # written by another version of the agent
             return ToolOutput.of(end.text)
 
     def _final(self, final: FinalResult, output: OutputType[Any] | None) -> ToolOutput:
-        """What a terminal tool has returned, which has to be of the agent's type if it has one."""
+        """Returns what a terminal tool returned, which must match the agent's output type if it has one."""
         fault = "" if output is None or final.failure is not None else output.fault(joined_text(final.parts))
         if fault:
-            text = prompts.child_misfit(self.name, fault)
+            text = prompts.subagents.child_misfit(self.name, fault)
             return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
         return final_output(self.name, final)
 

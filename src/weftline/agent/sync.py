@@ -23,21 +23,21 @@ from weftline.runtime.provided import Provided
 T = TypeVar("T")
 
 _PATIENCE_S = 2.0
-"""How long the end of the process waits for runs in memory to be cancelled."""
+"""How long the exit of the process waits for runs in memory to be cancelled."""
 
 _shared: tuple[int, LoopThread] | None = None
 _making = threading.Lock()
 
 
 class HasLoop(Protocol):
-    """An engine, as far as it matters here."""
+    """An engine, as this module needs it."""
 
     @property
     def lives_here(self) -> bool: ...
 
 
 def blocking(work: Callable[[], Coroutine[Any, Any, T]], *, engine: HasLoop | None = None) -> T:
-    """Carries out `work` on the background loop and waits for it, with the caller's context variables."""
+    """Runs `work` on the background loop and waits for it, with the caller's context variables."""
     return _loop(engine).run(_in(copy_context(), work))
 
 
@@ -152,7 +152,7 @@ def _loop(engine: HasLoop | None) -> LoopThread:
     except RuntimeError:
         pass
     else:
-        # A notebook's cell may block its loop, but not to wait for what goes on there.
+        # A notebook's cell may block its loop, unless it waits for something on that very loop.
         if not _in_notebook() or (engine is not None and engine.lives_here):
             raise RuntimeError("a loop is running here: await the async call instead of the one that blocks")
     pid = os.getpid()
@@ -160,14 +160,14 @@ def _loop(engine: HasLoop | None) -> LoopThread:
     if shared is None or shared[0] != pid:
         with _making:
             shared = _shared
-            if shared is None or shared[0] != pid:  # a forked child has no thread of its parent's
+            if shared is None or shared[0] != pid:  # a forked child does not have its parent's thread
                 shared = _shared = pid, LoopThread("weftline")
                 atexit.register(shared[1].stop, patience_s=_PATIENCE_S)
     return shared[1]
 
 
 def _unlocked() -> None:
-    """A thread of the parent may have held the lock when the process was forked."""
+    """Replaces the lock after a fork, as a thread of the parent may have held it."""
     global _making
     _making = threading.Lock()
 
@@ -177,7 +177,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _in_notebook() -> bool:
-    """Whether the running loop is a notebook's, which cells cannot wait on but may block."""
+    """Whether the running loop is a notebook's, which cells may block."""
     import sys
 
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

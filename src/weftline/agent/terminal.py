@@ -1,4 +1,4 @@
-"""`ask_in_terminal`: whoever sits at the terminal answers what a run asks people."""
+"""`ask_in_terminal`: a person at the terminal answers the run's questions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _one_at_a_time = threading.Lock()
 
 
 def _unlocked() -> None:
-    """A thread of the parent may have been asking when the process was forked."""
+    """Replaces the lock after a fork, as a thread of the parent may have held it."""
     global _one_at_a_time
     _one_at_a_time = threading.Lock()
 
@@ -26,7 +26,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class TerminalQuestion(Protocol):
-    """A question, and what may be said to it."""
+    """A question and its possible replies."""
 
     @property
     def about(self) -> str: ...
@@ -40,7 +40,7 @@ class TerminalQuestion(Protocol):
 
 
 class _PartOf:
-    """One of several questions: what is said to it goes to `taken`."""
+    """One of several questions. Its answer is added to `taken`."""
 
     about = "question"
 
@@ -51,7 +51,7 @@ class _PartOf:
         raise AssertionError("a question is answered")
 
     def deny(self, reason: str = "") -> None:
-        """There is no answer to it, so there is none to any."""
+        """Does nothing: without an answer to this question, none is given to the others."""
 
     def answer(self, value: Any) -> None:
         self._taken.append(value)
@@ -59,7 +59,7 @@ class _PartOf:
 
 @hook(AwaitGate)
 async def ask_in_terminal(gate: AwaitGate) -> None:
-    """Asks on the terminal, one question after the other. Where there is none, the question is left to others."""
+    """Asks on the terminal, one question after the other. Without a terminal, the question is left to others."""
     await asyncio.to_thread(_ask, gate)
 
 
@@ -71,11 +71,11 @@ def _ask(gate: AwaitGate) -> None:
             else:
                 ask(gate)
         except EOFError:
-            pass  # nobody sits there
+            pass  # nobody is at the terminal
 
 
 def ask(asked: TerminalQuestion) -> None:
-    """Asks whoever sits at the terminal, in this thread. Raises `EOFError` if nobody does."""
+    """Asks the person at the terminal, in this thread. Raises `EOFError` if there is none."""
     _PROMPTS[asked.about](asked)
 
 

@@ -1,4 +1,4 @@
-"""A conversation that runs of an engine share, by a name of the caller's."""
+"""A conversation that several runs of an engine share, under a name that the caller chooses."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 
 class Host(Protocol):
-    """The engine of a thread, as far as the thread needs it."""
+    """The engine of a thread, as the thread needs it."""
 
     async def runtime(self) -> Engine: ...
 
     async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Carries out `work` on the loop that the engine lives on."""
+        """Runs `work` on the loop that the engine lives on."""
         ...
 
     def events_of(self, run_id: str) -> AsyncIterator[AnyEvent]:
-        """The events of a run, from the log and then live."""
+        """Yields the events of a run, from the log and then live."""
         ...
 
     async def observe(self, observer: Observer) -> Callable[[], None]: ...
@@ -47,11 +47,11 @@ _PAGE = 200
 
 
 class RunCreatedSignal:
-    """Says when a run was created, on the loop of whoever waits for that."""
+    """Notifies waiters, on their own loops, when a run is created."""
 
     def __init__(self) -> None:
         self.count = 0
-        """How many runs were."""
+        """How many runs were created."""
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
 
@@ -70,10 +70,10 @@ class RunCreatedSignal:
 
 
 async def runs_of(host: Engine, thread: int, *, after: int) -> list[RunRow]:
-    """Those of a thread that are newer than the key `after`, oldest first."""
+    """Returns the runs of a thread that are newer than the key `after`, oldest first."""
     found: list[RunRow] = []
     before: int | None = None
-    while rows := await host.runs(RunFilter(thread=thread, before=before, limit=_PAGE)):
+    while rows := await host.stored.runs(RunFilter(thread=thread, before=before, limit=_PAGE)):
         before = rows[-1].key
         newer = [row for row in rows if row.key > after]
         found += newer
@@ -98,13 +98,14 @@ class Thread:
 
     async def _read(self) -> list[Message]:
         host = await self._engine.runtime()
-        return [decode_message(message) for message in await host.thread_messages(await self.key())]
+        return [decode_message(message) for message in await host.stored.thread_messages(await self.key())]
 
     async def events(self, *, after: Cursor | None = None, live: bool = True) -> AsyncIterator[AnyEvent]:
         """The events of all runs of the thread and of their children, one run after the other, as one stream.
 
-        `run_id` says whose an event is. To continue where you left off, note the `seq` of the last event of each run,
-        and pass all of them as `after={run_id: seq, …}`. It continues with runs that start later, unless `live` is
+        `run_id` says which run an event belongs to. To continue where you left off, note the `seq` of the last event of
+        each run, and pass all of them as `after={run_id: seq, …}`. It continues with runs that start later, unless
+        `live` is
         False: then it ends after the last existing run.
         """
         key, seen = await self.key(), 0
@@ -138,7 +139,7 @@ class Thread:
         await self._engine.at_home(work)
 
     async def key(self) -> int:
-        """Raises `NotFound` for an unknown id; an unknown name creates a thread."""
+        """Returns the key of the thread. Raises `NotFound` for an unknown id; an unknown name creates a thread."""
         if (given := ids.parse(self.name, prefix="ses_")) is not None:
             row = await threads.by_key(self._engine.workspaces, given[0])
             if row.salt != given[1] or row.workspace != self._engine.workspace_key:

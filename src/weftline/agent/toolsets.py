@@ -1,4 +1,4 @@
-"""`toolset(…)`: tools that belong together, with what is done to the arguments and results of all their calls."""
+"""`toolset(…)`: tools that belong together, with functions that process the arguments and results of their calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def toolset(
         materialize: Gets each result before it is stored, from the tool or from a person, as a `ToolOutput`. What it
             returns replaces the result, and may be anything that a tool may return; None keeps it. It may add to
             `call.server_data`.
-        telemetry: Says what a call took, if its tool has not: gets the call and the milliseconds.
+        telemetry: Returns what a call used, if its tool did not report it: gets the call and the milliseconds.
 
     Raises:
         ValueError: without a name.
@@ -41,7 +41,7 @@ def toolset(
     for one in tools:
         if is_toolset(one):
             raise TypeError(f"toolset {name!r}: {type(one).__name__} is a set of tools itself")
-        shaped: Any = copy.copy(to_tool(one))  # in another set, or in none, it is as it was
+        shaped: Any = copy.copy(to_tool(one))  # a copy, since it may be in other toolsets or in none
         shaped.shaping = shaping
         found.append(shaped)
     return tuple(found)

@@ -4,8 +4,8 @@ from weftline.agent.tracing import trace
 
 trace(agent)
 
-The spans of a run are made from its log when it has ended: so they are whole, with the times at which things happened,
-even if several processes have carried it out. Nothing is done before that, and nothing for an agent that is not traced.
+The spans of a run are built from its log when it has ended. So they are complete and have the actual times, even if
+several processes executed the run. Nothing is done before that, and nothing for an agent that is not traced.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _KINDS = {"internal": SpanKind.INTERNAL, "client": SpanKind.CLIENT}
 
 
 def trace(agent: Definition[Any, Any], *, tracer_provider: TracerProvider | None = None, content: bool = False) -> None:
-    """Emits spans of the agent's runs from now on, and of the runs below them: run, turn, model call, tool call.
+    """Emits spans for the agent's runs from now on, and for the runs below them: run, turn, model call, tool call.
 
-    A run belongs to the span that is active where it is begun, or the one that the `traceparent` of its request names;
-    others begin a trace. Said twice of an agent and a provider it is the same as once; what was said first about
-    `content` holds.
+    A run's parent is the span that is active where the run starts, or the one in the `traceparent` of its request;
+    otherwise it begins a trace. Repeating this for the same agent and provider has no effect; the first `content`
+    applies.
 
     Args:
-        agent: The agent; it stays as it is otherwise.
+        agent: The agent, which is not changed otherwise.
         tracer_provider: By default the one that is set for the process.
-        content: Whether prompts, answers, arguments and results are in the spans.
+        content: Whether spans include prompts, answers, arguments and results.
     """
     if not any(isinstance(one, _Tracing) and one.provider is tracer_provider for one in agent.observers):
         agent.observers.append(_Tracing(tracer_provider, content=content))
@@ -73,13 +73,13 @@ async def emit(
     """Emits the spans of a run that has ended, and of the runs below it."""
     tracer: Any = provider.get_tracer("weftline", __version__, schema_url=_SCHEMA)
     given = _GivenIds()
-    if hasattr(tracer, "id_generator"):  # whatever is not the SDK's chooses ids of its own
+    if hasattr(tracer, "id_generator"):  # other tracers choose their own ids
         tracer.id_generator = given
     await _Emitting(tracer, given, facts_of, content=content).run(run_id, agent, None)
 
 
 class _GivenIds:
-    """Gives the SDK the ids that follow from the log: its own would be others than those that calls have sent."""
+    """Gives the SDK the ids that follow from the log, which calls have already sent; its own would differ."""
 
     def __init__(self) -> None:
         self.trace_id = self.span_id = 0
@@ -95,7 +95,7 @@ class _GivenIds:
 
 
 class _Emitting:
-    """The spans of one run and of those below it."""
+    """Emits the spans of one run and the runs below it."""
 
     def __init__(self, tracer: Tracer, given: _GivenIds, facts_of: FactsOf, *, content: bool) -> None:
         self._tracer = tracer
@@ -104,7 +104,7 @@ class _Emitting:
         self._content = content
 
     async def run(self, run_id: str, agent: str | None, parent: Context | None) -> None:
-        """`parent` is where the run's call is, for a run below another."""
+        """Emits a run; `parent` is the span of its call, for a child run."""
         facts = await self._facts_of(run_id, KINDS)
         found = spans_of(run_id, facts, agent=agent, content=self._content)
         if found is None:
@@ -122,7 +122,7 @@ class _Emitting:
         return set_span_in_context(NonRecordingSpan(above), Context())
 
     async def _emit(self, span: Span, parent: Context, *, end_us: int) -> None:
-        """`end_us` is when a span ends that was cut off by the end of its run."""
+        """Emits a span; `end_us` is the end of one that the end of its run cut off."""
         self._given.span_id = int(span.id, 16)
         emitted = self._tracer.start_span(
             span.name, parent, _KINDS[span.kind], attributes=span.attributes, start_time=span.start_us * 1000

@@ -1,4 +1,4 @@
-"""A run with instructions or tools of its own, in place of its agent's."""
+"""A run with instructions or tools that replace its agent's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ A = TypeVar("A", bound=Definition[Any, Any])
 
 
 def varied(agent: A, options: RunOptions[Any]) -> A:
-    """The agent as one run has it. Raises `ValueError` or `TypeError` for tools that no agent could have."""
+    """Returns the agent as one run uses it. Raises `ValueError` or `TypeError` for invalid tools."""
     instructions, tools = options.get("instructions"), options.get("tools")
     if instructions is None and tools is None:
         return agent
@@ -27,16 +27,16 @@ def varied(agent: A, options: RunOptions[Any]) -> A:
 
 
 def brought(agent: Definition[Any, Any], other: Definition[Any, Any]) -> tuple[Toolset, ...]:
-    """The sets of tools that `other` has and the agent has not."""
+    """Returns the toolsets that `other` has and the agent does not."""
     own = {id(one) for one in agent.tools}
     return tuple([one for one in other.tools if is_toolset(one) and id(one) not in own])
 
 
 def digest_of_call(agent: Definition[Any, Any], plan: RunPlan, options: RunOptions[Any], *, durable: bool) -> bytes:
-    """What tells one call from another under the same key: its input and its options.
+    """Returns a digest of a call's input and options, to compare calls under the same key.
 
-    What the agent itself says is not a part of it: the next deployment may have another prompt, policy or limits, and
-    whoever repeats a call after it means the same run.
+    The agent's own definition is not part of it: the next deployment may change its prompt, policy or limits, and a
+    call repeated after that still means the same run.
     """
     nobody = Definition[Any, Any](name=agent.name)
     asked = plan_of(
@@ -61,9 +61,9 @@ def digest_of_call(agent: Definition[Any, Any], plan: RunPlan, options: RunOptio
 
 
 def own_tools(agent: Definition[Any, Any], given: Sequence[AgentTool[Any]]) -> list[Tool | Toolset]:
-    """The agent's own tools that a durable run is given.
+    """Returns the agent's own tools that a durable run is given.
 
-    Raises `InvalidRequest` for another one: the process that carries the run on would not have it.
+    Raises `InvalidRequest` for any other tool: the process that continues the run would not have it.
     """
     found: list[Tool | Toolset] = []
     for one in given:
@@ -78,7 +78,7 @@ def own_tools(agent: Definition[Any, Any], given: Sequence[AgentTool[Any]]) -> l
 
 
 def require_text(instructions: object) -> None:
-    """Raises `InvalidRequest` for instructions that a durable run cannot be given."""
+    """Raises `InvalidRequest` for instructions that a durable run cannot have."""
     if not isinstance(instructions, str | None):
         raise InvalidRequest(
             "The instructions of a durable run must be a string: the next process would not have a function."

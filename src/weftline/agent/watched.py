@@ -1,4 +1,4 @@
-"""What an engine says about its runs while they go on: what they ask, which wait, and everything that happens."""
+"""The engine's methods for watching runs: their open questions, unclaimed runs and all entries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class WatchedRuns:
-    """The part of `Engine` that is about that."""
+    """The methods of `Engine` for watching runs."""
 
     workspaces: Workspaces
     _workspace: int
@@ -47,9 +47,9 @@ class WatchedRuns:
         agent: str | None = None,
         kinds: Sequence[AwaitKind] = (),
     ) -> list[Await]:
-        """What people are asked at the moment, by all runs of the engine's workspace or by some.
+        """Returns the open questions to people, of all runs in the engine's workspace or of some.
 
-        `run_id` stands for the run and all runs below it.
+        `run_id` selects a run and all runs below it.
         """
         host = await self.runtime()
         root = None if run_id is None else await self.locate(run_id)
@@ -57,11 +57,11 @@ class WatchedRuns:
         return [one for one in found if agent is None or one.agent == agent]
 
     async def unclaimed(self) -> list[str]:
-        """The unfinished runs whose agents are not registered here, newest first. They wait."""
+        """Returns the unfinished runs whose agents are not registered here, newest first. They wait."""
         return await unclaimed_runs(await self.runtime(), self._workspace, knows=partial(is_at_home, tools=self._tools))
 
     def events_of(self, run_id: str) -> AsyncIterator[AnyEvent]:
-        """The events of a run, from the log and then live."""
+        """Yields the events of a run, from the log and then live."""
         return self.attach(run_id).events()
 
     async def observe(self, observer: Observer) -> Callable[[], None]:
@@ -77,5 +77,5 @@ class WatchedRuns:
         return await self.at_home(begin)
 
     def thread(self, name: str) -> Thread:
-        """A conversation by its name."""
+        """Returns a conversation by its name."""
         return Thread(self, name)

@@ -1,4 +1,7 @@
-"""What a run that names a stored agent becomes: agents are stored as the JSON that clients sent, and merged with it."""
+"""The spec of a run that names a stored agent.
+
+Agents are stored as clients' JSON, which is merged with the request's.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from weftline.workspace.context import Caller, Workspaces
 
 
 class RunSpec(Struct, frozen=True):
-    """What a run is made of."""
+    """What a run is created from."""
 
     spec: bytes
     headers: Headers
-    """Secret headers of the tools that the server dials."""
+    """Secret headers of the tools that the server connects to."""
 
 
 async def effective(
     at: Workspaces, caller: Caller, agent_id: str | None, own: RunSpec, *, replaces: bool = False
 ) -> RunSpec:
-    """The spec to run: the agent's, overridden by the request's own.
+    """Returns the spec to run: the agent's, overridden by the request's own.
 
-    A caller restricted to some agents must name one of them. `replaces`: one that may change the agent, and so its
-    policy for a run; that of others is held to the agent's.
+    A caller restricted to some agents must name one of them. `replaces` means that the caller may change the agent, and
+    so replace its policy for a run; the policies of others stay within the agent's.
     """
     agents.require_named(caller, agent_id)
     if agent_id is None:
@@ -38,9 +41,9 @@ async def effective(
 
 
 def merged(at: Workspaces, agent: AgentRow, own: RunSpec, *, replaces: bool = False) -> RunSpec:
-    """A request's spec over an agent's. A tool that the request replaces brings its own headers, or none."""
+    """Merges a request's spec into an agent's. A tool that the request replaces has its own headers, or none."""
     if agent.id in at.code:
-        # The code itself says what its runs start from, when there is one: what a session keeps would be out of date.
+        # A code agent itself defines what its runs start from, as a session's copy would be out of date.
         return RunSpec(agent_spec_merge(b"{}", own.spec, id=agent.id, name=agent.name), own.headers)
     headers = at.vault.open_headers(agent.secrets, workspace=agent.workspace)
     if headers:

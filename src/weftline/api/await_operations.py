@@ -1,4 +1,4 @@
-"""People in runs, for whoever may open the store: what is asked, and answers, by command."""
+"""Questions to people, and their answers, for commands on the store."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from weftline.kernel.entries import AwaitOutcome
 from weftline.runtime.answering import Answer
 from weftline.runtime.finding import row_of
 from weftline.runtime.names import StoredNames
-from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import LogReader
+from weftline.runtime.reading import StoredRuns
+from weftline.store.awaits import AwaitFilter
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.workspace import agents, workspaces
 from weftline.workspace.context import Workspaces
@@ -24,18 +24,17 @@ _PAGE = 200
 
 
 class AskingLogs(Protocol):
-    """Where people are asked: a running engine, or a store that nobody runs."""
+    """The source of awaits: a running engine, or a store without one."""
 
     @property
-    def logs(self) -> LogReader: ...
-    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]: ...
+    def stored(self) -> StoredRuns: ...
     async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome: ...
 
 
 class AwaitList(Struct, frozen=True):
     items: list[dict[str, Any]]
     after: list[Any] | None
-    """Where the next part begins; None if this is the last."""
+    """Where the next page begins; None if this is the last."""
 
 
 async def list_awaits(
@@ -49,10 +48,10 @@ async def list_awaits(
     name: str | None = None,
     after: list[Any] | None = None,
 ) -> AwaitList:
-    """What the runs of a workspace ask people."""
+    """Lists the open questions of a workspace's runs."""
     key = await workspaces.find(at, workspace)
-    row = None if run is None else await row_of(logs.logs, run, workspace=key)
-    if run is not None and row is None:  # another workspace may have it
+    row = None if run is None else await row_of(logs.stored.logs, run, workspace=key)
+    if run is not None and row is None:  # it may exist in another workspace
         return AwaitList([], None)
     if agent is not None:
         agent = await agents.id_of(at, key, agent)
@@ -66,7 +65,7 @@ async def list_awaits(
         kinds=() if kind is None else (kind,),
         tool=name,
     )
-    page = await logs.awaits(wanted)
+    page = await logs.stored.awaits(wanted)
     found = [one for one in page if not one.unread]
     names = StoredNames(at.records)
 
@@ -80,7 +79,7 @@ async def list_awaits(
 async def answer_await(
     at: Workspaces, logs: AskingLogs, *, run: str, id: str, body: dict[str, Any], workspace: str | None = None
 ) -> AnsweredAwait:
-    row = await operated_run(at, logs.logs, run, workspace=workspace)
+    row = await operated_run(at, logs.stored.logs, run, workspace=workspace)
     sent, _ = parsed_as(AnswerModel, body)
     by = operator_name()
     outcome = await logs.answer_await(row.key, id, answer_of(sent, request=""), by=by)

@@ -1,4 +1,4 @@
-"""Budgets, for whoever may open the store: set and shown by command."""
+"""Sets and shows budgets, for commands on the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weftline.workspace.context import Workspaces
 
 
 class BudgetPage(Struct, frozen=True):
-    """All of a workspace's budgets, or of a run's: they are few and small."""
+    """All budgets of a workspace or a run, which are few and small."""
 
     items: list[BudgetUse]
     after: None = None
@@ -33,7 +33,7 @@ class _Names(Struct, frozen=True):
 
 
 async def set_budget(at: Workspaces, store: Store, *, workspace: str, budget: dict[str, Any]) -> BudgetUse:
-    """`budget` is the JSON that the HTTP API takes."""
+    """Sets a budget. `budget` is the same JSON as in the HTTP API."""
     sent = parse_budget(encode(budget))
     caller = await operator_of(at, workspace)
     about = await budget_views.subject(

@@ -1,4 +1,4 @@
-"""The budgets that somebody may see, for routes and for commands: large logs are read with room for them."""
+"""The budgets that a caller may see, for routes and commands. Large logs are read only when there is room for them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from weftline.workspace.context import Caller, Workspaces
 __all__ = ["Room", "of_run", "of_workspace", "subject"]
 
 LARGE_BYTES = 64 * 1024
-"""More is read only once there is room for it."""
+"""Larger logs are only read once there is room."""
 Room: TypeAlias = Callable[[int], AbstractAsyncContextManager[None]]
-"""For a request that reads so many bytes."""
+"""Reserves room for a request that reads this many bytes."""
 
 
 def _any_room(size: int) -> AbstractAsyncContextManager[None]:
@@ -35,7 +35,7 @@ async def subject(
 
 
 async def of_run(at: Workspaces, logs: Logs, row: RunRow, *, room: Room = _any_room) -> list[Budget]:
-    """Every budget that a run is under, the nearest first."""
+    """Returns every budget that applies to a run, the nearest first."""
     return await budget_views.of_run(at, logs, row, read=partial(_account, logs, room=room))
 
 

@@ -14,7 +14,7 @@ import socket
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -24,12 +24,12 @@ from weftline.errors import TABLE, InvalidRequest, WeftlineError
 logger = logging.getLogger(__name__)
 
 _MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Of an order and of its reply: the largest definition fits."""
+"""The limit of an order and of its reply, so that the largest definition fits."""
 
 _PREFIX, _SOCKET, _DRAFT = "weftline-", "control", ".new"
 
 Operation: TypeAlias = Callable[..., Awaitable[Any]]
-"""Called with the command's own arguments by name; returns what can be told as JSON."""
+"""Called with the command's arguments by name; returns a JSON value."""
 
 
 class Order(msgspec.Struct):
@@ -46,17 +46,18 @@ class Reply(msgspec.Struct):
 class Control:
     """Listens for orders while the server runs.
 
-    `announce` is told the socket's path, for others to find it; `changed` is awaited after each order.
+    `load` gives the operations, in a thread, when the first order comes. `announce` is told the socket's path, for
+    others to find it; `changed` is awaited after each order.
     """
 
     def __init__(
         self,
-        operations: Mapping[str, Operation],
+        load: Callable[[], Mapping[str, Operation]],
         *,
         announce: Callable[[str], None],
         changed: Callable[[], Awaitable[None]],
     ) -> None:
-        self._operations = operations
+        self._load = cache(load)
         self._announce = announce
         self._changed = changed
         self._folder = ""
@@ -64,7 +65,7 @@ class Control:
 
     async def start(self) -> None:
         await asyncio.to_thread(remove_dead_folders)
-        # Not inside the store's own directory: the path of a Unix socket may have about 100 characters.
+        # Not in the store's own directory, as the path of a Unix socket is limited to about 100 characters.
         self._folder = tempfile.mkdtemp(prefix=_PREFIX)
         path = os.path.join(self._folder, _SOCKET)
         self._server = await asyncio.start_unix_server(self._serve, sock=_listening(path), limit=_MAX_LINE_BYTES)
@@ -88,7 +89,7 @@ class Control:
     async def _carry_out(self, line: bytes) -> Reply:
         try:
             order = msgspec.json.decode(line, type=Order)
-            value = await self._bound(order)()
+            value = await _bound(await asyncio.to_thread(self._load), order)()
         except WeftlineError as error:
             return Reply(error=error.message, code=error.code)
         except msgspec.DecodeError as error:
@@ -99,19 +100,23 @@ class Control:
         await self._changed()
         return Reply(value)
 
-    def _bound(self, order: Order) -> Callable[[], Awaitable[Any]]:
-        operation = self._operations.get(order.operation)
-        if operation is None:
-            raise InvalidRequest(f"There is no operation {order.operation!r}.")
-        try:
-            inspect.signature(operation).bind(**order.arguments)
-        except TypeError as error:
-            raise InvalidRequest(f"{order.operation}: {error}.") from None
-        return partial(operation, **order.arguments)
+
+def _bound(operations: Mapping[str, Operation], order: Order) -> Callable[[], Awaitable[Any]]:
+    operation = operations.get(order.operation)
+    if operation is None:
+        raise InvalidRequest(f"There is no operation {order.operation!r}.")
+    try:
+        inspect.signature(operation).bind(**order.arguments)
+    except TypeError as error:
+        raise InvalidRequest(f"{order.operation}: {error}.") from None
+    return partial(operation, **order.arguments)
 
 
 def _listening(path: str) -> socket.socket:
-    """A socket that has its name only once it listens: one that nobody answers on is a dead process's."""
+    """Returns a listening socket.
+
+    It gets its name only once it listens, so that one without a listener belongs to a dead process.
+    """
     draft = f"{path}{_DRAFT}"
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     made.bind(draft)
@@ -122,7 +127,7 @@ def _listening(path: str) -> socket.socket:
 
 
 def remove_dead_folders() -> None:
-    """Removes what servers of this user that were killed have left behind."""
+    """Removes what killed servers of this user have left behind."""
     with os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             with suppress(OSError):
@@ -146,7 +151,7 @@ def _is_dead(folder: str) -> bool:
 
 
 async def send_order(path: str, operation: str, arguments: dict[str, Any]) -> Any:
-    """Has the owner of a store carry out an operation; raises what it raised."""
+    """Sends an operation to the owner of a store; raises what it raised."""
     reader, writer = await asyncio.open_unix_connection(path, limit=_MAX_LINE_BYTES)
     try:
         writer.write(msgspec.json.encode(Order(operation, arguments)) + b"\n")

@@ -1,4 +1,4 @@
-"""Creating a run: one that a client describes, or one of a stored agent with a prompt."""
+"""Creates runs: from a client's description, or of a stored agent with a prompt."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from weftline.store.base import IdempotencyKey
 from weftline.store.records.agents import AgentRow
 from weftline.wire.attachments import TakenAttachment
 from weftline.wire.bodies import RunBody
+from weftline.wire.refusals import as_sent
 from weftline.wire.requests import parse_run
 from weftline.wire.responses import Warnings, request_warnings
-from weftline.wire.unknown_fields import UnknownField, with_typos
+from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import agents
 from weftline.workspace.context import Caller, Workspaces
 
 
 class Created(Struct, frozen=True):
-    """A run that was created, and the warnings about its request."""
+    """A new run, and the warnings about its request."""
 
     run_id: str
     warnings: Warnings = UNSET
 
 
 class Creating(Protocol):
-    """What creating runs needs of an engine."""
+    """The engine, as creating runs needs it."""
 
     async def create(
         self,
@@ -54,7 +55,7 @@ class Creating(Protocol):
 
 
 class CreatingHost(Protocol):
-    """The server, as far as runs are created."""
+    """The server, as creating runs needs it."""
 
     @property
     def engine(self) -> Creating: ...
@@ -63,7 +64,7 @@ class CreatingHost(Protocol):
 
 
 Warn: TypeAlias = Callable[[Sequence[UnknownField]], Warnings]
-"""The warnings about unknown fields; raises where they are refused."""
+"""Returns the warnings about unknown fields; raises if they are refused."""
 
 
 async def create_run(
@@ -97,13 +98,13 @@ async def create_checked(
     idempotency: IdempotencyKey | None = None,
     replaces: bool = False,
 ) -> str:
-    """Creates the run of a body that is valid; returns its id. `replaces` as in `effective`."""
+    """Creates a run from a valid body, and returns its id. `replaces` as in `effective`."""
     agent_id = body.agent_id
     if agent_id is not None:
         agent_id = await agents.id_of(app.workspaces, caller.workspace, agent_id)
     agents.require_named(caller, agent_id)
     earlier = idempotency and await app.engine.created_before(caller.workspace, idempotency)
-    if earlier:  # whatever has become of its agent, models and tools since
+    if earlier:  # whatever has happened to its agent, models and tools since
         return earlier
     whole = RunSpec(body.spec, body.secrets)
     if agent_id is not None:
@@ -121,7 +122,7 @@ async def create_checked(
             run_id=body.run_id,
         )
     except InvalidRequest as error:
-        raise with_typos(error, body.unknown) from None
+        raise as_sent(error, body.unknown) from None
 
 
 async def start_agent(
@@ -132,24 +133,28 @@ async def start_agent(
     attachments: Sequence[TakenAttachment] = (),
     requested_by: str,
 ) -> str:
-    """Creates a run of a stored agent, on no session; returns its id."""
+    """Creates a run of a stored agent, without a session; returns its id."""
     own = encode({"agentId": agent.id, **prompt_fields(prompt, attachments)})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
-    return await app.engine.create(
-        agent.workspace,
-        await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), whole.spec),
-        sent=whole.spec,
-        metadata="{}",
-        secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=agent.workspace),
-        blobs=blobs_of(attachments),
-    )
+    plan = await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), whole.spec)
+    try:
+        return await app.engine.create(
+            agent.workspace,
+            plan,
+            sent=whole.spec,
+            metadata="{}",
+            secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=agent.workspace),
+            blobs=blobs_of(attachments),
+        )
+    except InvalidRequest as error:
+        raise as_sent(error) from None
 
 
 def prompt_fields(prompt: str, attachments: Sequence[TakenAttachment]) -> dict[str, Any]:
-    """The fields of a spec that hold a prompt."""
+    """Returns the fields of a spec for a prompt."""
     return {"prompt": prompt, "attachments": [one.stored for one in attachments]} if attachments else {"prompt": prompt}
 
 
 def blobs_of(attachments: Sequence[TakenAttachment]) -> tuple[Blob, ...]:
-    """Each content once."""
+    """Returns each content once."""
     return tuple({one.blob.id: one.blob for one in attachments}.values())

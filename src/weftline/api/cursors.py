@@ -1,6 +1,6 @@
-"""Where a page of a list begins, as clients hand it back: opaque to them.
+"""Cursors: where a page of a list begins, opaque to clients.
 
-A cursor of runs, sessions or deliveries says no more than the id of its last item, which begins with the same key.
+A cursor of runs, sessions or deliveries reveals no more than the id of its last item, which has the same key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def cursor_of(key: int) -> str:
 
 
 def key_of(cursor: str) -> int:
-    """The key that a cursor stands for. Raises `InvalidRequest` for anything that is not one of ours."""
+    """Returns the key of a cursor. Raises `InvalidRequest` for anything that is not one of ours."""
     match = re.fullmatch(rb"1:([0-9]{1,18})", _text(cursor))
     if match is None or cursor_of(int(match[1])) != cursor:
         raise _unusable()
@@ -27,12 +27,12 @@ def key_of(cursor: str) -> int:
 
 
 def await_cursor(run: int, id: str) -> str:
-    """Of a list of awaits, which is ordered by run and id."""
+    """Returns the cursor of a list of awaits, which is ordered by run and id."""
     return _cursor(b"2:%d:%s" % (run, id.encode()))
 
 
 def await_of(cursor: str) -> tuple[int, str]:
-    """The run and the await that a cursor stands for. Raises `InvalidRequest` as `key_of` does."""
+    """Returns the run and the await of a cursor. Raises `InvalidRequest` as `key_of` does."""
     match = re.fullmatch(rb"2:([0-9]{1,18}):([\x21-\x7e]{1,200})", _text(cursor))
     if match is None or await_cursor(int(match[1]), match[2].decode()) != cursor:
         raise _unusable()
@@ -40,9 +40,9 @@ def await_of(cursor: str) -> tuple[int, str]:
 
 
 class SealedCursors:
-    """For lists whose items have random ids: a key counts the rows of all workspaces, so it is not shown.
+    """Cursors for lists whose items have random ids, as a plain key would reveal the number of rows of all workspaces.
 
-    The mark of a key hides it and shows that the cursor is ours; `secret` is the store's own id, which no client sees.
+    The mark hides the key and shows that the cursor is ours; `secret` is the store's own id, which no client sees.
     """
 
     def __init__(self, secret: str) -> None:
@@ -53,7 +53,7 @@ class SealedCursors:
         return base64.urlsafe_b64encode(mark + self._hidden(mark, key)).rstrip(b"=").decode()
 
     def open(self, cursor: str, *, workspace: int) -> int:
-        """Raises `InvalidRequest` for anything that was not made by `seal` for this workspace."""
+        """Returns the key. Raises `InvalidRequest` for anything that `seal` did not make for this workspace."""
         try:
             data = base64.b64decode(cursor.encode("ascii") + b"==", altchars=b"-_") if len(cursor) == 22 else b""
         except (binascii.Error, ValueError):

@@ -1,6 +1,6 @@
-"""What in a store needs a person, and what the code of this process would do to the runs in it.
+"""Reports what in a store needs a person, and what the code of this process would do to its runs.
 
-Reads only: it may look at the store of a server that is running other code.
+It only reads, so it may examine the store of a server that runs other code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Present(Knows, Protocol):
     """The agents and tools of this process."""
 
     def tool_names(self, plan: RunPlan) -> Collection[str] | None:
-        """The names of the tools of a run with this plan; None if not all of them are known before they are opened."""
+        """Returns the names of the tools of a run with this plan; None if some are unknown until they are opened."""
         ...
 
 
@@ -46,22 +46,22 @@ class Finding(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     kind: Kind
     workspace: str
     what: str
-    """What is the matter, and what will happen or can be done."""
+    """What the problem is, and what will happen or can be done."""
     needs_person: bool
-    """Whether nothing will come of it unless somebody decides."""
+    """Whether nothing will happen unless somebody decides."""
     run_id: str | UnsetType = UNSET
     agent: str | UnsetType = UNSET
     policy: str | UnsetType = UNSET
-    """Of a run that a deploy has changed: its `on_deploy`."""
+    """For a run affected by a deploy: its `on_deploy`."""
     changed: Mapping[Part, Change] | UnsetType = UNSET
     about: str | UnsetType = UNSET
-    """The call, await, schedule or webhook, by its id."""
+    """The id of the call, await, schedule or webhook."""
 
 
 async def examine(
     store: ReadStore, present: Present, *, now_us: int, only: str | None = None
 ) -> AsyncGenerator[Finding]:
-    """What is found in a workspace, or in all of them: first about runs, newest first, then about the rest.
+    """Yields the findings in a workspace, or in all of them: first about runs, newest first, then about the rest.
 
     Raises `NotFound` for an unknown workspace.
     """
@@ -79,7 +79,7 @@ async def examine(
 
 
 class _Look:
-    """At one workspace."""
+    """Examines one workspace."""
 
     def __init__(self, store: ReadStore, present: Present, *, workspace: int, slug: str, now_us: int) -> None:
         self._store = store
@@ -156,7 +156,7 @@ class _Look:
         return now
 
     async def _calls_of_nobody(self, row: RunRow, plan: RunPlan) -> list[tuple[str, str]]:
-        """Id and tool of its calls that have no result yet and whose tool this code does not have."""
+        """Returns id and tool of its calls that have no result yet and whose tool this code does not have."""
         names = self._present.tool_names(plan)
         if names is None:
             return []

@@ -1,4 +1,4 @@
-"""Runs followed on behalf of callers that speak another protocol: what happens, without the words of our own."""
+"""Follows runs for callers that speak another protocol, with neutral events."""
 
 from __future__ import annotations
 
@@ -37,22 +37,23 @@ class EventKind(Enum):
     NOTHING = auto()
     """Nothing happened for a while."""
     ATTEMPT = auto()
-    """A model is asked; what it said of this turn before does not count."""
+    """The model is called; its earlier output in this turn no longer counts."""
     TEXT = auto()
     TURN = auto()
     """A turn is complete."""
     CLIENT_CALL = auto()
     """A call for the client was opened, or closed."""
     CALL = auto()
-    """Another call was closed: if the run also asks people, it may now have nothing else to do."""
+    """Another call was closed. If the run also asks people, it may now have nothing else to do."""
     PAUSE = auto()
-    """The run was paused, or resumed; or it asks people something, or has an answer."""
+    """The run was paused or resumed, or it asks people something or got an answer."""
     END = auto()
 
 
 class Event(NamedTuple):
-    """One thing that happens to a run. Of what it says only the pieces of text are here: the rest may be large, and is
-    read by whoever needs it.
+    """An event of a run.
+
+    It contains only pieces of text; the rest may be large, and is read on demand.
     """
 
     kind: EventKind
@@ -70,9 +71,9 @@ _decode_delta = Decoder(_Delta).decode
 
 
 async def events_of(follower: Follower, *first: Event) -> AsyncGenerator[Event]:
-    """`first`, then the events that a follower brings; closes it at the end.
+    """Yields `first`, then the events of a follower; closes it at the end.
 
-    Ends after the terminal one, or before it if the follower leaves or the server is stopping.
+    Ends after the terminal event, or earlier if the follower leaves or the server is stopping.
     """
     try:
         for event in first:
@@ -88,7 +89,7 @@ async def events_of(follower: Follower, *first: Event) -> AsyncGenerator[Event]:
 
 
 def _events(batch: EntryBatch) -> Iterator[Event]:
-    """What a batch of entries means to somebody who follows the run. Raises `StoreError` at one that cannot be read."""
+    """Yields the events of a batch of entries. Raises `StoreError` at one that cannot be read."""
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
         if not item.head:
@@ -97,7 +98,7 @@ def _events(batch: EntryBatch) -> Iterator[Event]:
                     if not batch.newer:
                         raise damaged(batch.run_id, item.seq)
                     continue
-                # Those of one commit share a row, and the reader may have some of them already.
+                # Observations of one commit share a row, and the reader may have some of them already.
                 for body in item.body.split(b"\n")[max(batch.after + 1 - item.seq, 0) :]:
                     yield Event(EventKind.TEXT, _decode_delta(body).text)
             continue
@@ -132,7 +133,7 @@ def _kind_of(fact: Fact) -> EventKind | None:
 
 
 def usage(run: RunView) -> dict[str, Any] | None:
-    """Tokens, turns and model of a run that has ended; None when no model was reached."""
+    """Returns tokens, turns and model of a run that has ended; None if no model was called."""
     if not run.model.provider:
         return None
     triple = usage_triple(run.usage, run.turns, run.model, attempts=run.attempts, estimated=run.estimated)

@@ -1,4 +1,4 @@
-"""Forks that clients ask for: the spec of the origin with what the client changes, from a turn on."""
+"""Forks requested by clients: the origin's spec with the client's changes, from a turn on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from weftline.api.schemas.awaits import parsed_as
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.plan import RunPlan
 from weftline.replay.forking import ForkPoint, ForkTarget, create_fork, fork_point
+from weftline.runtime.reading import StoredRuns
 from weftline.store.base import IdempotencyKey, LogReader, RunRow
 from weftline.wire.forks import fork_spec
 from weftline.wire.plan import plan_from_spec
+from weftline.wire.refusals import as_sent
 from weftline.wire.requests import parse_run
 from weftline.wire.run_spec import SessionModel
 from weftline.wire.unknown_fields import UnknownField
@@ -30,14 +32,14 @@ _OF_ANY_RUN = ("modelId", "systemPrompt", "reasoningLevel")
 
 
 class ForkModel(SessionModel):
-    """Where a fork begins, what the model reads there, and what of the run's spec is to be another."""
+    """Where a fork begins, what the model reads there, and which fields of the spec change."""
 
     turn: int = Field(ge=0)
     message: str | None = Field(default=None, min_length=1)
 
 
 class Fork(Struct, frozen=True):
-    """What was asked for. `changes` are fields of a run's spec, as they were sent."""
+    """A requested fork. `changes` are fields of a run's spec, as they were sent."""
 
     turn: int
     message: str | None
@@ -63,14 +65,14 @@ class _Changed(Struct, frozen=True):
 
 
 class Forking(ForkTarget, Protocol):
-    """Where forks are begun: a running engine, or a store that nobody runs, which refuses."""
+    """Where forks start: a running engine, or a store without one, which refuses."""
 
     @property
-    def logs(self) -> LogReader: ...
+    def stored(self) -> StoredRuns: ...
 
 
 async def log_bytes(log: LogReader, row: RunRow) -> int:
-    """How much is read to fork a run."""
+    """Returns how much is read to fork a run."""
     return await log.log_size(row.key) + (await log.thread_size(row.thread) if row.thread is not None else 0)
 
 
@@ -83,30 +85,33 @@ async def fork_run(
     requested_by: str,
     idempotency: IdempotencyKey | None = None,
 ) -> str:
-    """Starts the fork; returns its id. Raises before anything is created if the fork cannot be."""
-    point = await fork_point(engine.logs, row, turn=fork.turn)
+    """Starts the fork and returns its id. Raises before anything is created if it cannot be forked."""
+    point = await fork_point(engine.stored.logs, row, turn=fork.turn)
     changed = await _changed(at, point, fork, in_session=row.thread is not None)
     plan = point.continued(changed.plan, message=fork.message, requested_by=requested_by)
     if not plan.messages and not point.messages:
         raise InvalidRequest("The run has no messages to continue from.")
-    return await create_fork(
-        engine,
-        threads.Branches(at),
-        point,
-        plan,
-        workspace=row.workspace,
-        sent=changed.spec,
-        metadata=row.metadata if changed.metadata is None else encode(changed.metadata).decode(),
-        idempotency=idempotency,
-        secrets=at.vault.seal_headers(changed.headers, workspace=row.workspace),
-    )
+    try:
+        return await create_fork(
+            engine,
+            threads.Branches(at),
+            point,
+            plan,
+            workspace=row.workspace,
+            sent=changed.spec,
+            metadata=row.metadata if changed.metadata is None else encode(changed.metadata).decode(),
+            idempotency=idempotency,
+            secrets=at.vault.seal_headers(changed.headers, workspace=row.workspace),
+        )
+    except InvalidRequest as error:
+        raise as_sent(error) from None
 
 
 async def _changed(at: Workspaces, point: ForkPoint, fork: Fork, *, in_session: bool) -> _Changed:
     if point.sent is None:
         return _Changed(_replaced(point.plan, fork.changes), None, {})
     spec = fork_spec(point.sent, encode(fork.changes), in_session=in_session)
-    # Checked like the spec of a new run, which has an input.
+    # Checked like the spec of a new run, which needs an input.
     prompt = fork.message or f"(forked from {point.origin.run}, turn {point.origin.turn})"
     body = await parsed(parse_run, encode({**decode(spec, type=dict[str, Raw]), "prompt": prompt}))
     plan = await parsed(partial(plan_of, at), body.spec)
@@ -114,7 +119,7 @@ async def _changed(at: Workspaces, point: ForkPoint, fork: Fork, *, in_session: 
 
 
 def _replaced(plan: RunPlan, changes: dict[str, Any]) -> RunPlan:
-    """Of a run that no client described: what the plan itself has."""
+    """Applies changes to the plan itself, for a run that no client described."""
     if refused := [name for name in changes if name not in _OF_ANY_RUN]:
         raise invalid([Issue(name, "cannot be changed: the run belongs to a Python agent") for name in refused])
     body = parse_run(encode({**changes, "prompt": "x"}))

@@ -1,4 +1,4 @@
-"""The server, as far as use cases need it."""
+"""The server, as use cases need it."""
 
 from __future__ import annotations
 

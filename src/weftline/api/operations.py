@@ -1,6 +1,6 @@
-"""The operations of administration by name, for the command line and for the owner's control socket.
+"""Administrative operations by name, for the command line and the owner's control socket.
 
-Each is a use case with its arguments from JSON; what it returns can be told as JSON.
+Each is a use case with arguments and results in JSON.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from weftline.runtime import ids
 from weftline.runtime.engine import Resumed
 from weftline.runtime.receipts import CancelReceipt
 from weftline.runtime.supported import unsupported
-from weftline.store.base import RunFilter, RunRow, Store
+from weftline.store.base import RunFilter, Store
 from weftline.store.copies import Copied
 from weftline.store.records.agents import AgentRow
 from weftline.suggestions import did_you_mean
@@ -73,32 +73,31 @@ from weftline.workspace.context import Workspaces
 T = TypeVar("T")
 
 _PAGE = 200
-"""Items of a list that are told at once; fewer when they are large."""
+"""How many items of a list are returned at once; fewer if they are large."""
 _MAX_DELIVERIES = 200
 _STINT_S = 1.0
-"""How long a maintenance order takes at most, so that its sender can be stopped."""
+"""How long a maintenance order may take, so that its sender can be stopped."""
 _UNFINISHED = ("queued", "running", "paused")
 
 
 class ListPage(Struct, Generic[T], frozen=True):
-    """A part of a list whose items may be large."""
+    """A page of a list whose items may be large."""
 
     items: list[T]
     after: int | None
-    """Where the next one begins; None if this is the last."""
+    """Where the next page begins; None if this is the last."""
 
 
 class Logs(AskingLogs, EndedLogs, SchedulingLogs, ControlledRuns, Protocol):
-    """What administration needs of the logs: a running engine, or a store that nobody runs."""
+    """The logs, as administration needs them: a running engine, or a store without one."""
 
-    async def runs(self, wanted: RunFilter) -> list[RunRow]: ...
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt: ...
     async def resume_all(self) -> Resumed: ...
 
 
 def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]:
-    """All operations on the records of `at`, the logs and the store that holds both."""
+    """Returns all operations on the records of `at`, the logs and the store that holds both."""
     on_records: dict[str, Operation] = {
         "keys.create": _create_key,
         "keys.import": _import_key,
@@ -165,7 +164,7 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
 
 
 class McpLogin(Struct, frozen=True, rename="camel"):
-    """A login as it may be shown."""
+    """A login, without its secrets."""
 
     url: str
     created_at: str
@@ -224,7 +223,7 @@ async def _set_feature(at: Workspaces, *, workspace: str, feature: str, on: bool
 
 
 async def _create_agent(at: Workspaces, logs: Logs, *, workspace: str, definition: str) -> Agent:
-    """`definition` is the JSON that the HTTP API takes."""
+    """Creates an agent. `definition` is the same JSON as in the HTTP API."""
     draft, unknown = parse_agent(definition.encode())
     row = await agents.create(at, await workspaces.ensure(at, workspace), draft)
     return agent_json(row, await _agent_warnings(logs, row, unknown))
@@ -252,7 +251,7 @@ async def _show_agent(at: Workspaces, *, workspace: str, id: str) -> Agent:
 
 
 async def _find_agent(at: Workspaces, workspace: str, name: str) -> AgentRow:
-    """By its id or slug; the error suggests the nearest slugs."""
+    """Returns an agent by its id or slug; the error suggests the nearest slugs."""
     key = await workspaces.find(at, workspace)
     try:
         return await agents.find(at, key, name)
@@ -333,11 +332,11 @@ async def _delete_webhook(at: Workspaces, *, workspace: str, id: str) -> str:
 async def _list_deliveries(
     at: Workspaces, logs: Logs, *, workspace: str, id: str, status: str | None = None
 ) -> list[Delivery]:
-    """The newest 200."""
+    """Returns the newest 200."""
     webhook = await webhooks.find(at, await workspaces.find(at, workspace), id)
     found: list[Delivery] = []
     for row in await webhooks.deliveries_of(at, webhook, status=status, limit=_MAX_DELIVERIES):
-        run = await logs.logs.run(row.run)
+        run = await logs.stored.logs.run(row.run)
         found.append(delivery_json(row, run_id=ids.run_id(run.key, run.salt) if run is not None else ""))
     return found
 
@@ -345,9 +344,10 @@ async def _list_deliveries(
 async def _trim(
     at: Workspaces, logs: Logs, *, before: int, after: int, workspace: str | None = None
 ) -> tuple[int, int]:
-    """Removes the logs of the next runs above key `after` that ended before that time, and old deliveries at the end.
+    """Removes the logs of the next runs after the key `after` that ended before that time; at the end, old deliveries
+    too.
 
-    Returns the last key looked at (0 when no run is left) and how many runs had something to remove.
+    Returns the last key examined (0 if no run is left) and how many runs had something to remove.
     """
     key = None if workspace is None else await workspaces.find(at, workspace)
     trimmed = 0
@@ -363,7 +363,7 @@ async def _trim(
 
 
 async def _gently(work: Awaitable[T]) -> T:
-    """Leaves the store to others for as long as the work took: at least half of its time is theirs."""
+    """Pauses after the work for as long as it took, so that others have the store for at least half of the time."""
     began_s = monotonic()
     value = await work
     await asyncio.sleep(monotonic() - began_s)
@@ -375,7 +375,7 @@ async def _back_up(store: Store, *, to: str) -> Copied:
 
 
 async def _shrink(store: Store) -> int:
-    """Shrinks the store for a moment; returns by how many bytes, 0 when nothing is left to do."""
+    """Shrinks the store for a moment; returns by how many bytes, 0 if there is nothing left to do."""
     freed = 0
     until_s = monotonic() + _STINT_S
     while monotonic() < until_s and (count := await _gently(store.shrink())):
@@ -384,16 +384,16 @@ async def _shrink(store: Store) -> int:
 
 
 async def _cancel_run(at: Workspaces, logs: Logs, *, id: str, workspace: str | None = None) -> Cancelled:
-    row = await operated_run(at, logs.logs, id, workspace=workspace)
+    row = await operated_run(at, logs.stored.logs, id, workspace=workspace)
     return cancelled(await logs.cancel(row.key, requested_by="command line"))
 
 
 async def _unsupported_runs(at: Workspaces, logs: Logs, *, workspace: str | None = None) -> list[UnsupportedRun]:
-    """Unfinished runs that a newer version of Weftline has written: this one leaves them alone."""
+    """Returns unfinished runs written by a newer version of Weftline, which this one does not touch."""
     key = None if workspace is None else await workspaces.find(at, workspace)
     found: list[UnsupportedRun] = []
     before: int | None = None
-    while rows := await logs.runs(RunFilter(workspace=key, statuses=_UNFINISHED, before=before)):
+    while rows := await logs.stored.runs(RunFilter(workspace=key, statuses=_UNFINISHED, before=before)):
         before = rows[-1].key
         found += [
             UnsupportedRun(ids.run_id(row.key, row.salt), row.name, row.status, unknown)
@@ -408,4 +408,4 @@ class UnsupportedRun(Struct):
     name: str
     status: str
     unknown: str
-    """What of it this version does not know."""
+    """What this version does not know about it."""

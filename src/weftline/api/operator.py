@@ -1,4 +1,7 @@
-"""Whoever can open the store, or its control socket: the server's own user, who may use every agent."""
+"""The operator: whoever can open the store or its control socket.
+
+That is the server's own user, who may use every agent.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,23 @@ from weftline.workspace.context import Workspaces
 
 
 class Operator(Struct, frozen=True):
-    """In one workspace; see `weftline.workspace.context.Caller`."""
+    """The operator in one workspace; see `weftline.workspace.context.Caller`."""
 
     workspace: int
     agents: tuple[str, ...] = ()
 
 
 async def operator_of(at: Workspaces, workspace: str) -> Operator:
-    """Raises `NotFound` for an unknown workspace."""
+    """Returns the operator. Raises `NotFound` for an unknown workspace."""
     return Operator(await workspaces.find(at, workspace))
 
 
 async def operated_run(at: Workspaces, logs: LogReader, run: str, *, workspace: str | None) -> RunRow:
-    """The row of the run that a command is about, in any workspace if none is named. Raises `NotFound`."""
+    """Returns the row of the run that a command names, in any workspace by default. Raises `NotFound`."""
     key = None if workspace is None else await workspaces.find(at, workspace)
     return await find_run(logs, run, workspace=key)
 
 
 def operator_name() -> str:
-    """As the log has it."""
+    """Returns the name of the operator in logs."""
     return f"operator:{getpass.getuser()}"

@@ -1,4 +1,4 @@
-"""The plan of a run that a client asked for, whether its agent is stored, code of this server, or none."""
+"""Makes the plan of a client's run, whether its agent is stored, a code agent, or absent."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from weftline.errors import WeftlineError
+from weftline.errors import InvalidRequest, WeftlineError
 from weftline.plan import RunPlan
 from weftline.wire.plan import plan_from_spec
+from weftline.wire.refusals import as_sent
 from weftline.wire.responses import RequestWarning, Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace.agents import no_such_agent
@@ -18,10 +19,10 @@ from weftline.workspace.context import Workspaces
 
 
 def plan_of(at: Workspaces, spec: bytes, *, requested_by: str = "") -> RunPlan:
-    """`requested_by` is who asks for the run.
+    """Returns the plan of a run; `requested_by` is who requests it.
 
-    Raises `NotFound` for a session whose agent was code that this server does not have any more. A stored agent is in
-    the spec, and may have been deleted since.
+    Raises `NotFound` for a session whose code agent this server no longer has. A stored agent is part of the spec, and
+    may have been deleted since.
     """
     plan = plan_from_spec(spec, requested_by=requested_by)
     if plan.agent_id is None:
@@ -36,20 +37,30 @@ def plan_of(at: Workspaces, spec: bytes, *, requested_by: str = "") -> RunPlan:
 
 class Checking(Protocol):
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` for models and tools that are not there, as far as that is known."""
+        """Raises `WeftlineError` for models and tools that do not exist, as far as that is known."""
         ...
+
+
+async def check_plan(
+    engine: Checking, plan: RunPlan, *, workspace: int, runs_now: bool = True, unknown: Sequence[UnknownField] = ()
+) -> None:
+    """Raises `WeftlineError` for whatever a run of the plan could not use, by the names of the client's fields."""
+    try:
+        await engine.check(plan, workspace=workspace, runs_now=runs_now)
+    except InvalidRequest as error:
+        raise as_sent(error, unknown) from None
 
 
 async def plan_warnings(
     logs: Checking, plan: RunPlan, unknown: Sequence[UnknownField], *, workspace: int, runs_now: bool = True
 ) -> Warnings:
-    """Unknown fields, and what a run of the plan would fail at now.
+    """Returns warnings about unknown fields, and about what a run of the plan would fail with now.
 
-    For commands, which do not refuse it: an operator may well store an agent first and set up its model after.
+    Commands only warn, as an operator may store an agent before setting up its model.
     """
     warnings = request_warnings(unknown)
     try:
-        await logs.check(plan, workspace=workspace, runs_now=runs_now)
+        await check_plan(logs, plan, workspace=workspace, runs_now=runs_now)
     except WeftlineError as error:
         missing = RequestWarning(error.code, "spec", f"cannot run as things are: {error.message}")
         return [*(warnings or ()), missing]

@@ -1,4 +1,4 @@
-"""Who asks, once that is known."""
+"""The authenticated caller of a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Principal(Struct, frozen=True):
     """An authenticated caller, bound to one workspace. `agents` is its allow-list; empty means all."""
 
     id: str
-    """Of the API key, of the grant, or of the app that acts for itself. Requests are counted under it."""
+    """The id of the API key, the grant, or the app that acts for itself. Requests are counted under it."""
     workspace: int
     slug: str
     usage: str = "developer_api"
@@ -23,23 +23,23 @@ class Principal(Struct, frozen=True):
     user: str | None = None
     email: str | None = None
     gated: bool = False
-    """Whether the workspace has this kind of credential switched off."""
+    """Whether the workspace has disabled this kind of credential."""
     expires_us: int = _NEVER
     resource: str = ""
-    """The one path that an access token is for; empty if it is for all that its scopes allow."""
+    """The one path that an access token is valid for; empty for all that its scopes allow."""
     digest: bytes = b""
-    """Of the credential."""
+    """The digest of the credential."""
     stored: SecretHash | None = None
-    """What an access token is stored under; None for API keys."""
+    """The key under which an access token is stored; None for API keys."""
 
     @property
     def may_change_agents(self) -> bool:
-        """Whether it may change the agents of its workspace, and so what they hold their runs to."""
+        """Whether it may change the agents of its workspace, and so override their policies."""
         return not self.agents and not self.resource and (self.scopes is None or "agents:write" in self.scopes)
 
     @property
     def who(self) -> str:
-        """The name under which logs have what this caller asked for: its key's, its user's, or its app's."""
+        """The caller's name in logs: that of its key, its user or its app."""
         if self.scopes is None:
             return f"key:{self.id}"
         return f"app:{self.id}" if self.user is None else f"user:{self.user}"

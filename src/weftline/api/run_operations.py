@@ -1,4 +1,4 @@
-"""Administration of runs by command: what takes whole logs, and what people say to runs."""
+"""Administration of runs by command: operations on whole logs, and input of people."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from weftline.api.schemas.awaits import (
 from weftline.api.views import call_views, grant_views
 from weftline.replay.importing import Imported, ImportTarget
 from weftline.replay.reading import read_export
-from weftline.runtime.calls import DoubtPage, LoggedCall
-from weftline.runtime.grants import LoggedGrant
-from weftline.store.base import LogReader, RunRow, Store
+from weftline.runtime.reading import StoredRuns
+from weftline.store.base import Store
 from weftline.wire.calls import Call
 from weftline.wire.grants import Grant
 from weftline.workspace import workspaces
@@ -35,17 +34,13 @@ _PAGE = 200
 
 
 class EndedLogs(ImportTarget, Forking, Protocol):
-    """What these operations need of the logs."""
-
-    async def calls(self, row: RunRow) -> list[LoggedCall]: ...
-    async def grants(self, row: RunRow) -> list[LoggedGrant]: ...
-    async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage: ...
+    """The logs, as these operations need them."""
 
 
 class CallList(Struct, frozen=True):
     items: list[Call]
     after: int | None
-    """Where the next part begins; None if this is the last."""
+    """Where the next page begins; None if this is the last."""
 
 
 async def import_file(at: Workspaces, logs: EndedLogs, store: Store, *, path: str, workspace: str) -> Imported:
@@ -54,24 +49,26 @@ async def import_file(at: Workspaces, logs: EndedLogs, store: Store, *, path: st
 
 
 async def list_calls(at: Workspaces, logs: EndedLogs, *, run: str, workspace: str | None = None) -> list[Call]:
-    return call_views(await logs.calls(await operated_run(at, logs.logs, run, workspace=workspace)))
+    return call_views(await logs.stored.calls(await operated_run(at, logs.stored.logs, run, workspace=workspace)))
 
 
 async def list_grants(at: Workspaces, logs: EndedLogs, *, run: str, workspace: str | None = None) -> list[Grant]:
-    return await grant_views(at, await logs.grants(await operated_run(at, logs.logs, run, workspace=workspace)))
+    return await grant_views(
+        at, await logs.stored.grants(await operated_run(at, logs.stored.logs, run, workspace=workspace))
+    )
 
 
 async def list_doubts(at: Workspaces, logs: EndedLogs, *, workspace: str, before: int | None = None) -> CallList:
     key = await workspaces.find(at, workspace)
-    page = await logs.calls_in_doubt(key, before=before, limit=_PAGE)
+    page = await logs.stored.calls_in_doubt(key, before=before, limit=_PAGE)
     return CallList(call_views(page.calls), page.before)
 
 
 class ControlledRuns(Protocol):
-    """Where people say something to runs: a running engine, or a store that nobody runs."""
+    """Where people send input to runs: a running engine, or a store without one."""
 
     @property
-    def logs(self) -> LogReader: ...
+    def stored(self) -> StoredRuns: ...
 
     async def pause(
         self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
@@ -95,7 +92,7 @@ async def pause(
     at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any], workspace: str | None = None
 ) -> Acknowledged:
     sent, _ = parsed_as(PauseModel, body)
-    row, by = await operated_run(at, logs.logs, run, workspace=workspace), operator_name()
+    row, by = await operated_run(at, logs.stored.logs, run, workspace=workspace), operator_name()
     await logs.pause(row.key, reason=sent.reason, requested_by=by, labels=sent.labels)
     return Acknowledged(by=by)
 
@@ -104,7 +101,7 @@ async def resume(
     at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any], workspace: str | None = None
 ) -> Acknowledged:
     sent, _ = parsed_as(ResumeModel, body)
-    row, by = await operated_run(at, logs.logs, run, workspace=workspace), operator_name()
+    row, by = await operated_run(at, logs.stored.logs, run, workspace=workspace), operator_name()
     await logs.resume(row.key, notes=sent.notes, requested_by=by, labels=sent.labels, messages=sent.messages)
     return Acknowledged(by=by)
 
@@ -113,7 +110,7 @@ async def message(
     at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any], workspace: str | None = None
 ) -> QueuedMessage:
     sent, _ = parsed_as(MessageToRunModel, body)
-    row, by = await operated_run(at, logs.logs, run, workspace=workspace), operator_name()
+    row, by = await operated_run(at, logs.stored.logs, run, workspace=workspace), operator_name()
     send = logs.steer if sent.mode == "steer" else logs.follow_up
     return QueuedMessage(id=await send(row.key, sent.text, by=by, labels=sent.labels), by=by)
 
@@ -121,6 +118,6 @@ async def message(
 async def fork(
     at: Workspaces, logs: EndedLogs, *, run: str, changes: dict[str, Any], workspace: str | None = None
 ) -> str:
-    row = await operated_run(at, logs.logs, run, workspace=workspace)
+    row = await operated_run(at, logs.stored.logs, run, workspace=workspace)
     asked, _ = parse_fork(changes)
     return await fork_run(logs, at, row, asked, requested_by=operator_name())

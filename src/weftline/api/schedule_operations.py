@@ -1,4 +1,4 @@
-"""Schedules, for whoever may open the store: made, listed, switched, started and removed by command."""
+"""Schedules, for commands on the store: create, list, switch, start and remove them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from weftline.workspace.schedules import Changes
 
 
 class SchedulingLogs(Creating, Checking, Protocol):
-    """Where scheduled runs go: a running engine, or a store that nobody runs."""
+    """Where scheduled runs start: a running engine, or a store without one."""
 
 
 class SchedulePage(Struct, frozen=True):
-    """All of a workspace's schedules: they are few and small."""
+    """All schedules of a workspace, which are few and small."""
 
     items: list[ListedSchedule]
     after: None = None
@@ -43,7 +43,7 @@ class _Host(Struct, frozen=True):
 async def create_schedule(
     at: Workspaces, logs: SchedulingLogs, *, workspace: str, schedule: dict[str, Any]
 ) -> Schedule:
-    """`schedule` is the JSON that the HTTP API takes."""
+    """Creates a schedule. `schedule` is the same JSON as in the HTTP API."""
     sent = parse_schedule(encode(schedule))
     assert isinstance(sent.fields, ScheduleModel) and sent.spec is not None
     caller = await operator_of(at, workspace)
@@ -64,7 +64,7 @@ async def switch_schedule(at: Workspaces, logs: SchedulingLogs, *, workspace: st
 
 
 async def run_schedule(at: Workspaces, logs: SchedulingLogs, *, workspace: str, id: str) -> str:
-    """The id of the run."""
+    """Starts a run of the schedule, and returns its id."""
     caller = await operator_of(at, workspace)
     row = await schedules.find(at, caller, id)
     run_id = await start_now(_Host(at, logs), caller, row)

@@ -1,4 +1,4 @@
-"""Runs of schedules: checked when the schedule is made, and created like every other run when it is due."""
+"""Runs of schedules: checked when the schedule is created, and created like any other run when it is due."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ from weftline.workspace.schedules import Work
 from weftline.workspace.tool_secrets import kept_secrets
 
 SCHEDULE_KEY = "weftline.schedule"
-"""The metadata that says whose run it is; lists find it by that."""
+"""The metadata key with the schedule of a run, by which lists find it."""
 TIME_KEY = "weftline.scheduledFor"
 MAX_SPEC_BYTES = 256 * KB
 _ROUTE = "schedules"
-"""Keys of clients are those of other routes: none of them can be taken for one of a schedule."""
+"""A route of its own, so that no client's idempotency key can collide with a schedule's."""
 _EXAMPLE = {SCHEDULE_KEY: "sch_" + 20 * "0", TIME_KEY: iso(0)}
 
 
 class _Owner(Struct, frozen=True):
-    """Whoever said what the schedule runs, as far as that still counts."""
+    """Who defined what the schedule runs, as far as that still matters."""
 
     workspace: int
     agents: tuple[str, ...]
 
 
 async def start(app: CreatingHost, row: ScheduleRow, time: int) -> str:
-    """The run of a schedule for one of its times: always the same one, however often this is called."""
+    """Starts the run of a schedule for one of its times. Repeated calls return the same run."""
     body = await _body(app.workspaces, row, {SCHEDULE_KEY: row.id, TIME_KEY: iso(time)})
     owner = _Owner(row.workspace, row.agents)
     return await create_checked(app, owner, body, requested_by=row.requested_by, idempotency=_once(row, time))
 
 
 async def started(app: CreatingHost, row: ScheduleRow, time: int) -> str | None:
-    """The run of a schedule for one of its times, if there is one."""
+    """Returns the run of a schedule for one of its times, if there is one."""
     return await app.engine.created_before(row.workspace, _once(row, time))
 
 
@@ -66,9 +66,9 @@ def _once(row: ScheduleRow, time: int) -> IdempotencyKey:
 async def start_now(
     app: CreatingHost, caller: Caller, row: ScheduleRow, *, idempotency: IdempotencyKey | None = None
 ) -> str:
-    """A run of a schedule besides those that it makes by itself.
+    """Starts an additional run of a schedule.
 
-    Whoever starts it need not know what it does: it is still whoever said what to run that may not approve it.
+    Its starter need not know what it does, so it is still the author of the schedule who may not approve its calls.
     """
     body = await _body(app.workspaces, row, {SCHEDULE_KEY: row.id})
     return await create_checked(app, caller, body, requested_by=row.requested_by, idempotency=idempotency)
@@ -77,9 +77,9 @@ async def start_now(
 async def checked_work(
     at: Workspaces, caller: Caller, spec: bytes, *, requested_by: str, earlier: ScheduleRow | None = None
 ) -> tuple[Work, RunPlan, Sequence[UnknownField]]:
-    """What a schedule is to run, its plan as things are, and the fields of it that mean nothing.
+    """Returns what a schedule runs, its current plan, and its unknown fields.
 
-    A secret that is sent as it was read, `[redacted]`, is that of the `earlier` schedule.
+    A secret that is sent back as `[redacted]` keeps its value in the `earlier` schedule.
     """
     if len(spec) > MAX_SPEC_BYTES:
         raise invalid([Issue("spec", f"has more than {MAX_SPEC_BYTES:,} bytes of JSON")])
@@ -128,7 +128,7 @@ def _stamped(spec: bytes, metadata: dict[str, str]) -> bytes:
 
 
 def _require_no_attachments(spec: bytes) -> None:
-    """A schedule outlives what addresses with a signature lead to, and files belong to runs."""
+    """Refuses attachments: signed addresses expire before the schedule does, and files belong to runs."""
     fields = decode_object(spec)
     holders = [("", fields), *((f"messages[{n}].", one) for n, one in enumerate(fields.get("messages") or ()))]
     issues = [Issue(f"{at}attachments", "a schedule cannot have any") for at, one in holders if one.get("attachments")]
@@ -139,5 +139,5 @@ def _require_no_attachments(spec: bytes) -> None:
 def _headers(at: Workspaces, row: ScheduleRow) -> Headers:
     try:
         return at.vault.open_headers(row.secrets, workspace=row.workspace)
-    except StoreError as error:  # nothing that another attempt could mend
+    except StoreError as error:  # a retry would not help
         raise WeftlineError(f"The secrets of its tools cannot be read: {error.message}", code="conflict") from None

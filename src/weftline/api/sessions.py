@@ -1,4 +1,4 @@
-"""Sessions, which are threads of runs: created by clients and for contexts of A2A, and sent messages."""
+"""Sessions, which are threads of runs: created by clients and for A2A contexts, and sent messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weftline.api.agent_specs import RunSpec, effective, merged
 from weftline.api.creating import Created, Warn, blobs_of, prompt_fields
 from weftline.api.host import Host
 from weftline.api.parsing import off_loop, parsed
-from weftline.api.planning import plan_of
+from weftline.api.planning import check_plan, plan_of
 from weftline.api.principal import Principal
 from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
@@ -24,10 +24,10 @@ from weftline.store.records.threads import ThreadRow
 from weftline.wire.attachments import TakenAttachment
 from weftline.wire.bodies import MessageBody, SessionBody
 from weftline.wire.damage import session_damaged
+from weftline.wire.refusals import as_sent
 from weftline.wire.requests import parse_message, parse_session
 from weftline.wire.responses import Warnings, request_warnings
 from weftline.wire.sessions import effective_spec
-from weftline.wire.unknown_fields import with_typos
 from weftline.workspace import agents, threads
 from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
 
@@ -35,7 +35,7 @@ _MAX_REMEMBERED = 10_000
 
 
 class CreatedThread(Struct, frozen=True):
-    """A session that was created, and the warnings about its request."""
+    """A new session, and the warnings about its request."""
 
     row: ThreadRow
     warnings: Warnings = UNSET
@@ -57,7 +57,7 @@ async def create_session(
         agent_id = await agents.id_of(app.workspaces, principal.workspace, agent_id)
     agents.require_named(principal, agent_id)
     row = idempotency and await threads.created_before(app.workspaces, principal.workspace, idempotency)
-    if not row:  # otherwise it is the same one, whatever has become of its agent, models and tools since
+    if not row:  # otherwise it is the same one, whatever has happened to its agent, models and tools since
         row = await _create(app, principal, agent_id, body, idempotency)
     return CreatedThread(row, warnings)
 
@@ -69,21 +69,18 @@ async def _create(
     own = RunSpec(body.spec, body.secrets)
     whole = await effective(app.workspaces, principal, agent_id, own, replaces=principal.may_change_agents)
     plan = await parsed(partial(plan_of, app.workspaces), whole.spec)
-    try:
-        await app.engine.check(plan, workspace=principal.workspace)
-    except InvalidRequest as error:
-        raise with_typos(error, body.unknown) from None
+    await check_plan(app.engine, plan, workspace=principal.workspace, unknown=body.unknown)
     draft = ThreadDraft(name=plan.name, agent=agent_id, spec=whole.spec, headers=whole.headers, metadata=body.metadata)
     return await threads.create(app.workspaces, principal.workspace, draft, idempotency=idempotency)
 
 
 async def session_of_context(app: Host, agent: AgentRow, context: str) -> ThreadRow:
-    """The agent's session of an A2A context, a new one if there is none yet."""
+    """Returns the agent's session of an A2A context, and creates it if necessary."""
     metadata = {CONTEXT_KEY: context}
     own = encode({"agentId": agent.id, "metadata": metadata})
     whole = merged(app.workspaces, agent, RunSpec(own, {}))
     plan = await parsed(partial(plan_of, app.workspaces), whole.spec)
-    await app.engine.check(plan, workspace=agent.workspace)
+    await check_plan(app.engine, plan, workspace=agent.workspace)
     draft = ThreadDraft(name=plan.name, agent=agent.id, spec=whole.spec, headers=whole.headers, metadata=metadata)
     return await threads.of_context(app.workspaces, agent.workspace, draft)
 
@@ -138,7 +135,7 @@ async def _send(
     own = await threads.spec(app.workspaces, thread)
     spec = await off_loop(partial(effective_spec, own, body), size=len(own) + len(body.spec))
     plan = await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), spec)
-    # The secret headers come from where the tools come from.
+    # The secret headers come from the same place as the tools.
     secrets = (
         app.workspaces.vault.seal_headers(body.secrets, workspace=thread.workspace)
         if body.replaces_tools
@@ -157,14 +154,14 @@ async def _send(
             run_id=body.run_id,
         )
     except InvalidRequest as error:
-        raise with_typos(error, body.unknown) from None
+        raise as_sent(error, body.unknown) from None
 
 
 async def _check_history(app: Host, thread: ThreadRow) -> None:
-    """Refuses a message that no run could answer. Once per session and process: what was read once is readable."""
+    """Refuses a message if the session's history is unreadable. Checked once per session and process."""
     if thread.key in app.read_sessions:
         return
-    stored = await app.engine.thread_messages(thread.key)
+    stored = await app.engine.stored.thread_messages(thread.key)
 
     def read() -> None:
         for message in stored:

@@ -1,4 +1,4 @@
-"""The logs of a store that no server has open: they can be read and trimmed, and nothing can be told to a run."""
+"""The logs of a store without a running server: they can be read and trimmed, but runs get no input."""
 
 from __future__ import annotations
 
@@ -10,31 +10,24 @@ from weftline.kernel.entries import AwaitOutcome
 from weftline.plan import RunPlan
 from weftline.runtime.added import add_ended
 from weftline.runtime.answering import Answer
-from weftline.runtime.below import awaits_of
-from weftline.runtime.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
 from weftline.runtime.engine import Resumed
-from weftline.runtime.grants import LoggedGrant, grants_of
+from weftline.runtime.names import StoredNames
+from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt
-from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import IdempotencyKey, LogReader, LogStore, RunFilter, RunRow, Write, Written
+from weftline.store.base import IdempotencyKey, Store, Write, Written
 from weftline.store.naming import db_option
 
 
 class StoredLogs:
     """Stands in for an engine; see `weftline.api.operations.Logs`."""
 
-    def __init__(self, store: LogStore, *, folder: Path | None = None) -> None:
-        self._store = store
+    def __init__(self, store: Store, *, folder: Path | None = None) -> None:
+        self._store = store.log
         self._folder = folder
-
-    async def row(self, key: int) -> RunRow | None:
-        return await self._store.run(key)
-
-    async def runs(self, wanted: RunFilter) -> list[RunRow]:
-        return await self._store.runs(wanted)
+        self.stored = StoredRuns(store.log, StoredNames(store.records))
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Which models and tools there are is known to a server alone."""
+        """Does nothing, as only a server knows its models and tools."""
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         return await self._store.trim(before=before, after=after, workspace=workspace)
@@ -57,9 +50,6 @@ class StoredLogs:
     def _nobody(self, what: str) -> Conflict:
         return Conflict(f"No server has this store open: start `weftline serve{db_option(self._folder)}`, then {what}.")
 
-    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
-        return await awaits_of(self._store, wanted)
-
     async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
         raise self._nobody("answer")
 
@@ -69,22 +59,8 @@ class StoredLogs:
     async def add_ended(self, write: Write, *, last_key: int) -> Written:
         return await add_ended(self._store, write)
 
-    @property
-    def logs(self) -> LogReader:
-        return self._store
-
     async def create(self, workspace: int, plan: RunPlan, **details: Any) -> str:
         raise self._nobody("start the run")
-
-    async def calls(self, row: RunRow) -> list[LoggedCall]:
-        return await calls_of(self._store, row, store_id=self._store.id)
-
-    async def grants(self, row: RunRow) -> list[LoggedGrant]:
-        return await grants_of(self._store, row)
-
-    async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage:
-        store = self._store
-        return await calls_in_doubt(store, workspace=workspace, store_id=store.id, before=before, limit=limit)
 
     async def resume_all(self) -> Resumed:
         held = self._store.held

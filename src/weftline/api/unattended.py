@@ -1,4 +1,4 @@
-"""Agents that need no client: those whose tools the server can all run by itself."""
+"""Unattended agents: those whose tools the server itself can run, without a client."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _MAX_KNOWN = 20_000
 
 
 class UnattendedAgents:
-    """Tells them from the others, and remembers it: it takes reading the whole definition of an agent."""
+    """Finds unattended agents, and caches the answer, as it takes reading an agent's whole definition."""
 
     def __init__(self, at: Workspaces) -> None:
         self._at = at
         self._known: dict[int, tuple[int, bool]] = {}
-        """By the agent's key: as of when, and whether it is one."""
+        """By the agent's key: when it was last updated, and whether it is unattended."""
 
     async def usable(self, caller: Caller) -> list[AgentSummary]:
-        """Those that the caller may use, the oldest first."""
+        """Returns those that the caller may use, oldest first."""
         return [row for row in await agents.usable(self._at, caller) if await self._is_one(row)]
 
     async def client_side_tools(self, row: AgentRow) -> Sequence[str]:
-        """The tools of an agent that somebody else must run; none if it is unattended."""
+        """Returns the tools of an agent that a client must run; empty if it is unattended."""
         if self._known.get(row.key) == (row.updated_at, True):
             return ()
         found = await parsed(client_side_tools, row.spec)

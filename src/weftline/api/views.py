@@ -1,4 +1,4 @@
-"""Reads what a snapshot of a run is made from; `wire.snapshots` makes it."""
+"""Reads what a snapshot of a run needs; `wire.snapshots` builds it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from weftline.workspace.people import display_names
 
 
 class RunSource(Protocol):
-    """Where a run is read: an engine, or a store."""
+    """Where runs are read from."""
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None: ...
     async def parent(self, row: RunRow) -> str | None: ...
@@ -40,9 +40,9 @@ class RunSource(Protocol):
 
 
 async def run_view(engine: RunSource, row: RunRow, *, max_bytes: int | None = None) -> RunView:
-    """What a snapshot shows. The spec is `{}` when retention has removed the entry that held it.
+    """Returns what a snapshot shows. The spec is `{}` if retention has removed its entry.
 
-    Raises `LargeEntry`, without having read it, if an entry that is needed has more than `max_bytes`; `StoreError`
+    Raises `LargeEntry`, without reading it, if a required entry has more than `max_bytes`; `StoreError`
     (`log_damaged`) if one cannot be read.
     """
     first = await engine.entry(row.key, 1, max_bytes=max_bytes)
@@ -50,9 +50,9 @@ async def run_view(engine: RunSource, row: RunRow, *, max_bytes: int | None = No
 
 
 async def run_summary(engine: RunSource, row: RunRow, *, max_bytes: int | None = None) -> RunView:
-    """Like `run_view`, without the spec, which may be large and is not read.
+    """Like `run_view`, but does not read the spec, which may be large.
 
-    A run whose end cannot be read says so in its error: it is one of many in a list.
+    A run whose end is unreadable reports that in its error, as it is one of many in a list.
     """
     try:
         return await _view(engine, row, None, max_bytes=max_bytes)
@@ -92,9 +92,9 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
 
 
 async def _in_doubt(engine: RunSource, row: RunRow) -> tuple[CallName, ...]:
-    """Those that are closed, and those that a person is asked about.
+    """Returns the calls in doubt: those that are closed, and those that a person is asked about.
 
-    From the row, or from the log if another version of the fold made the row's state.
+    They are read from the row, or from the log if another fold version wrote the row's state.
     """
     known, asked = stored_doubts(row), await engine.asked_doubts(row)
     try:
@@ -105,8 +105,9 @@ async def _in_doubt(engine: RunSource, row: RunRow) -> tuple[CallName, ...]:
 
 
 async def _latest_pause(engine: RunSource, row: RunRow) -> Stored | None:
-    """The entry that paused the run, or resumed it, whichever is the last. Few runs have one, and those that only wait
-    for people are not searched for it.
+    """Returns the latest entry that paused or resumed the run.
+
+    Few runs have one, and it is not searched for in those that only wait for people.
     """
     if row.status != "paused" or _only_waits(row):
         return None
@@ -115,7 +116,7 @@ async def _latest_pause(engine: RunSource, row: RunRow) -> Stored | None:
 
 
 def _only_waits(row: RunRow) -> bool:
-    """Whether the row's own state says that nobody has paused the run."""
+    """Whether the row's own state shows that nobody paused the run."""
     if row.fold != FOLD or row.state_seq != row.next_seq - 1:
         return False
     try:
@@ -134,8 +135,8 @@ _COUNT_ON_LOOP = 200
 
 
 async def session_usage(engine: Engine, thread: int) -> SessionUsage:
-    """What the ended runs of a thread used."""
-    ends = await engine.ends_of_thread(thread)
+    """Returns what the ended runs of a thread used."""
+    ends = await engine.stored.ends_of_thread(thread)
 
     def used() -> SessionUsage:
         try:
@@ -150,7 +151,7 @@ async def session_usage(engine: Engine, thread: int) -> SessionUsage:
 async def await_views(
     found: Sequence[OpenAwait], session_id: Callable[[int | None], Awaitable[str | None]]
 ) -> list[awaits.OpenAwait]:
-    """What people are asked, as the protocol shows it; `session_id` names a thread."""
+    """Returns the open questions, as the protocol shows them; `session_id` returns the id of a thread."""
     sessions = {one.thread: await session_id(one.thread) for one in found}
 
     def made() -> list[awaits.OpenAwait]:
@@ -162,7 +163,7 @@ async def await_views(
 def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:
     damaged = one.damaged
     try:
-        body = decode_await(one.body.decode())  # the arguments are passed on as they are, and must be UTF-8
+        body = decode_await(one.body.decode())  # the arguments are passed on verbatim, so they must be UTF-8
     except UNREADABLE:
         damaged, body = "body", AwaitBody("", "", "", Raw(b"{}"))
     run_id = ids.run_id(one.run, one.salt)
@@ -217,7 +218,7 @@ def call_views(found: Sequence[LoggedCall]) -> list[calls.Call]:
 
 
 async def grant_views(at: Workspaces, given: Sequence[LoggedGrant]) -> list[grants.Grant]:
-    """What people allowed a run to do, as the protocol shows it."""
+    """Returns the approvals of a run, as the protocol shows them."""
     names = await display_names(at, [one.by for one in given])
     return [
         grants.Grant(
@@ -251,12 +252,12 @@ def _end(last: Stored | None) -> tuple[RunEnded, bytes] | None:
 
 
 def cancelled(receipt: CancelReceipt) -> Cancelled:
-    """The answer to a cancel."""
+    """Returns the response to a cancel."""
     return Cancelled(receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt))
 
 
 def receipt_view(receipt: CancelReceipt) -> responses.CancelReceipt:
-    """The receipt as a part of a snapshot."""
+    """Returns the receipt as part of a snapshot."""
     return responses.CancelReceipt(
         receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt)
     )

@@ -73,7 +73,7 @@ class Workers:
         self._idle_s = idle_s
         self._changed = threading.Condition()
         self._waiting: OrderedDict[int | None, deque[_Job]] = OrderedDict()
-        """By owner, the one whose turn it is first."""
+        """Jobs by owner; the owner whose turn it is comes first."""
         self._under_way: Counter[int | None] = Counter()
         self._max_per_owner = max(1, max_processes - 1)
         self._queued = 0
@@ -106,7 +106,7 @@ class Workers:
                 try:
                     value = process.ask(job.order)
                 except _Gone:
-                    # It died of something else while idle.
+                    # It died while idle, for another reason.
                     process.kill()
                     process = _Process(self._wall_s)
                     value = process.ask(job.order)
@@ -136,7 +136,7 @@ class Workers:
                     self._threads -= 1
                     return None
             if self._idle and self._waiting:
-                self._changed.notify()  # another owner may have its turn by now
+                self._changed.notify()  # it may be another owner's turn by now
             return job
 
     def _take(self) -> _Job | None:
@@ -161,7 +161,7 @@ class Workers:
 class _Process:
     def __init__(self, wall_s: float) -> None:
         self._wall_s = wall_s
-        # The server's environment is not passed on: its secrets are none of a page's business.
+        # The server's environment is not passed on, because it may contain secrets.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-c", _START, *[path or os.getcwd() for path in sys.path]],
             stdin=subprocess.PIPE,
@@ -213,8 +213,8 @@ _shared: list[Workers] = []
 def shared_workers() -> Workers:
     """The pool of this process."""
     if not _shared:
-        _shared.append(Workers())
+        _shared.append(Workers(cpu_s=CPU_S))
     return _shared[0]
 
 
-os.register_at_fork(after_in_child=_shared.clear)  # the processes are the parent's
+os.register_at_fork(after_in_child=_shared.clear)  # the processes belong to the parent

@@ -15,7 +15,7 @@ import msgspec
 
 MEMORY_BYTES = 1 << 30
 _NICENESS = 5
-"""Where CPUs are scarce, the server comes first."""
+"""On a busy machine, the server has priority."""
 
 
 class Order(msgspec.Struct, array_like=True):
@@ -37,7 +37,7 @@ _encode_reply = msgspec.msgpack.Encoder().encode
 def main() -> None:
     _confine()
     orders, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not be taken for a reply
+    os.dup2(2, 1)  # a library's output must not be mistaken for a reply
     while (data := read_frame(orders)) is not None:
         order = _decode_order(data)
         signal.setitimer(signal.ITIMER_PROF, order.cpu_s)

@@ -1,4 +1,4 @@
-"""The command line. Each command is a module of its own, imported when it is called."""
+"""The command line. Each command is a module, which is imported when it is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Administration by command: on the store itself, or through the server that owns it."""
+"""Administrative commands, on the store itself or through the server that owns it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,8 @@ from typing import Any
 import msgspec
 
 from weftline.api.control import send_order
-from weftline.api.operations import operations
-from weftline.api.stored_logs import StoredLogs
 from weftline.errors import StoreError, WeftlineError
-from weftline.runtime.clock import SystemClock
 from weftline.store import open_store, owner_of
-from weftline.workspace.context import Workspaces
 
 
 def now_us() -> int:
@@ -26,7 +22,7 @@ def now_us() -> int:
 
 
 def administer(db: Path, operation: str, **arguments: Any) -> Any:
-    """Carries out an operation and returns its value in JSON's own types.
+    """Runs an operation and returns its value as JSON types.
 
     A missing store is never created, so that a mistyped path is noticed; only `weftline serve` creates one.
     """
@@ -35,7 +31,7 @@ def administer(db: Path, operation: str, **arguments: Any) -> Any:
 
 
 def listed(db: Path, operation: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-    """The items of a list, page by page: a server that made all of it at once would hold it all."""
+    """Yields the items of a list, page by page, so that a server need not hold all of them at once."""
     with _administration(db) as carry_out:
         after: int | None = 0
         while after is not None:
@@ -46,7 +42,7 @@ def listed(db: Path, operation: str, **arguments: Any) -> Iterator[dict[str, Any
 
 @contextmanager
 def _administration(db: Path) -> Generator[Callable[[str, dict[str, Any]], Any]]:
-    """Carries out operations on the store, or has its owner do so."""
+    """Yields a function that runs operations on the store, or sends them to its owner."""
     try:
         store = open_store(db, create=False)
     except StoreError as error:
@@ -54,8 +50,14 @@ def _administration(db: Path) -> Generator[Callable[[str, dict[str, Any]], Any]]
             raise
         yield partial(_through_owner, db, error)
         return
+    # Only a store without a server needs these, and they take longer to load than most operations.
+    from weftline.api.operations import operations
+    from weftline.api.stored_logs import StoredLogs
+    from weftline.runtime.clock import SystemClock
+    from weftline.workspace.context import Workspaces
+
     with asyncio.Runner() as runner:
-        logs = StoredLogs(store.log, folder=db)
+        logs = StoredLogs(store, folder=db)
         known = operations(Workspaces(store.records, store.vault, SystemClock()), logs, store)
 
         def here(operation: str, arguments: dict[str, Any]) -> Any:
@@ -71,7 +73,7 @@ def _administration(db: Path) -> Generator[Callable[[str, dict[str, Any]], Any]]
 
 
 def ask_server(db: Path, operation: str) -> Any:
-    """The response of the server that owns the store; None if no server can answer."""
+    """Returns the response of the server that owns the store; None if no server can answer."""
     try:
         owner = owner_of(db)
         if owner is not None and owner.admin_socket:

@@ -1,4 +1,4 @@
-"""A person at a browser, on this machine or elsewhere."""
+"""Lets a person sign in with a browser, on this machine or elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_HEAD_BYTES = 16 * 1024
 
 
 class Loopback:
-    """Waits for the browser on a port of this machine."""
+    """Receives the redirect on a port of this machine."""
 
     def __init__(self, port: int) -> None:
         self._wanted_port = port
@@ -66,7 +66,7 @@ class Loopback:
 
 
 class PastedRedirect:
-    """Asks the person to paste the address that their browser was redirected to, which it cannot open."""
+    """Asks the person to paste the address that the browser was redirected to but cannot open."""
 
     def __init__(self, port: int) -> None:
         self.redirect_uri = f"http://127.0.0.1:{port or 8765}/callback"

@@ -112,14 +112,14 @@ def _lines(budget: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _name(budget: dict[str, Any]) -> str:
-    """The id; a workspace's budget has none."""
+    """Returns the id; empty for a workspace's budget."""
     return budget["level"] if budget["id"] is None else budget["id"]
 
 
 def _replace(
     db: Path, workspace: str, of: dict[str, str | None], limits: list[dict[str, Any]], *, as_json: bool
 ) -> None:
-    """`of` has the id of what is meant, by its level; without one it is the workspace."""
+    """Replaces the limits. `of` has the id of the agent, session or run by its level; empty for the workspace."""
     from weftline.cli.admin import administer
 
     given = [(level, id) for level, id in of.items() if id is not None]

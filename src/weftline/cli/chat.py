@@ -70,9 +70,9 @@ def _talk(agent: Agent[Any, Any]) -> None:
 
 
 def _line() -> str | None:
-    """What the person says; None at the end of the conversation."""
+    """Reads what the person types; None at the end of the conversation."""
     with suppress(ImportError):
-        import_module("readline")  # arrow keys and a history
+        import_module("readline")  # for arrow keys and a history
     while True:
         try:
             line = input(_PROMPT).strip()
@@ -86,7 +86,7 @@ def _line() -> str | None:
 
 
 def _answer(agent: Agent[Any, Any], line: str, messages: Sequence[Message]) -> Sequence[Message]:
-    """Shows the answer as it is written; returns the conversation with it."""
+    """Shows the answer as it is written; returns the conversation including it."""
     from weftline.cli.terminal import clean, on_one_line, styled
     from weftline.events import AwaitOpened, CallFinished, CallOpened, TextDelta, TurnFinished, TurnRestarted
 
@@ -95,7 +95,7 @@ def _answer(agent: Agent[Any, Any], line: str, messages: Sequence[Message]) -> S
     with agent.stream_sync(line, messages=messages) as run:
         for event in run.events(children=True):
             if event.run_id != run.id and not isinstance(event, AwaitOpened):
-                continue  # what a subagent does shows as one call
+                continue  # a subagent's work is shown as one call
             match event:
                 case AwaitOpened():
                     _ask(run.below(event.run_id), event)
@@ -116,7 +116,7 @@ def _answer(agent: Agent[Any, Any], line: str, messages: Sequence[Message]) -> S
 
 
 class _Question:
-    """What a run asks, for whoever sits at the terminal."""
+    """A question of a run, for the person at the terminal."""
 
     def __init__(self, run: SyncRun[object], asked: AwaitOpened) -> None:
         from weftline.cli.terminal import clean

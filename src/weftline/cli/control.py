@@ -1,4 +1,4 @@
-"""`weftline runs pause`, `resume`, `steer` and `follow-up`: what people say to a run that is under way."""
+"""`weftline runs pause`, `resume`, `steer` and `follow-up`: input of people for a run in progress."""
 
 from __future__ import annotations
 
@@ -117,7 +117,10 @@ def _send(
     db: Path,
     as_json: bool,
 ) -> None:
-    """Prints `done`, or the id of the message. Without a server to ask, that is the one that has the store open."""
+    """Sends the input, and prints `done` or the id of the message.
+
+    Without --url, it goes to the server with the store open.
+    """
     server = chosen_url(url)
     if server is not None:
         response = asyncio.run(_at_server(server, workspace, run_id, verb, body))
@@ -140,11 +143,11 @@ async def _at_server(url: str, workspace: str | None, start: str, verb: str, bod
 
 
 async def _completed(start: str, workspace: str | None, db: Path) -> str:
-    from weftline.cli.found_runs import StoredRuns
+    from weftline.cli.found_runs import LocalRuns
     from weftline.store import open_for_reading
 
     store = open_for_reading(db)
     try:
-        return await StoredRuns(store, workspace=workspace).complete(start)
+        return await LocalRuns(store, workspace=workspace).complete(start)
     finally:
         await store.close()

@@ -1,4 +1,4 @@
-"""What `weftline backup` and `weftline restore` say about a copy."""
+"""What `weftline backup` and `weftline restore` report about a copy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from weftline.store.copies import Copied, Unreadable
 
 
 def unreadable_in(copied: Copied) -> str:
-    """How much of a copy cannot be read, and which parts; "" if everything can."""
+    """Returns how much of a copy is unreadable, and which parts; empty if everything can be read."""
     if not copied.unreadable:
         return ""
     named = "; ".join([_place(one) for one in copied.examples])

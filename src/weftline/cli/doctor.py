@@ -73,7 +73,7 @@ async def _examine(
                 present.register(name, Setup(agent))
         clock = SystemClock()
         if workspace is not None:
-            await workspaces.find(Workspaces(store.records, store.vault, clock), workspace)  # or it is unknown
+            await workspaces.find(Workspaces(store.records, store.vault, clock), workspace)  # raises if it is unknown
         return [one async for one in examine(store, present, now_us=clock.now_us(), only=workspace)]
     finally:
         await store.close()

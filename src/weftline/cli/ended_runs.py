@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from weftline.cli.found_runs import StoredRuns
+from weftline.cli.found_runs import LocalRuns
 from weftline.errors import NotFound
 from weftline.replay.refusing import find_run
 from weftline.runtime import ids
@@ -26,7 +26,7 @@ class EndedRuns:
         self._workspace = workspace
 
     async def find_thread(self, session_id: str) -> tuple[ThreadRow, bool]:
-        """A thread by its id, and whether code knows it by its name. Raises `NotFound`."""
+        """Returns a thread by its id, and whether it has a name from code. Raises `NotFound`."""
         parsed = ids.parse(session_id, prefix="ses_")
         row = None if parsed is None else await self.records.read(threads.by_key(parsed[0]))
         key = None if self._workspace is None else await self.records.read(find(self._workspace))
@@ -36,8 +36,11 @@ class EndedRuns:
         return row, known is not None and known[1] == row.key
 
     async def find(self, run_id: str) -> RunRow:
-        """By the beginning of its id. Raises `NotFound` for a run of another workspace than the one that was named."""
-        whole = await StoredRuns(self._store, workspace=self._workspace).complete(run_id)
+        """Returns a run by the beginning of its id.
+
+        Raises `NotFound` for a run of another workspace than the named one.
+        """
+        whole = await LocalRuns(self._store, workspace=self._workspace).complete(run_id)
         key = None if self._workspace is None else await self._store.records.read(find(self._workspace))
         return await find_run(self.log, whole, workspace=key)
 
@@ -52,9 +55,9 @@ async def ended_runs(db: Path, workspace: str | None) -> AsyncGenerator[EndedRun
 
 
 async def completed(run_id: str, workspace: str | None, db: Path) -> str:
-    """The whole id of a run of the store."""
+    """Returns the whole id of a run in the store."""
     store = open_for_reading(db)
     try:
-        return await StoredRuns(store, workspace=workspace).complete(run_id)
+        return await LocalRuns(store, workspace=workspace).complete(run_id)
     finally:
         await store.close()

@@ -1,4 +1,4 @@
-"""The events of a run in this process or in a store: the projection that streams send, as the client reads it."""
+"""The events of a run in this process or in a store, as streams send and clients read them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _decode_payload = Decoder(dict[str, Any]).decode
 
 
 def frames_of(batch: EntryBatch) -> Iterator[Frame]:
-    """What a batch of entries shows to clients.
+    """Yields the client events of a batch of entries.
 
-    Raises `StoreError` at an entry that cannot be read; those of newer code are not shown.
+    Raises `StoreError` at an unreadable entry; entries of newer code are left out.
     """
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
@@ -54,7 +54,7 @@ def frames_of(batch: EntryBatch) -> Iterator[Frame]:
 
 
 async def live_frames(engine: Engine, key: int, run_id: str) -> AsyncGenerator[Frame]:
-    """From the first; ends with the run, or when the engine stops."""
+    """Yields the frames from the first; ends with the run, or when the engine stops."""
     follower = engine.follow(key, run_id)
     try:
         while (batches := await follower.next()) is not None:
@@ -66,7 +66,7 @@ async def live_frames(engine: Engine, key: int, run_id: str) -> AsyncGenerator[F
 
 
 async def stored_frames(log: LogReader, key: int, run_id: str, *, after: int = 0) -> AsyncGenerator[Frame]:
-    """Those that the log has at this moment."""
+    """Yields the frames that the log has now."""
     while (page := await log.page(key, after=after, max_bytes=PAGE_BYTES)) is not None and page.last_seq > after:
         batch = EntryBatch(
             run_id,

@@ -1,4 +1,4 @@
-"""What people are asked, wherever the runs are: at a server, or in a store that a server has open."""
+"""Open questions to people, at a server or in a store that a server has open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from weftline.cli.admin import administer
-from weftline.cli.found_runs import ServerRuns, StoredRuns
+from weftline.cli.found_runs import LocalRuns, ServerRuns
 from weftline.cli.where import connected
 from weftline.client import AsyncClient
 from weftline.errors import InvalidRequest, NotFound
@@ -23,7 +23,7 @@ _PAGE = "200"
 def open_awaits(
     url: str | None, workspace: str | None, db: Path, filters: Mapping[str, str | None]
 ) -> list[dict[str, Any]]:
-    """Each has a `ref`, by which the commands that answer know it."""
+    """Returns the open awaits. Each has a `ref`, by which the commands that answer identify it."""
     at_server = url is not None
     found = asyncio.run(_at_server(url, workspace, filters)) if at_server else _in_store(workspace, db, filters)
     return [{"ref": f"{one['runId']}/{one['id']}", **one} for one in found]
@@ -48,7 +48,7 @@ def _in_store(workspace: str | None, db: Path, filters: Mapping[str, str | None]
 async def _completed(run: str, workspace: str | None, db: Path) -> str:
     store = open_for_reading(db)
     try:
-        return await StoredRuns(store, workspace=workspace).complete(run)
+        return await LocalRuns(store, workspace=workspace).complete(run)
     finally:
         await store.close()
 
@@ -75,7 +75,7 @@ async def _asked(client: AsyncClient, filters: Mapping[str, str | None]) -> list
 
 
 def answer(ref: str, body: dict[str, Any], *, url: str | None, workspace: str | None, db: Path) -> dict[str, Any]:
-    """`ref` is that of a list, or a run that asks one thing only."""
+    """Answers an await. `ref` is from the list, or a run that asks only one thing."""
     if url is not None:
         return asyncio.run(_answer_at_server(ref, body, url, workspace))
     run, _, id = ref.partition("/")

@@ -1,4 +1,4 @@
-"""The calls of runs and what people allowed them, wherever these are: at a server, or in a store."""
+"""The calls and approvals of runs, at a server or in a store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAGE = "200"
 
 
 def find_calls(run_id: str | None, *, url: str | None, workspace: str | None, db: Path) -> list[dict[str, Any]]:
-    """Those of a run, or without one those in doubt."""
+    """Returns the calls of a run, or without one those in doubt."""
     if url is not None:
         return asyncio.run(_at_server(run_id, url, workspace))
     if run_id is not None:

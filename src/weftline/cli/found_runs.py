@@ -1,4 +1,4 @@
-"""Runs as the commands see them, wherever they are: JSON of the protocol, and events of the client."""
+"""Runs for the commands, at a server or in a store: the protocol's JSON, and the client's events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _only(found: list[str], start: str) -> str:
 
 
 class RunQuery(Struct, frozen=True, kw_only=True):
-    """Which runs to list. Without a `limit`, all."""
+    """Which runs to list; all without a `limit`."""
 
     limit: int | None
     cursor: str | None = None
@@ -53,10 +53,10 @@ class RunQuery(Struct, frozen=True, kw_only=True):
     children: bool = False
     """With a session: also the runs of subagents below its runs."""
     in_doubt: bool = False
-    """Only those with a call that may or may not have happened. Neither servers nor stores have an index of them."""
+    """Only those with a call that may or may not have happened. There is no index for these."""
 
     def page(self, found: int) -> int:
-        """How many to ask for after so many were found."""
+        """Returns how many to request after this many were found."""
         return _PAGE if self.limit is None or self.in_doubt else min(_PAGE, self.limit - found)
 
     def matching(self, runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -74,17 +74,17 @@ class RunList(Struct, frozen=True):
 
 class FoundRuns(Protocol):
     async def list(self, wanted: RunQuery) -> RunList:
-        """The newest first."""
+        """Lists runs, newest first."""
         ...
 
     async def complete(self, start: str) -> str:
-        """The id that `start` is, or is the beginning of. Raises `InvalidRequest` if it matches several runs."""
+        """Returns the id that `start` is, or begins. Raises `InvalidRequest` if it matches several runs."""
         ...
 
     async def show(self, run_id: str) -> dict[str, Any]: ...
 
     def frames(self, run_id: str, *, after: int) -> AsyncGenerator[Frame]:
-        """Its events, to the end of the run or as far as its log goes."""
+        """Yields its events, to the end of the run or of its log."""
         ...
 
 
@@ -124,9 +124,9 @@ class ServerRuns:
 
     async def complete(self, start: str) -> str:
         if not is_prefix(start) or await self._is_whole(start):
-            return start  # the server reports what is wrong with it, if anything
+            return start  # the server reports any problem with it
         page = await self._page({"idPrefix": start, "limit": "2"})
-        # A server that does not know `idPrefix` lists others.
+        # A server without `idPrefix` also lists others.
         return _only([run["id"] for run in page["runs"] if run["id"].startswith(start)], start)
 
     async def _is_whole(self, start: str) -> bool:
@@ -142,7 +142,7 @@ class ServerRuns:
         return json.loads(await self._client.http.call("GET", f"/agent-runs/{quote(run_id, safe='')}"))
 
     async def frames(self, run_id: str, *, after: int) -> AsyncGenerator[Frame]:
-        # Checked first: a stream would be reopened for as long as retries last.
+        # Checked first, as a stream would be reopened until the retries are used up.
         await self.show(run_id)
         async with await self._client.attach(run_id, dispatch=False, last_seq=after) as run:
             async for frame in run.frames(raise_on_failure=False):
@@ -152,7 +152,7 @@ class ServerRuns:
         return json.loads(await self._client.http.call("POST", f"/agent-runs/{quote(run_id, safe='')}/cancel"))
 
 
-class StoredRuns:
+class LocalRuns:
     """The runs of a store, in all workspaces unless one is named."""
 
     def __init__(self, store: ReadStore, *, workspace: str | None) -> None:
@@ -210,7 +210,7 @@ class StoredRuns:
     async def _listed(self, row: RunRow) -> dict[str, Any]:
         return decode(encode(listed_run(await run_summary(self, row), agent_id=row.agent)))
 
-    # What `run_view` reads
+    # Methods for `run_view`
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
         return await self._store.log.entry(key, seq, max_bytes=max_bytes)

@@ -1,4 +1,4 @@
-"""Runs in this process, without a server: the same engine, on a store of its own or in memory."""
+"""Runs in this process, without a server: the same engine, on its own store or in memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DRAIN_S = 1.0
 
 
 class LocalHost(Struct, frozen=True):
-    """What carries out runs in this process; see `weftline.api.creating.CreatingHost`."""
+    """Executes runs in this process; see `weftline.api.creating.CreatingHost`."""
 
     engine: Engine
     workspaces: Workspaces
@@ -48,7 +48,7 @@ class LocalHost(Struct, frozen=True):
 async def local_engine(
     *, db: Path | None, config: Path | None, scripts: Path | None, tools: Path | None
 ) -> AsyncGenerator[LocalHost]:
-    """An engine that only carries out the runs it is given. Without `db` nothing is kept."""
+    """Yields an engine that only executes the runs it is given. Without `db`, nothing is kept."""
     if not logging.getLogger().handlers:
         configure_logs("error")
     settings = load_config(config) if config is not None else Config()
@@ -60,12 +60,12 @@ async def local_engine(
         models = settings.catalog(transport=transport, scripted=scripted)
         stack.push_async_callback(models.aclose)
         egress = egress_from(settings.server, loopback=True, origin=settings.path)
-        # An address that a model names is dialled as a server would dial it: not on this machine.
+        # Addresses from a model are treated as on a server: this machine is not allowed.
         pages, peers = Dialer(egress_from(settings.server, origin=settings.path)), Dialer(egress)
         stack.push_async_callback(pages.aclose)
         available = server_tools(tools, pages=pages)
         store = await _opened(db)
-        # Closed by hand: the engine does it, once it has started.
+        # Closed explicitly on an error; once the engine has started, it closes the store.
         try:
             own = AiohttpTransport(check=egress.check)
             stack.push_async_callback(own.aclose)

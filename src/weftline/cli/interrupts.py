@@ -1,4 +1,4 @@
-"""Ctrl-C while a run is followed: the first one shows the options, the second one leaves."""
+"""Ctrl-C while a run is followed: the first shows the options, the second leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Self
 
 
 class Interrupts:
-    """`first` is called at the first Ctrl-C; `leaving` is set at the second."""
+    """Handles Ctrl-C: `first` is called at the first one; `leaving` is set at the second."""
 
     def __init__(self, first: Callable[[], None]) -> None:
         self.leaving = asyncio.Event()

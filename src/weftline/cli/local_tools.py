@@ -1,4 +1,4 @@
-"""The tools of a file as tools that run here, on behalf of a server elsewhere."""
+"""The tools of a file that run here, for a server elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tools_of_file(path: Path) -> list[HandedOver]:
 
 
 class HandedOver:
-    """A server's tool, run by a client: once for each call that is offered."""
+    """A server tool that a client runs, once for each offered call."""
 
     def __init__(self, tool: FunctionTool) -> None:
         self._tool = tool

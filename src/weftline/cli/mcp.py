@@ -1,4 +1,4 @@
-"""`weftline mcp`: logins at MCP servers that ask for one."""
+"""`weftline mcp`: logins at MCP servers that require one."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def command(
         _print(catalog)
     for override in catalog.unused_prices():
         click.echo(f"Warning: {unused_price(override)}", err=True)
-    catalog.check_default()  # last, so that what is there and what is missing has been told
+    catalog.check_default()  # last, after what is available and missing was printed
 
 
 async def _upstream(config: Path | None, db: Path, workspace: str | None, name: str, search: str) -> list[ModelInfo]:
@@ -65,7 +65,7 @@ async def _upstream(config: Path | None, db: Path, workspace: str | None, name: 
 
     settings = _settings(config)
     transport = AiohttpTransport()
-    # An address that a workspace names is dialled as the server would dial it.
+    # Addresses from a workspace are treated as on the server.
     tenants = AiohttpTransport(check=egress_from(settings.server, origin=settings.path).check)
     try:
         catalog = await _catalog(settings, None, db, workspace, transport=transport, tenants=tenants)
@@ -108,7 +108,7 @@ async def _catalog(
     from weftline.providers.workspace import WorkspaceCatalogs
 
     scripted = ScriptedProvider(load_scripts(scripts)) if scripts is not None else None
-    # Opens nothing by itself.
+    # Does not open anything.
     base = settings.catalog(transport=transport or AiohttpTransport(), scripted=scripted, check_default=False)
     if workspace is None:
         return base

@@ -1,4 +1,4 @@
-"""What commands print: ids alone for scripts, fields for people, JSON for programs."""
+"""Output of commands: ids alone for scripts, fields for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def show_all(items: Iterable[dict[str, Any]], *, id_field: str, as_json: bool) -> None:
-    """One id per line, a JSON list with everything, or a table on a terminal."""
+    """Prints one id per line, a JSON list with everything, or a table on a terminal."""
     if as_json:
         show_json(items)
         return
@@ -48,7 +48,7 @@ def show_all(items: Iterable[dict[str, Any]], *, id_field: str, as_json: bool) -
 
 
 def show_json(items: Iterable[dict[str, Any]]) -> None:
-    """As `json.dumps` with an indent of two would have it, but one item at a time."""
+    """Prints what `json.dumps` with an indent of two would return, but one item at a time."""
     before = "["
     for item in items:
         click.echo(f"{before}\n{indent(json.dumps(item, indent=2), '  ')}", nl=False)
@@ -57,7 +57,7 @@ def show_json(items: Iterable[dict[str, Any]]) -> None:
 
 
 def show_done(fields: dict[str, Any], *, as_json: bool) -> None:
-    """For a command that has nothing to print but that it is done."""
+    """Prints the result of a command that has nothing else to print."""
     if as_json:
         click.echo(json.dumps(fields))
 
@@ -82,7 +82,7 @@ def show_warnings(made: dict[str, Any]) -> None:
 
 
 def _text(value: Any) -> str:
-    """For people, in the words of the API: what is not a plain value is JSON."""
+    """Returns a value for people, in the API's terms: JSON unless it is a plain value."""
     if isinstance(value, list | tuple):
         return " ".join(map(_text, cast("list[object]", value)))
     if isinstance(value, dict | bool):

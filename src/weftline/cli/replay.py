@@ -91,7 +91,7 @@ async def _replay(
     found = None if code is None else code.agents.values()
     named = {**({} if code is None else code.tools), **({} if tools is None else load_tools_file(tools))}
     now = today(found, tools=named)
-    in_test = today(found)  # which has the agents alone
+    in_test = today(found)  # which only has the agents
     file = Path(run)
     if await asyncio.to_thread(file.is_file):
         runs = recorded_in_file(await asyncio.to_thread(read_export, file))

@@ -16,7 +16,7 @@ NEW_WORKSPACE = click.option("--workspace", required=True, metavar="SLUG", help=
 def add_commands(group: click.Group, *, kind: str, by: str = "its id", show: bool = True, lists: bool = True) -> None:
     """Gives `group` the commands of the operations `<kind>.list`, `<kind>.show` and `<kind>.delete`.
 
-    Without `lists` or `show` the group has such a command of its own, or none. `kind` is the plural, such as `agents`;
+    Without `lists` or `show`, the group has its own such command, or none. `kind` is the plural, such as `agents`;
     `by` says how a single one is identified.
     """
     one = kind.removesuffix("s")

@@ -1,4 +1,4 @@
-"""What the commands have in common by which people answer runs."""
+"""Shared code of the commands with which people answer runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AWAIT = click.argument("ref", metavar="AWAIT")
 
 
 def respond(ref: str, body: dict[str, Any], *, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
-    """Answers, and prints what became of the await."""
+    """Answers an await, and prints its outcome."""
     from weftline.cli.found_awaits import answer
 
     done = answer(ref, body, url=chosen_url(url), workspace=workspace, db=db)

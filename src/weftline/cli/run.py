@@ -28,7 +28,7 @@ _MAX_LISTED = 8
 
 
 class RunRequest(Struct, frozen=True):
-    """What the command was asked to run."""
+    """What the command should run."""
 
     prompt: str
     agent: str | None
@@ -37,7 +37,7 @@ class RunRequest(Struct, frozen=True):
     tools: Path | None
     workspace: str | None
     attachments: Sequence[str] = ()
-    """Paths of files, or addresses."""
+    """Paths of files, or URLs."""
     run_id: str | None = None
 
     def body(self, *, agent_id: str | None, tools: list[dict[str, Any]]) -> bytes:
@@ -142,7 +142,7 @@ def _prompt(given: str | None) -> str:
 
 
 def _without_final_newline(text: str) -> str:
-    """What a shell's `$(…)` would make of it, but for one: the end of the last line is not part of a prompt."""
+    """Removes one final newline, since the end of the last line is not part of a prompt."""
     return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -278,7 +278,7 @@ async def _created(here: LocalHost, asked: RunRequest) -> tuple[str, int]:
 
 
 def _of_server_here() -> str:
-    """A hint for somebody who started a server in this folder and expects its models here."""
+    """Returns a hint for users who started a server in this folder and expect its models here."""
     from weftline.errors import StoreError
     from weftline.store import owner_of
     from weftline.store.naming import DEFAULT_DB
@@ -299,7 +299,7 @@ def _of_server_here() -> str:
 
 
 def _with_candidates(message: str, candidates: Sequence[str]) -> str:
-    """A refusal with the models that there are, unless it has suggested some already."""
+    """Returns a refusal with the available models, unless it already suggests some."""
     if not candidates or "Did you mean" in message:
         return message
     more = ", …" if len(candidates) > _MAX_LISTED else ""
@@ -317,7 +317,7 @@ async def _show(frames: AsyncGenerator[Frame], screen: Screen) -> int:
 async def _until_left(
     following: Coroutine[Any, Any, int], leaving: asyncio.Event, leave: Callable[[], Coroutine[Any, Any, bool]]
 ) -> int:
-    """The exit code of `following`, or that of an interrupt if the user leaves first.
+    """Returns the exit code of `following`, or that of an interrupt if the user leaves first.
 
     `leave` returns whether `following` then ends by itself.
     """

@@ -150,7 +150,7 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
             async for frame in runs.frames(whole_id, after=after):
                 code = screen.show(frame)
             if code is None:
-                # Either the run goes on, or its end is not after `after`.
+                # Either the run continues, or its end is not after `after`.
                 code = EXIT_CODES.get((await runs.show(whole_id))["status"])
             if code is None:
                 screen.note(f"{whole_id} has not ended; --url follows it at its server.")
@@ -204,7 +204,7 @@ async def _completed(run_id: str, workspace: str | None, db: Path) -> str:
 
 @asynccontextmanager
 async def _runs(url: str | None, workspace: str | None, db: Path) -> AsyncGenerator[FoundRuns]:
-    from weftline.cli.found_runs import ServerRuns, StoredRuns
+    from weftline.cli.found_runs import LocalRuns, ServerRuns
     from weftline.cli.where import connected
 
     if url is not None:
@@ -215,7 +215,7 @@ async def _runs(url: str | None, workspace: str | None, db: Path) -> AsyncGenera
 
     store = open_for_reading(db)
     try:
-        yield StoredRuns(store, workspace=workspace)
+        yield LocalRuns(store, workspace=workspace)
     finally:
         await store.close()
 
@@ -230,8 +230,10 @@ def _interruptible(work: Coroutine[Any, Any, int]) -> int:
 
 
 def _as_tree(runs: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
-    """Each run with its depth, right below its parent, the oldest child first. One whose parent is not here is at the
-    top."""
+    """Returns each run with its depth, directly below its parent, the oldest child first.
+
+    A run whose parent is not in the list is at the top.
+    """
     listed = {run["id"] for run in runs}
     below: dict[str | None, list[dict[str, Any]]] = {}
     for run in runs:
@@ -247,7 +249,7 @@ def _as_tree(runs: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
 
 
 def _show_table(runs: list[tuple[dict[str, Any], int]]) -> None:
-    """`runs` with their depth in the tree."""
+    """Prints a table of `runs`, each with its depth in the tree."""
     from weftline.cli.terminal import STATUS_COLOURS, ago, show_table
 
     rows = [

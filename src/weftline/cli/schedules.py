@@ -153,7 +153,7 @@ def _switch(db: Path, workspace: str, id: str, *, enabled: bool, as_json: bool) 
 
 
 def _spec(file: Path | None, **given: str | None) -> dict[str, Any]:
-    """What to run: the file's fields, and the options over them."""
+    """Returns what to run: the file's fields, overridden by the options."""
     spec: Any = {}
     if file is not None:
         with click.open_file(str(file), encoding="utf-8") as source:

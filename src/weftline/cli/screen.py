@@ -1,8 +1,7 @@
 """Shows a run in progress.
 
-On a terminal the model's text appears as it comes, and everything else goes to standard error. Elsewhere standard
-output has nothing but the final text, so that `answer=$(weftline run …)` is just that. With `--json` every event is a
-line.
+On a terminal, the model's text appears as it comes, and everything else goes to standard error. Otherwise, standard
+output has only the final text, so that `answer=$(weftline run …)` works. With `--json`, every event is a line.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Screen:
         """The stream whose last line is incomplete."""
 
     def show(self, frame: Frame) -> int | None:
-        """Shows an event; returns the exit code it stands for if it is the last."""
+        """Shows an event; if it is the last, returns its exit code."""
         event = frame.event
         if self._as_json:
             fields = {"runId": event.run_id, "seq": event.seq, "type": frame.type, "data": frame.data}
@@ -72,7 +71,7 @@ class Screen:
             case CallFinished(how="in_doubt"):
                 self._print_note(f"  ? {event.name} was cut off: it may or may not have happened", fg="yellow")
             case CallFinished() if frame.type == "local_tool_result_in":
-                pass  # this or another client's own answer
+                pass  # an answer of this or another client
             case CallFinished(ok=False) | ProviderCalled(status="failed"):
                 self._print_note(f"  ✗ {text_of(frame.data, 'summary') or event.result}", fg="red")
             case CallFinished() | ProviderCalled():
@@ -91,7 +90,7 @@ class Screen:
         match end.status:
             case "succeeded":
                 if not self._streams:
-                    click.echo(end.text, color=True)  # unchanged: nothing is stripped
+                    click.echo(end.text, color=True)  # unchanged, without stripping
                 if text_of(frame.data, "finishReason") == "refusal":
                     self.note("weftline: The model, or a filter of its provider, refused to answer.")
             case "cancelled":

@@ -23,7 +23,7 @@ def is_terminal(stream: TextIO | None = None) -> bool:
 
 
 def is_coloured(stream: TextIO | None = None) -> bool:
-    """Whether to colour: on a terminal that can, unless `NO_COLOR` is set."""
+    """Whether to use colours: on a terminal that supports them, unless `NO_COLOR` is set."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -32,7 +32,7 @@ def styled(text: str, stream: TextIO | None = None, **style: Any) -> str:
 
 
 def clean(text: str) -> str:
-    """Text from outside without the characters that steer a terminal; line breaks and tabs stay."""
+    """Removes control characters from untrusted text; line breaks and tabs stay."""
     return _CONTROL.sub("", text)
 
 
@@ -48,9 +48,9 @@ def show_table(
     colours: dict[str, str] | None = None,
     whole: Collection[str] = (),
 ) -> None:
-    """A table no wider than the terminal: the widest columns give way, except those in `whole`.
+    """Prints a table no wider than the terminal: the widest columns are cut, except those in `whole`.
 
-    `colours` has the colours of cells by their text. `whole` is for values that people copy, such as ids.
+    `colours` maps texts of cells to colours. `whole` is for values that people copy, such as ids.
     """
     cells = [[on_one_line(cell, 200) for cell in row] for row in rows]
     widths = [max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(names)]
@@ -70,7 +70,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _fit(widths: list[int], elastic: Sequence[int]) -> None:
-    """Narrows the `elastic` columns until the table fits, or none of them can get narrower."""
+    """Narrows the `elastic` columns until the table fits, or they cannot get narrower."""
     room = shutil.get_terminal_size().columns - len(_GAP) * (len(widths) - 1)
     while elastic and sum(widths) > room:
         widest = max(elastic, key=lambda at: widths[at])
@@ -80,7 +80,7 @@ def _fit(widths: list[int], elastic: Sequence[int]) -> None:
 
 
 def ago(time: str | None) -> str:
-    """How long ago a time of the wire was, in words."""
+    """Returns how long ago a time from the wire was, in words."""
     if not time:
         return ""
     seconds = (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()

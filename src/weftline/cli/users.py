@@ -116,7 +116,7 @@ def delete(email: str, db: Path, as_json: bool) -> None:
 
 
 def _password(from_stdin: bool) -> tuple[str, str]:
-    """The password and its hash. It is hashed here: that takes a while, and the server has other work."""
+    """Returns the password and its hash. It is hashed here, as that takes a while and the server has other work."""
     from weftline.workspace.passwords import hash_password
 
     password = sys.stdin.readline().rstrip("\r\n") if from_stdin else secrets.token_urlsafe(15)

@@ -1,4 +1,4 @@
-"""Where a command finds runs: at a server that `--url` names, or in a store of this machine."""
+"""Where a command finds runs: at the server in `--url`, or in a store on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weftline.client.errors import ClientError
 
 _ANY_WORKSPACE = "-"
-"""No workspace has this slug: the error of an older server names the one that the key belongs to."""
+"""No workspace has this slug; an older server's error names the one that the key belongs to."""
 
 _PROBE_S = 15.0
 
@@ -50,7 +50,7 @@ WORKSPACE = click.option(
 
 
 def chosen_url(url: str | None) -> str | None:
-    """The server to ask; None for the store. Options win over the environment."""
+    """Returns the server to ask; None for the store. Options win over the environment."""
     context = click.get_current_context()
     typed = ParameterSource.COMMANDLINE
     if url is None or context.get_parameter_source("db") is not typed:
@@ -62,7 +62,7 @@ def chosen_url(url: str | None) -> str | None:
 
 @asynccontextmanager
 async def connected(url: str, workspace: str | None) -> AsyncGenerator[AsyncClient]:
-    """A client of the server. Its errors become errors of the command."""
+    """Yields a client of the server. Its errors become errors of the command."""
     from weftline.client import AsyncClient, ClientError
     from weftline.client.credentials import setting
 
@@ -79,7 +79,7 @@ async def connected(url: str, workspace: str | None) -> AsyncGenerator[AsyncClie
 
 
 async def _found(url: str, workspace: str | None) -> str:
-    """The workspace to use. Asks once, so that a person at a terminal sees at once if no server answers."""
+    """Returns the workspace to use. Asks once, so that a person at a terminal sees at once if no server answers."""
     from weftline.client import AsyncClient, NetworkError, NotFound, Retry
 
     if workspace is None and (slug := await _of_key(url)) is not None:
@@ -101,7 +101,7 @@ async def _found(url: str, workspace: str | None) -> str:
 
 
 async def _of_key(url: str) -> str | None:
-    """The workspace of the key; None if the server does not say, perhaps because it is older than this route."""
+    """Returns the workspace of the key; None if the server does not tell, perhaps because it is older."""
     from weftline.client import NetworkError
     from weftline.client.credentials import setting
     from weftline.client.http import exchange
@@ -129,7 +129,7 @@ class _Workspaces(Struct):
 
 
 def as_command_error(error: ClientError) -> WeftlineError:
-    """A client's error as an error of the command."""
+    """Returns a client's error as an error of the command."""
     from weftline.client import ApiError
 
     return WeftlineError(error.message if isinstance(error, ApiError) else str(error))

@@ -1,6 +1,6 @@
 """The Python client: `Client` for synchronous code, `AsyncClient` for asyncio.
 
-Each name is loaded when it is first used, so that the import itself costs next to nothing.
+Each name is loaded on first use, so that the import itself is cheap.
 """
 
 from typing import TYPE_CHECKING
@@ -149,7 +149,7 @@ if TYPE_CHECKING:
     )
     from weftline.client.usage import CallName, CancelReceipt
 else:
-    # Hidden from type checkers: they would take a module `__getattr__` to mean that every name exists.
+    # Hidden from type checkers, which would assume from a module `__getattr__` that every name exists.
     _HOMES = {
         "Answered": "awaits",
         "ApiError": "errors",

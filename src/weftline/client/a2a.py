@@ -1,4 +1,4 @@
-"""A2A agents that this process talks to: the run gets their card, and calls to them go out from here."""
+"""A2A agents that this process talks to: the run gets their card, and calls to them are made from here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _METHODS = {
     "1.0": ("SendMessage", "GetTask", "CancelTask"),
 }
 _CANCEL_S = 0.8
-"""Less than a run waits for its handlers when it has ended."""
+"""Less than a run waits for its handlers after it has ended."""
 
 
 def local_a2a(
@@ -60,7 +60,10 @@ def local_a2a(
 
 
 class LocalA2A:
-    """Made by `local_a2a`. Calls of one session (or of one run outside a session) share one conversation."""
+    """An A2A agent, made by `local_a2a`.
+
+    Calls of one session (or of one run outside a session) share one conversation.
+    """
 
     def __init__(
         self,
@@ -97,7 +100,7 @@ class LocalA2A:
         return self if call.kind == "a2a_local" and call.name == self.name else None
 
     async def card(self) -> dict[str, Any]:
-        """The agent's card, fetched again every five minutes."""
+        """Returns the agent's card, fetched again every five minutes."""
         if self._card is not None and monotonic() < self._card_until:
             return self._card
         assert self._url is not None
@@ -124,7 +127,7 @@ class LocalA2A:
         text = answer_text(result) or ""
         if state in FAILED:
             raise ToolError(text or f"The agent {self.name} ended the task as {state}.")
-        return prompts.agent_waits(self.name, text) if state == WAITS else text
+        return prompts.remote.agent_waits(self.name, text) if state == WAITS else text
 
     def _remember(self, key: str, result: dict[str, Any]) -> None:
         known = self._conversations.pop(key, _Conversation())
@@ -136,7 +139,7 @@ class LocalA2A:
     async def _send(self, text: str, conversation: _Conversation) -> dict[str, Any]:
         sent: dict[str, Any] = {"messageId": uuid.uuid4().hex}
         params: dict[str, Any] = {"message": sent}
-        # The agent answers at once with the task, which can then be cancelled while it is under way.
+        # The agent answers at once with the task, which can then be cancelled while it runs.
         if self._endpoint(await self.card()).version == "1.0":
             sent |= {"role": "ROLE_USER", "parts": [{"text": text}]}
             params["configuration"] = {"returnImmediately": True}
@@ -150,7 +153,7 @@ class LocalA2A:
         return unwrapped(await self._rpc(0, params))
 
     async def _finished(self, result: dict[str, Any]) -> dict[str, Any]:
-        """The task once it is no longer in progress: some agents respond before they are done."""
+        """Waits until the task is no longer in progress, as some agents respond before they are done."""
         pause_s, max_s = _POLL_S
         while state_of(result) in UNDER_WAY and isinstance(result.get("id"), str):
             task = {"id": result["id"]}
@@ -164,7 +167,7 @@ class LocalA2A:
         return result
 
     async def _cancel(self, task: dict[str, Any]) -> None:
-        """The answer is no longer wanted, so the agent may stop. Nobody waits long for that."""
+        """Cancels a task whose answer is no longer wanted, without waiting long."""
         try:
             async with asyncio.timeout(_CANCEL_S):
                 await self._rpc(2, task)
@@ -192,7 +195,7 @@ class LocalA2A:
         return cast("dict[str, Any]", result)
 
     def _endpoint(self, card: dict[str, Any]) -> _Endpoint:
-        """The agent's JSON-RPC endpoint, from its card: that of version 0.3 if it has both, which all know."""
+        """Returns the agent's JSON-RPC endpoint from its card; that of version 0.3 if it has both."""
         found = [_Endpoint(card["url"], "0.3")] if isinstance(card.get("url"), str) and card["url"] else []
         interfaces: Any = card.get("supportedInterfaces") or card.get("additionalInterfaces")
         for one in cast("list[Any]", interfaces) if isinstance(interfaces, list) else []:
@@ -209,7 +212,7 @@ class LocalA2A:
 class _Conversation(NamedTuple):
     context_id: str = ""
     task_id: str = ""
-    """Of the task that waits for an answer."""
+    """The task that waits for an answer."""
 
 
 class _Endpoint(NamedTuple):
@@ -218,7 +221,7 @@ class _Endpoint(NamedTuple):
 
 
 def _text(value: object, name: str) -> str:
-    """A string field of a value that may be an object."""
+    """Returns a string field of a value that may be an object."""
     found: Any = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
     return found if isinstance(found, str) else ""
 

@@ -24,18 +24,18 @@ class Arguments(Protocol):
     def schema(self) -> dict[str, Any]: ...
 
     def bind(self, args: dict[str, Any], context: ToolContext) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What to call the handler with. Raises `ToolError` if the arguments do not match."""
+        """Returns the arguments for the handler. Raises `ToolError` if they do not match."""
         ...
 
 
 class SignatureArguments:
-    """Named parameters with type hints; one that is hinted `ToolContext` is filled in and not shown to the model."""
+    """Named parameters with type hints. One of type `ToolContext` is filled in and hidden from the model."""
 
     def __init__(self, fn: Callable[..., Any], *, name: str, local_names: Mapping[str, Any] | None = None) -> None:
         self._fn = fn
         self._name = name
         self._signature = checked_signature(fn, name=name)
-        # The type hints of a nested function may name types that only its enclosing scope knows, and only now.
+        # The type hints of a nested function may use types that only its enclosing scope knows, and only now.
         self._hints = resolved_hints(fn, local_names)
         self._built: Parameters | None = None
 
@@ -121,7 +121,7 @@ def arguments_of(
 
 
 def as_text(value: object) -> str:
-    """A handler's return value as the model reads it: text unchanged, None as nothing, everything else as JSON."""
+    """Returns a handler's return value as the model reads it: text unchanged, None as empty, anything else as JSON."""
     if value is None:
         return ""
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""People in runs: what is asked of them, and what they say."""
+"""People in runs: questions to them, and their answers."""
 
 from __future__ import annotations
 
@@ -19,37 +19,36 @@ _PAGE = 200
 
 
 class Await(Struct, frozen=True, rename="camel"):
-    """A question of a run to a person that has no answer yet."""
+    """An open question of a run to a person."""
 
     id: str
     run_id: str
     kind: str
-    """`confirm`, `question`, `plan`, `clarification`, `deploy`, `budget`, or `doubt`: what became of a call that was
-    cut off."""
+    """`confirm`, `question`, `plan`, `clarification`, `deploy`, `budget`, or `doubt` (did a call happen?)."""
     question: str = ""
     name: str = ""
-    """The tool's."""
+    """The name of the tool."""
     args: dict[str, Any] = {}
-    """Exactly those that will run."""
+    """The exact arguments that will run."""
     call_id: str = field(default="", name="toolUseId")
     options: tuple[str, ...] = ()
     multiple: bool = False
     """Whether several of the options may be chosen."""
     clarification: WireClarification | None = None
-    """Of a `clarification`: what the failed call lacks."""
+    """For a `clarification`: what the failed call lacks."""
     root_run_id: str = ""
-    """The run at the top, if the question is one of a subagent's."""
+    """The run at the top, if a subagent asks the question."""
     session_id: str | None = None
     agent_id: str | None = None
     run_name: str = ""
     opened_at: datetime | None = None
     expires_at: datetime | None = None
     idempotency_key: str = ""
-    """Of a call in doubt, as its tool got it."""
+    """For a call in doubt: the idempotency key that its tool received."""
     called_at: datetime | None = None
-    """And when it was begun."""
+    """For a call in doubt: when it began."""
     approvers: tuple[str, ...] = ()
-    """Who may decide; anybody if there are none."""
+    """Who may decide; empty means anybody."""
 
 
 class Answered(Struct, frozen=True, rename="camel"):
@@ -67,13 +66,13 @@ class _Awaits(Struct, rename="camel"):
 
 
 class RunPeople:
-    """What people say to one run. See `AsyncClient.awaits` for what is asked by all runs."""
+    """Input of people for one run. See `AsyncClient.awaits` for the questions of all runs."""
 
     id: str
     _http: Http
 
     async def awaits(self) -> tuple[Await, ...]:
-        """What this run, and those below it, ask people at the moment."""
+        """Returns the open questions of this run and the runs below it."""
         found: list[Await] = []
         cursor: str | None = None
         while True:
@@ -92,19 +91,19 @@ class RunPeople:
         remember: bool | Mapping[str, Any] = False,
         comment: str = "",
     ) -> Answered:
-        """Allows the call that an await asks about, if need be with other arguments, or approves a plan.
+        """Approves the call that an await asks about, optionally with other arguments, or a plan.
 
         Args:
             await_id: The id of an `Await`, or of an `AwaitOpened` event of this run.
-            args: All arguments of the call, in place of those that were shown. Of a plan, `{"plan": …}` is another one.
-            remember: Whether later calls of the same tool in this run are allowed, too: True for all of them, or the
-                arguments that they must have. A text that ends in `*` is the beginning of one.
+            args: All arguments of the call, replacing those that were shown. For a plan, `{"plan": …}` replaces it.
+            remember: Also allows later calls of the same tool in this run: True for all of them, or the arguments that
+                they must have. A string that ends in `*` is a prefix.
             comment: A comment on a plan, for the model to read.
 
         Raises:
-            BadRequest: if it does not fit the question; the run goes on waiting.
-            Conflict: if somebody else was quicker, or it comes too late.
-            Forbidden: if that is for somebody else to say.
+            BadRequest: if it does not fit the question; the run keeps waiting.
+            Conflict: if somebody else was faster, or it comes too late.
+            Forbidden: if somebody else has to decide.
             NotFound: if the run has not asked this.
         """
         body: dict[str, Any] = {"outcome": "approved"}
@@ -117,24 +116,24 @@ class RunPeople:
         return await answer(self._http, self.id, await_id, body)
 
     async def deny(self, await_id: str, reason: str = "") -> Answered:
-        """Does not allow a call, or does not answer a question. The model reads the reason."""
+        """Denies a call, or declines to answer a question. The model reads the reason."""
         return await answer(self._http, self.id, await_id, {"outcome": "denied", "reason": reason})
 
     async def answer(self, await_id: str, value: Any, *, labels: Mapping[str, str] | None = None) -> Answered:
-        """The answer to a question, a comment on a plan, or the result of a call that was in doubt."""
+        """Answers a question, comments on a plan, or gives the result of a call that was in doubt."""
         body: dict[str, Any] = {"outcome": "answered", "value": value}
         if labels:
             body["labels"] = dict(labels)
         return await answer(self._http, self.id, await_id, body)
 
     async def pause(self, reason: str = "", *, labels: Mapping[str, str] | None = None) -> None:
-        """Lets what is under way come to its end; nothing begins after it until the run is resumed."""
+        """Finishes work in progress and starts nothing new until the run is resumed."""
         await _post(self._http, f"{_path(self.id)}/pause", {"reason": reason, "labels": dict(labels or {})})
 
     async def resume(
         self, notes: str = "", *, messages: Sequence[str] = (), labels: Mapping[str, str] | None = None
     ) -> None:
-        """Lets a paused run go on. The model reads `messages` before its next turn."""
+        """Lets a paused run continue. The model reads `messages` before its next turn."""
         body = {"notes": notes, "messages": list(messages), "labels": dict(labels or {})}
         await _post(self._http, f"{_path(self.id)}/resume", body)
 
@@ -156,14 +155,14 @@ class _Queued(Struct):
 
 async def post_message(http: Http, run_id: str, text: str, *, mode: str, labels: Mapping[str, str] | None) -> str:
     body = {"text": text, "mode": mode, "labels": dict(labels or {})}
-    # So that the model does not read a message twice whose response got lost.
+    # A key, so that the model does not read a message twice if its response got lost.
     key = secrets.token_urlsafe(18)
     return decoded(await _post(http, f"{_path(run_id)}/messages", body, idempotency_key=key), _Queued).id
 
 
 async def answer(http: Http, run_id: str, await_id: str, body: Mapping[str, Any]) -> Answered:
     path = f"{_path(run_id)}/awaits/{quote(await_id, safe='')}"
-    # So that an answer whose response got lost can be sent again.
+    # A key, so that an answer can be sent again if its response got lost.
     return decoded(await _post(http, path, body, idempotency_key=secrets.token_urlsafe(18)), Answered)
 
 

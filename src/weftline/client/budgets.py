@@ -1,4 +1,4 @@
-"""Budgets: what a workspace, an agent, a session or a run may spend, and what it has."""
+"""Budgets: what a workspace, an agent, a session or a run may spend, and what it has spent."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ class BudgetLimit(Struct, frozen=True, rename="camel"):
     period: str = "total"
     """`total`, or `day` or `month` of UTC for a workspace or an agent."""
     on_exceeded: str = "final_turn"
-    """What becomes of a run whose next call does not fit: it answers in one more turn without tools, fails (`stop`), or
-    waits until somebody raises the limit (`ask`)."""
+    """What happens if a run's next call does not fit.
+
+    The run answers in one more turn without tools, fails (`stop`), or waits until somebody raises the limit (`ask`).
+    """
     spent: float = 0
     reserved: float = 0
-    """For calls that are under way."""
+    """Reserved for calls in progress."""
     remaining: float = 0
     set_by: str = ""
     set_at: datetime | None = None
@@ -67,7 +69,7 @@ class AsyncBudgets:
         self._http = http
 
     async def list(self) -> tuple[Budget, ...]:
-        """Those with limits, and what is spent and reserved."""
+        """Returns the budgets with limits, and what is spent and reserved."""
         return decoded(await self._http.call("GET", "/budgets"), _Budgets).budgets
 
     async def set(self, level: Level, id: str | None = None, *, limits: Sequence[BudgetLimit]) -> Budget:
@@ -78,7 +80,7 @@ class AsyncBudgets:
         with no limits it has that one again.
 
         Args:
-            id: Of the agent (or its slug), the session (level `thread`) or the run.
+            id: The id of the agent (or its slug), the session (level `thread`) or the run.
             limits: `unit`, `limit`, `period` and `on_exceeded` of each.
         """
         given = [
@@ -91,7 +93,7 @@ class AsyncBudgets:
         return decoded(made, Budget)
 
     async def of_run(self, run_id: str) -> tuple[Budget, ...]:
-        """The budgets that apply to a run, the nearest first."""
+        """Returns the budgets that apply to a run, the nearest first."""
         path = f"/agent-runs/{quote(run_id, safe='')}/budgets"
         return decoded(await self._http.call("GET", path), _Budgets).budgets
 
@@ -104,7 +106,7 @@ class Budgets:
         self._wait = wait
 
     def list(self) -> tuple[Budget, ...]:
-        """Those with limits, and what is spent and reserved."""
+        """Returns the budgets with limits, and what is spent and reserved."""
         return self._wait(self._core.list())
 
     def set(self, level: Level, id: str | None = None, *, limits: Sequence[BudgetLimit]) -> Budget:
@@ -112,5 +114,5 @@ class Budgets:
         return self._wait(self._core.set(level, id, limits=limits))
 
     def of_run(self, run_id: str) -> tuple[Budget, ...]:
-        """The budgets that apply to a run, the nearest first."""
+        """Returns the budgets that apply to a run, the nearest first."""
         return self._wait(self._core.of_run(run_id))

@@ -1,4 +1,4 @@
-"""What a tool handler may know about the call that it answers."""
+"""What a tool handler can find out about its call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from time import monotonic
 
 
 class ToolContext:
-    """Give a handler a parameter of this type and it gets one; the model does not see that parameter.
+    """The context of a call, for handlers with a parameter of this type; the model does not see that parameter.
 
     `cancelled` turns true when the answer is no longer wanted: the run has ended or the call's time is up. A handler in
     a thread cannot be stopped, so a long one should check it now and then.
@@ -30,7 +30,7 @@ class ToolContext:
         return self._cancelled.is_set()
 
     def seconds_left(self) -> float | None:
-        """Until the tool's `timeout_s` is over; None if it has none."""
+        """The time until the tool's `timeout_s` is over; None if it has none."""
         return None if self._until is None else max(0.0, self._until - monotonic())
 
     def cancel(self) -> None:

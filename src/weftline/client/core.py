@@ -109,7 +109,7 @@ class AsyncClient:
         )
         self.schedules = AsyncSchedules(self.http)
         self.budgets = AsyncBudgets(self.http)
-        """Runs that the server begins by itself."""
+        """Budgets of the workspace, its agents, sessions and runs."""
         self.workers = HandlerWorkers(max_tool_threads)
         self.format_error = format_error
         self.usage = Totals()
@@ -152,9 +152,9 @@ class AsyncClient:
     ) -> AsyncRun:
         """Follows an existing run, from the event after `last_seq`.
 
-        Its open calls are answered with `tools`; answered calls are not executed again. With `dispatch=False` no calls
-        are answered: you only watch. With `lease_s` it claims each call before executing it, so that no two clients
-        that do so execute the same one. Leaving cancels the run only with `cancel_on_exit`.
+        Its open calls are answered with `tools`; answered calls are not executed again. With `dispatch=False`, no calls
+        are answered. With `lease_s` it claims each call before executing it, so that no two clients that do so execute
+        the same one. Leaving cancels the run only with `cancel_on_exit`.
         """
         check_lease(lease_s)
         toolset = Toolset(tools)
@@ -201,8 +201,9 @@ class AsyncClient:
         cursor: str | None = None,
         children: bool = False,
     ) -> Page[RunSnapshot]:
-        """Runs, newest first. All filters must match; `cursor` is the `next_cursor` of the page before. With `children`
-        a session's list has the runs of its subagents, too.
+        """Returns runs, newest first. All filters must match; `cursor` is the `next_cursor` of the previous page.
+
+        With `children`, a session's list includes the runs of its subagents.
         """
         query = _filters(status=status, sessionId=session_id, agentId=agent_id, limit=limit, cursor=cursor)
         query += [("children", "true")] if children else []
@@ -218,7 +219,7 @@ class AsyncClient:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[SessionInfo]:
-        """Sessions, newest first."""
+        """Returns sessions, newest first."""
         query = _filters(status=status, agentId=agent_id, limit=limit, cursor=cursor)
         page = decoded(await self.http.call("GET", "/agent-sessions", query=[*query, *_metadata(metadata)]), _Sessions)
         return Page(page.sessions, page.next_cursor)
@@ -235,12 +236,12 @@ class AsyncClient:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Await]:
-        """What the runs of the workspace currently ask people; oldest runs first.
+        """Returns the open questions of the workspace's runs; oldest runs first.
 
         Args:
-            run_id: By this run and its subagents.
-            name: About calls of this tool.
-            waiting_since: Only what was already open at this time.
+            run_id: Only those of this run and its subagents.
+            name: Only those about calls of this tool.
+            waiting_since: Only those that were already open at this time.
         """
         since = None if waiting_since is None else waiting_since.astimezone(UTC).isoformat()
         query = _filters(kind=kind, runId=run_id, sessionId=session_id, agentId=agent_id, name=name, waitingSince=since)
@@ -257,7 +258,7 @@ class AsyncClient:
         reason: str = "",
         remember: bool | Mapping[str, Any] = False,
     ) -> Answered:
-        """Answers what a run asks people, without following it; see `AsyncRun.approve`, `deny` and `answer`."""
+        """Answers a question of a run without following it; see `AsyncRun.approve`, `deny` and `answer`."""
         body: dict[str, Any] = {"outcome": outcome, "reason": reason}
         if args is not None:
             body["args"] = dict(args)
@@ -268,7 +269,7 @@ class AsyncClient:
         return await answer(self.http, run_id, await_id, body)
 
     async def provide(self, run_id: str, await_id: str, results: Sequence[Mapping[str, Any]]) -> None:
-        """The results of all client-side calls of a turn, without following the run.
+        """Provides the results of all client-side calls of a turn, without following the run.
 
         Args:
             await_id: `external_` and the number of the turn; the event `await_external_tools` has it, with the calls.
@@ -278,15 +279,15 @@ class AsyncClient:
         await provide(self.http, run_id, await_id, results)
 
     async def calls(self, run_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
-        """The calls of a run in the order in which they were announced, with their keys, times and states."""
+        """Returns the calls of a run in the order in which they were announced, with their keys, times and states."""
         return await calls(self.http, f"{run_path(run_id)}/calls", _filters(limit=limit, cursor=cursor))
 
     async def grants(self, run_id: str) -> tuple[LoggedGrant, ...]:
-        """What people allowed a run to do: with which arguments, who, when, and which calls used it."""
+        """Returns the approvals of a run: the arguments, who approved them and when, and the calls that used them."""
         return await grants(self.http, run_id)
 
     async def calls_in_doubt(self, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
-        """The calls of the workspace that may or may not have happened, those of the newest run first."""
+        """Returns the calls of the workspace that may or may not have happened, those of the newest run first."""
         return await calls(self.http, "/calls", _filters(state="in_doubt", limit=limit, cursor=cursor))
 
     async def fork(
@@ -373,7 +374,7 @@ class AsyncClient:
         sends_tools: bool,
         totals: Totals,
     ) -> AsyncRun:
-        """For sessions, which know which tools to use."""
+        """Starts the run of a message, for sessions, which know their tools."""
         path = f"/agent-sessions/{quote(session_id, safe='')}/messages"
         return await self._started(
             path, prompt, options, tools=tools, sends_tools=sends_tools, session_id=session_id, totals=(totals,)
@@ -426,14 +427,14 @@ class AsyncClient:
         try:
             warn_of(created.warnings)
         except Warning:
-            # If warnings are errors, the caller never gets a handle on the run.
+            # If warnings are errors, the caller never gets the run's handle.
             if made.stream is not None:
                 made.stream.close()
             await self.cancel_run(created.run_id)
             raise
 
     async def _cancel_unborn(self, creating: asyncio.Task[Created]) -> None:
-        """The caller went away while the run was being created: it may exist without anyone knowing."""
+        """Cancels a run whose caller left while it was being created."""
 
         async def finish() -> None:
             try:

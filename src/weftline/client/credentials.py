@@ -1,4 +1,4 @@
-"""How a client proves who it is: an API key, an access token, or a source of access tokens."""
+"""Credentials of a client: an API key, an access token, or a source of access tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_BASE_URL = "http://127.0.0.1:8080"
 
 @runtime_checkable
 class TokenSource(Protocol):
-    """Gives access tokens. `refresh` asks for a new one, because the server has refused the last."""
+    """Provides access tokens. `refresh` requests a new one, because the server has refused the last."""
 
     async def token(self, *, refresh: bool = False) -> str: ...
 
@@ -25,7 +25,7 @@ TokenCallable: TypeAlias = Callable[[], str] | Callable[[], Awaitable[str]]
 
 
 class Credentials:
-    """Exactly one of the three; without any, the API key of the environment."""
+    """Exactly one of the three; by default, the API key in the environment."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class Credentials:
         return self._source is not None
 
     async def secret(self) -> str:
-        """What to send as the bearer."""
+        """Returns the bearer to send."""
         if self._secret is None:
             return await self._flight(lambda: self._renew(refresh=False))
         return self._secret
 
     async def renewed(self, refused: str) -> str:
-        """A credential other than `refused`. Concurrent callers share one refresh."""
+        """Returns a credential other than `refused`. Concurrent callers share one refresh."""
         if self._secret is not None and self._secret != refused:
             return self._secret
         return await self._flight(lambda: self._renew(refresh=True))
@@ -90,7 +90,7 @@ class Credentials:
 
 
 def setting(name: str) -> str | None:
-    """An environment variable, with our prefix or that of the SDKs whose protocol this is."""
+    """Returns an environment variable, with our prefix or that of the SDKs for the same protocol."""
     for prefix in PREFIXES:
         value = os.environ.get(prefix + name)
         if value:

@@ -1,4 +1,4 @@
-"""Answers the client-side calls of one run: each is carried out once and its result is delivered once."""
+"""Answers the client-side calls of one run: each is executed once and its result is delivered once."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ logger = logging.getLogger("weftline.client")
 _EVERY_5XX = frozenset({408, 425, 429, *range(500, 600)})
 _ANSWERED = 1_000_000_000
 _FOR_AS_LONG_AS_IT_RUNS = 1_000_000
-"""Attempts: only the end of the run ends the delivery."""
+"""The number of attempts: only the end of the run ends the delivery."""
 
 
 class Dispatcher:
-    """`failed` is called with every answer that the server did not accept."""
+    """Answers calls. `failed` is called with every answer that the server did not accept."""
 
     def __init__(
         self,
@@ -55,17 +55,17 @@ class Dispatcher:
         self._format_error = format_error
         self._lease_s = lease_s
         self._seen: dict[str, int] = {}
-        """The latest offer of each call; a huge number for one that has its answer."""
+        """The latest offer of each call; a huge number for an answered one."""
         self._tasks: dict[asyncio.Task[None], str] = {}
-        """What is under way, and the call that it is about."""
+        """The running tasks, each with its call."""
         self._contexts: set[ToolContext] = set()
 
     def skip(self, tool_use_id: str) -> None:
-        """This call is already answered."""
+        """Marks a call as already answered."""
         self._seen[tool_use_id] = _ANSWERED
 
     def offer(self, call: OfferedCall) -> None:
-        """Starts answering a call, unless this offer was seen before, or the call is under way or answered."""
+        """Starts answering a call, unless this offer was seen before, or the call is in progress or answered."""
         if call.attempt <= self._seen.get(call.tool_use_id, 0):
             return
         self._seen[call.tool_use_id] = call.attempt
@@ -76,7 +76,7 @@ class Dispatcher:
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def close(self) -> None:
-        """The run needs no more answers: handlers that are still busy no longer matter."""
+        """Cancels all handlers, as the run needs no more answers."""
         for context in self._contexts:
             context.cancel()
         tasks = list(self._tasks)
@@ -151,7 +151,7 @@ class Dispatcher:
                 retried=_EVERY_5XX,
             )
         except (NotFound, Conflict):
-            # Another client answered, or the run has ended: either way this answer is no longer needed.
+            # Another client answered, or the run has ended; this answer is no longer needed.
             logger.info("run %s is no longer waiting for %s", self._run_id, call.tool_use_id)
         except Exception as error:
             self._undelivered(call, error)
@@ -163,7 +163,7 @@ class Dispatcher:
 
 
 def _failure(error: Exception) -> dict[str, Any]:
-    """What a tool has to say about its failure besides the text."""
+    """Returns what a tool reports about its failure besides the text."""
     if not isinstance(error, ToolError) or error.kind is error.recovery is error.hint:
         return {}
     hint = None if error.hint is None else WireHint(**asdict(error.hint))
@@ -171,7 +171,7 @@ def _failure(error: Exception) -> dict[str, Any]:
 
 
 def clipped(text: str, max_bytes: int) -> str:
-    """`text` in at most `max_bytes` of UTF-8, cut between characters."""
+    """Returns `text` in at most `max_bytes` of UTF-8, cut between characters."""
     data = whole(text).encode()
     return data[:max_bytes].decode("utf-8", "ignore") if len(data) > max_bytes else data.decode()
 

@@ -1,4 +1,4 @@
-"""The calls of runs, what people allowed them, and forks of runs that have ended."""
+"""The calls and approvals of runs, and forks of runs that have ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weftline.client.results import Page, decoded
 
 
 class LoggedCall(Struct, frozen=True, rename="camel"):
-    """A call of a run, as the server's log has it."""
+    """A call of a run, from the server's log."""
 
     run_id: str
     id: str = field(name="toolUseId")
@@ -24,7 +24,7 @@ class LoggedCall(Struct, frozen=True, rename="camel"):
     index: int
     name: str
     digest: str
-    """Of the arguments that run."""
+    """The digest of the final arguments."""
     idempotency_key: str
     effect: str
     state: str
@@ -47,28 +47,28 @@ class GrantUse(Struct, frozen=True, rename="camel"):
 
 
 class LoggedGrant(Struct, frozen=True, rename="camel"):
-    """One approval of a call, as the server's log has it."""
+    """One approval of a call, from the server's log."""
 
     run_id: str
     await_id: str
     call_id: str = field(name="toolUseId")
     name: str
     args: dict[str, Any]
-    """Those that it was given for, exactly."""
+    """The exact arguments that were approved."""
     digest: str
     by: str
     at: datetime
     expires_at: datetime
     by_name: str | None = None
-    """What people know whoever that is by, today: the name of the key or the app, the user's address."""
+    """The approver's current display name: the name of the key or app, or the user's address."""
     kind: str = "confirm"
-    """Or `doubt`: a call that a crash cut off was to be carried out again."""
+    """Or `doubt`: the approval to repeat a call that a crash interrupted."""
     edited: bool = False
     shown_args: dict[str, Any] = {}
-    """Those that were asked about."""
+    """The arguments that the approver saw."""
     shown_digest: str = ""
     remember: bool | dict[str, Any] = False
-    """Which later calls it covers too."""
+    """Which later calls it covers."""
     labels: dict[str, str] = {}
     used: tuple[GrantUse, ...] = ()
     """The calls that began with it."""
@@ -98,7 +98,7 @@ async def grants(http: Http, run_id: str) -> tuple[LoggedGrant, ...]:
 
 async def fork(http: Http, run_id: str, changes: Mapping[str, Any]) -> str:
     body = msgspec.json.encode(changes)
-    # So that a fork whose response got lost can be asked for again.
+    # A key, so that a fork can be requested again if its response got lost.
     sent = await http.call("POST", f"{run_path(run_id)}/fork", body=body, idempotency_key=secrets.token_urlsafe(18))
     return decoded(sent, _Forked).run_id
 

@@ -60,7 +60,7 @@ class Unreachable(NetworkError):
 
 
 class ApiError(ClientError):
-    """A response that is not 2xx. `body` is the response as it came, `request_id` finds it in the server's log."""
+    """A response that is not 2xx. `body` is the raw response; `request_id` identifies it in the server's log."""
 
     def __init__(
         self,
@@ -124,9 +124,9 @@ class ServerError(ApiError):
 class RunFailed(ClientError):
     """A run that ended without success.
 
-    `subtype` is that of a failing `result` (`error_max_tool_turns` …) or `error`. `error_class` is the server's word,
-    even one that this client does not know. `partial_text` is what the model had said when it was cut off; it is not an
-    answer. `retryable` is None if the server did not say.
+    `subtype` is that of a failing `result` (`error_max_tool_turns` …) or `error`. `error_class` is the server's value,
+    even one that this client does not know. `partial_text` is what the model had written when it was interrupted; it is
+    not an answer. `retryable` is None if the server did not say.
     """
 
     def __init__(
@@ -235,7 +235,10 @@ class ParseError(ClientError, ValueError):
 
 
 class OAuthError(ClientError):
-    """`error` is the protocol's word (`invalid_grant`, `invalid_client` …)."""
+    """The authorization server refused the request.
+
+    `error` is the protocol's code (`invalid_grant`, `invalid_client` …).
+    """
 
     def __init__(self, error: str, description: str = "", *, status: int = 0) -> None:
         super().__init__(f"{error}: {description}" if description else error)
@@ -257,7 +260,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def api_error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """The error for a response, whatever it looks like: a proxy's HTML page has a status too."""
+    """Returns the error for any response, even a proxy's HTML page."""
     try:
         decoded: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -284,7 +287,7 @@ def api_error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
 
 
 def retry_after(value: str | None) -> float | None:
-    """The seconds to wait according to a `Retry-After` header, which holds a number or a date."""
+    """Returns the seconds to wait according to a `Retry-After` header, which has a number or a date."""
     if not value:
         return None
     try:

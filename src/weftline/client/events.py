@@ -1,7 +1,7 @@
-"""The events of a run as a stream brings them: each frame is one of `weftline.events`, and what was sent for it.
+"""The events of a run from a stream: each frame is one of `weftline.events`, with its payload.
 
-A type or a shape that this client does not know becomes an `UnknownEvent`. Servers of every age are read: what one does
-not send has the event's default.
+A type or a shape that this client does not know becomes an `UnknownEvent`. Servers of any version are supported: fields
+that one does not send have the event's default.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ S = TypeVar("S", bound=Struct)
 
 
 class ToolDeliveryFailed(Event, frozen=True):
-    """Made by the client itself: the answer to a call could not be delivered. No log has it."""
+    """The answer to a call could not be delivered. Created by the client itself; no log has it."""
 
     call_id: str = ""
     error: ToolDeliveryError | None = None
@@ -35,7 +35,7 @@ ClientEvent: TypeAlias = AnyEvent | ToolDeliveryFailed
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """An event, and what came over the wire for it: its type there, and in `data` its whole payload."""
+    """An event and its wire format: its type there, and in `data` its whole payload."""
 
     event: ClientEvent
     type: str
@@ -47,9 +47,7 @@ class Frame(Struct, frozen=True, kw_only=True):
 
 
 class OfferedCall(Struct, frozen=True, rename="camel"):
-    """A call that the client has to answer. `kind` says what sort of tool it is for; the names are those of an MCP
-    server, where it is for one.
-    """
+    """A call that the client has to answer. `kind` is the sort of tool; for an MCP tool, the names are the server's."""
 
     tool_use_id: str = ""
     name: str = ""
@@ -58,11 +56,11 @@ class OfferedCall(Struct, frozen=True, rename="camel"):
     mcp_server: str | None = None
     mcp_tool_name: str | None = None
     attempt: int = 1
-    """How often it was offered, this time included."""
+    """How often it was offered, including this time."""
 
 
 def offered(frame: Frame) -> OfferedCall | None:
-    """The call that a frame offers to this client, if it does."""
+    """Returns the call that a frame offers to this client, if it does."""
     event = frame.event
     if not isinstance(event, events.CallOpened) or event.client is None:
         return None
@@ -106,7 +104,7 @@ _KINDS: dict[str, type[AnyEvent]] = {
     "run_paused": events.RunPaused,
     "run_resumed": events.RunResumed,
 }
-"""By type on the wire; the ends of a run, and tools of the provider, are read apart."""
+"""By wire type. The ends of a run and the provider's tools are parsed separately."""
 _TERMINAL = frozenset({"result", "error", "cancelled"})
 _WIRE_NAMES: dict[str, tuple[str, ...]] = {
     "finish_reason": ("finishReason",),
@@ -134,7 +132,7 @@ _WIRE_NAMES: dict[str, tuple[str, ...]] = {
     "data": ("note",),
     "display_hint": ("displayHint",),
 }
-"""The fields of events that have another name on the wire, or one of two."""
+"""Fields of events with another name on the wire, or one of two."""
 _MISSING: dict[str, Any] = {
     "turn": 0,
     "attempt": 1,
@@ -146,14 +144,14 @@ _MISSING: dict[str, Any] = {
     "ok": True,
     "texts": (),
 }
-"""What stands in for a field that every event of ours has and a server did not send; others are empty strings."""
+"""Defaults for fields that all our events have but a server did not send; others are empty strings."""
 _CODES = {"error_max_tool_turns": "max_tool_turns", "error_local_tool_timeout": "local_timeout"}
 """The codes of failures that end in a `result`."""
 _ENVELOPE = ("seq", "type", "data")
 
 
 def parse_frame(sent: SseEvent, *, run_id: str, last_seq: int = 0) -> Frame:
-    """A frame of a stream, whether its body is flat, nested under `data`, or both.
+    """Parses a frame of a stream, whether its body is flat, nested under `data`, or both.
 
     Raises:
         NetworkError: if the frame has no JSON object; the stream is then reopened.
@@ -205,7 +203,7 @@ def _event(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> AnyE
 
 
 def _read(shape: type[Struct], payload: Mapping[str, Any]) -> dict[str, Any]:
-    """What a payload has of the fields of an event, by their names there."""
+    """Returns an event's fields from a payload."""
     found: dict[str, Any] = {}
     for name, wire_names, required in _FIELDS[shape]:
         value = next((payload[wire] for wire in wire_names if payload.get(wire) is not None), None)
@@ -229,7 +227,7 @@ _FIELDS: dict[type[Struct], list[tuple[str, tuple[str, ...], bool]]] = {
 
 
 def _outcome(payload: dict[str, Any]) -> dict[str, Any]:
-    """`ok`, `result` and `how` of a call, also from servers that have other words for them."""
+    """Returns `ok`, `result` and `how` of a call, also from servers that use other words."""
     error = payload.get("error")
     ok = error is None if payload.get("ok") is None else payload["ok"] is True
     candidates = [payload.get(name) for name in ("result", "output", "error", "summary")]
@@ -256,7 +254,7 @@ def _child(payload: dict[str, Any]) -> ChildLink | None:
 
 
 def _known(payload: dict[str, Any], name: str, shape: type[S]) -> S | None:
-    """A part of a payload; None if it is missing, or in words that this client does not know."""
+    """Returns a part of a payload; None if it is missing, or unknown to this client."""
     try:
         return None if payload.get(name) is None else msgspec.convert(payload[name], shape)
     except msgspec.ValidationError:
@@ -264,7 +262,7 @@ def _known(payload: dict[str, Any], name: str, shape: type[S]) -> S | None:
 
 
 def _ended(kind: str, payload: dict[str, Any], *, run_id: str, seq: int) -> events.RunEnded:
-    """Ends are read field by field: whatever else is odd about one, the run has ended."""
+    """Parses the end of a run field by field: whatever else is odd about it, the run has ended."""
     spent = spent_of(payload)
     end = events.RunEnded(
         run_id=run_id,
@@ -302,7 +300,7 @@ def _words(value: object) -> dict[str, str]:
 
 
 def subtype_of(kind: str, payload: dict[str, Any]) -> str:
-    """How a run ended, in the words of a `result`: `success`, a failure with a name of its own, or `error`."""
+    """Returns how a run ended, as in a `result`: `success`, a named failure, or `error`."""
     if kind != "result":
         return "error"
     return text_of(payload, "subtype") or ("success" if payload.get("ok") is True else "error")
@@ -316,5 +314,5 @@ def text_of(payload: dict[str, Any], name: str) -> str | None:
 def _seq(inside: object, line: str, last_seq: int) -> int:
     if isinstance(inside, int) and not isinstance(inside, bool):
         return inside
-    # Events of a stream without numbers are counted here: the first event of a run is 1 and there are no gaps.
+    # Events without numbers are counted here: the first event of a run is 1, and there are no gaps.
     return int(line) if line.isascii() and line.isdigit() and len(line) < 19 else last_seq + 1

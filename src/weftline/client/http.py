@@ -31,7 +31,7 @@ RETRIED = frozenset({429, 502, 503, 504})
 """Statuses after which the same request may succeed later."""
 _LONG = 512 * 1024
 _FIRST_TRIES = 3
-"""Attempts to reach a server that has never answered: most likely its address is wrong."""
+"""How often to try a server that has never answered, as its address is probably wrong."""
 
 
 class Reply(NamedTuple):
@@ -48,11 +48,11 @@ class EventStream:
         self._idle_timeout_s = idle_timeout_s
 
     def close(self) -> None:
-        # Not `release`: a stream that is left early has no end to read to.
+        # Not `release`: a stream that is left early is not read to its end.
         self._response.close()
 
     async def read(self) -> bytes:
-        """The next bytes; b"" when the server has closed the stream."""
+        """Returns the next bytes; b"" when the server has closed the stream."""
         import aiohttp
 
         try:
@@ -74,8 +74,11 @@ class Created(NamedTuple):
 
 
 class Http:
-    """One server, one workspace, one credential. `idle_timeout_s` is the longest silence of a stream: the server sends
-    a heartbeat every 15 seconds, so that a longer one means a dead connection."""
+    """One server, one workspace, one credential.
+
+    `idle_timeout_s` is how long a stream may be silent: the server sends a heartbeat every 15 seconds, so a longer
+    silence means a dead connection.
+    """
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class Http:
         retry: Retry | None = None,
         retried: frozenset[int] = RETRIED,
     ) -> bytes:
-        """The body of a 2xx response.
+        """Sends a request and returns the body of a 2xx response.
 
         Raises:
             ApiError: for any other response, once the retries are used up.
@@ -174,7 +177,7 @@ class Http:
 
     @asynccontextmanager
     async def stream(self, path: str, *, last_seq: int) -> AsyncGenerator[EventStream]:
-        """An open event stream, which begins after `last_seq`."""
+        """Opens an event stream that begins after `last_seq`."""
         await _loaded()
         import aiohttp
 
@@ -211,13 +214,13 @@ class Http:
             return content
 
     async def _created(self, url: str, headers: Mapping[str, str], body: bytes) -> Created | None:
-        """None for a stream that does not name its run."""
+        """Sends the request; returns None for a stream that does not name its run."""
         await _loaded()
         import aiohttp
 
         try:
             async with asyncio.timeout(self._timeout_s):
-                # The time limit of a response is not the longest silence of its stream.
+                # The time limit of a response is not that of its stream.
                 response = await self._authorized("POST", url, headers, body, aiohttp.ClientTimeout(total=None))
                 if response.status == 200 and response.content_type == "text/event-stream":
                     stream = EventStream(response, idle_timeout_s=self._idle_timeout_s)
@@ -237,7 +240,7 @@ class Http:
     async def _authorized(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: object
     ) -> ClientResponse:
-        """The response's head; with a token source, a 401 leads to one refresh and one retry."""
+        """Returns the response's head. With a token source, a 401 leads to one refresh and one retry."""
         if self._closed:
             raise RuntimeError("this client is closed")
         secret = await self._credentials.secret()
@@ -278,7 +281,7 @@ class Http:
 
         loop = asyncio.get_running_loop()
         if self._session is None:
-            # No limit on connections: every followed run holds one, and the answers to its calls need another.
+            # No limit on connections, as every followed run holds one, and the answers to its calls need another.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -297,7 +300,7 @@ class Http:
 def _headers(body: bytes | None, idempotency_key: str | None) -> dict[str, str]:
     headers = {"Content-Type": "application/json"} if body is not None else {}
     if body is not None and (span := active_traceparent()) is not None:
-        headers["traceparent"] = span  # a run that is begun here is inside of it
+        headers["traceparent"] = span  # so that a run created here belongs to it
     if idempotency_key is not None:
         headers["Idempotency-Key"] = idempotency_key
     return headers
@@ -311,7 +314,7 @@ async def exchange(
     body: bytes | None = None,
     timeout_s: float = 60.0,
 ) -> Reply:
-    """One request to another server, on its own connection, so that it works from any loop.
+    """Sends one request to another server, on its own connection, so that it works from any loop.
 
     Raises:
         NetworkError: if there is no response; every status is a response.
@@ -335,13 +338,13 @@ async def exchange(
 
 
 async def _loaded() -> None:
-    """Imports the HTTP library in a thread the first time: it takes a while, and the loop is the caller's."""
+    """Imports the HTTP library in a thread the first time, as it takes a while and the loop is the caller's."""
     if "aiohttp" not in sys.modules:
         await asyncio.to_thread(import_module, "aiohttp")
 
 
 def _payload(body: bytes | None) -> bytes | BytesIO | None:
-    # aiohttp warns about long bytes, which it would write in one go; it writes a file in pieces.
+    # aiohttp warns about long bytes, which it would write at once; a file is written in pieces.
     return BytesIO(body) if body is not None and len(body) > _LONG else body
 
 
@@ -362,4 +365,4 @@ def _notices(header: str | None) -> object:
     try:
         return json.loads(header) if header else None
     except ValueError:
-        return None  # another server's affair
+        return None  # from another server

@@ -1,4 +1,4 @@
-"""A call that one client has to itself: claimed, kept by heartbeats, and given up when another client has it."""
+"""A client's exclusive lease on a call: claimed, kept by heartbeats, and given up when another client takes it over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weftline.client.http import Http
 logger = logging.getLogger("weftline.client")
 
 _BEATS = 3
-"""Heartbeats in the time of one lease, so that two may get lost."""
+"""How many heartbeats there are in one lease, so that two may get lost."""
 
 
 class _Lease(Struct, rename="camel"):
@@ -26,15 +26,15 @@ class _Lease(Struct, rename="camel"):
 
 
 class NotOurs(Exception):
-    """Another client has the call, or nobody needs it any more."""
+    """Another client has the call, or its result is no longer needed."""
 
 
 @asynccontextmanager
 async def leased(http: Http, *, run_id: str, call: str, lease_s: float) -> AsyncGenerator[str]:
-    """The token of a call that this client has to itself until it leaves. The task inside is cancelled, and `NotOurs`
-    is raised, once another client has taken the call over.
+    """Claims a call, and yields the lease's token.
 
-    The token is "" for a server that does not know leases. Raises `NotOurs` if another client has the call.
+    Once another client has taken the call over, the task inside is cancelled and `NotOurs` is raised; it is also raised
+    if another client already has the call. The token is empty for a server that does not support leases.
     """
     path = f"/agent-runs/{run_id}/tool-leases"
     asked = {"toolUseId": call, "leaseMs": round(lease_s * 1000), "claimId": secrets.token_urlsafe(18)}
@@ -63,7 +63,7 @@ async def leased(http: Http, *, run_id: str, call: str, lease_s: float) -> Async
                 lost = True
                 task.cancel()
                 return
-            except ClientError as error:  # the lease may outlast whatever this is
+            except ClientError as error:  # the lease may outlast the problem
                 logger.warning("run %s: a heartbeat for %s failed: %s", run_id, call, error)
 
     beating = asyncio.get_running_loop().create_task(keep())
@@ -80,7 +80,7 @@ async def leased(http: Http, *, run_id: str, call: str, lease_s: float) -> Async
 
 
 async def _release(http: Http, path: str, call: str, token: str) -> None:
-    """So that the next client need not wait for the lease to run out."""
+    """Releases a lease, so that the next client need not wait for it to expire."""
     body = msgspec.json.encode({"toolUseId": call, "token": token})
     try:
         await http.call("POST", f"{path}/release", body=body)

@@ -1,4 +1,4 @@
-"""MCP servers that this process dials: their tools are offered to the run, and called from here.
+"""MCP servers that this process connects to: their tools are offered to the run, and called from here.
 
 Each connection lives in one task on a loop in its own thread, because the library ties a connection to the task that
 opened it. So it works the same from the sync and the async client, and runs on different loops can share one.
@@ -75,7 +75,7 @@ def local_mcp(
 
 
 class LocalMcp:
-    """Made by `local_mcp`."""
+    """An MCP server, made by `local_mcp`."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class LocalMcp:
         return connection.handler(call.mcp_tool_name or call.name)
 
     async def call(self, connection: _Connection, name: str, args: dict[str, Any]) -> str:
-        """Calls a tool. A server that has gone away since `connection` was opened is started again first."""
+        """Calls a tool. If the server has gone away since `connection` was opened, it is started again first."""
         if connection.is_lost:
             connection = await self._replaced(connection)
         return await connection.call(name, args)
@@ -173,7 +173,7 @@ class LocalMcp:
         asyncio.run(self.release())
 
     async def open(self, stack: AsyncExitStack) -> McpClient:
-        """A connection, in the task and on the loop that own it."""
+        """Opens a connection, in the task and on the loop that own it."""
         try:
             from mcp import Client, StdioServerParameters
             from mcp.client.streamable_http import streamable_http_client
@@ -196,11 +196,11 @@ class LocalMcp:
         return await stack.enter_async_context(Client(target))
 
     def offered(self, tools: Sequence[Any]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-        """The tools as sent to the server, and the mapping back from the names that the model sees."""
+        """Returns the tools to send, and the mapping back from the names that the model sees."""
         shipped: list[dict[str, Any]] = []
         names: dict[str, str] = {}
         chosen = [one for one in tools if self._only is None or one.name in self._only]
-        # A tool whose name needs no change keeps it, whatever the names of the others become.
+        # A tool whose name needs no change keeps it, whatever the other names become.
         exact = {whole for one in chosen if model_name(whole := self._prefix + one.name, taken=()) == whole}
         for one in chosen:
             whole = self._prefix + one.name
@@ -225,7 +225,7 @@ class _Connection:
         self._owner = self._thread.submit(self._own())
 
     async def ready(self) -> dict[str, Any]:
-        """The reference to send, once the server has listed its tools."""
+        """Waits until the server has listed its tools, and returns the reference to send."""
         return await asyncio.wrap_future(self._thread.submit(self._reference()))
 
     async def close(self) -> None:
@@ -272,7 +272,7 @@ class _Connection:
         finally:
             if not self._opened.done():
                 self._opened.set_exception(NetworkError(f"the MCP server {self._server.name!r} was closed"))
-            # Callers that were waiting have the error already.
+            # Waiting callers already have the error.
             self._opened.exception()
 
     async def _reference(self) -> dict[str, Any]:
@@ -343,8 +343,9 @@ class _McpCall:
 
 
 def content_text(result: Any) -> str:
-    """The text blocks of a result, one below the other. Anything that is not text is named; structured content is used
-    if there is nothing else.
+    """Returns the text blocks of a result, one per line.
+
+    Other content is only named; structured content is used if there is nothing else.
     """
     lines: list[str] = []
     for block in result.content:
@@ -363,7 +364,7 @@ def content_text(result: Any) -> str:
 
 
 def model_name(name: str, *, taken: Collection[str]) -> str:
-    """A name for the model: unchanged if valid and free, otherwise the nearest that is."""
+    """Returns a name for the model: unchanged if it is valid and free, otherwise the nearest that is."""
     visible = re.sub(r"[^a-zA-Z0-9_]", "_", name) or "tool"
     if len(visible) <= _MAX_NAME and visible not in taken:
         return visible
@@ -372,7 +373,7 @@ def model_name(name: str, *, taken: Collection[str]) -> str:
 
 
 def _root(error: BaseException) -> str:
-    """The first cause inside the groups that a task group wraps around it."""
+    """Returns the first cause inside exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

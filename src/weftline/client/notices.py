@@ -37,7 +37,7 @@ _place: ContextVar[Place | None] = ContextVar("place", default=None)
 
 @contextmanager
 def from_here() -> Generator[None]:
-    """Work started inside, even in another thread, attributes its warnings to the code that called the client."""
+    """Attributes the warnings of work started inside, even in another thread, to the code that called the client."""
     token = _place.set(_callers_place())
     try:
         yield
@@ -48,7 +48,7 @@ def from_here() -> Generator[None]:
 def warn_of(notices: object) -> None:
     """Issues a response's `warnings`, attributed to the code that called the client."""
     for notice in cast("list[object]", notices) if isinstance(notices, list) else ():
-        # Another server may mean something else by this field.
+        # Another server may use this field for something else.
         known = lenient(notice, RequestWarning)
         if known is not None and known.message:
             place = _place.get() or _callers_place()
@@ -63,7 +63,7 @@ def warn_of(notices: object) -> None:
 
 
 def _callers_place() -> Place:
-    """The first frame above this one that is not ours."""
+    """Returns the first frame above this one that is not ours."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Sign-in: the authorization code flow with PKCE, client credentials, and token sources that keep themselves fresh.
+"""Sign-in: the authorization code flow with PKCE, client credentials, and token sources with automatic refresh.
 
 oauth = OAuthClient(client_id="…", client_secret="…", redirect_uri="http://localhost:8765/callback")
 request = oauth.authorization(scopes=["runs:write", "runs:read"])
@@ -34,7 +34,7 @@ SKEW_S = 60.0
 
 
 class OAuthTokens(Struct, frozen=True):
-    """`expires_at` is in seconds since 1970, by this machine's clock."""
+    """Tokens. `expires_at` is in seconds since 1970, by this machine's clock."""
 
     access_token: str
     expires_at: float
@@ -67,7 +67,7 @@ class Workspace(Struct, frozen=True):
 
 
 class UserInfo(Struct, frozen=True):
-    """Who an access token speaks for, and in which workspace."""
+    """The user or app of an access token, and the workspace."""
 
     sub: str = ""
     email: str | None = None
@@ -89,7 +89,10 @@ class _TokenReply(Struct):
 
 
 class CachedTokens:
-    """A token source around a function that gets tokens: one request at a time, none while the last token is good."""
+    """A token source around a function that gets tokens.
+
+    It makes one request at a time, and none while the last token is valid.
+    """
 
     def __init__(
         self,
@@ -107,7 +110,7 @@ class CachedTokens:
         return f"<{type(self).__name__} [redacted]>"
 
     async def token(self, *, refresh: bool = False) -> str:
-        """An access token that is good for at least a minute; `refresh` asks for a new one."""
+        """Returns an access token that is valid for at least a minute; `refresh` requests a new one."""
         tokens = self._tokens
         if refresh or tokens is None or not tokens.fresh:
             tokens = await self._flight(self._renew)
@@ -142,7 +145,7 @@ class AsyncOAuthClient:
         return f"{type(self).__name__}({self.base_url!r}, client_id={self.client_id!r}, [redacted])"
 
     def authorization(self, *, scopes: Sequence[str], redirect_uri: str | None = None) -> AuthorizationRequest:
-        """The URL that asks a user for consent, with a fresh state and PKCE verifier."""
+        """Returns the URL that asks a user for consent, with a fresh state and PKCE verifier."""
         verifier = secrets.token_urlsafe(48)
         state = secrets.token_urlsafe(24)
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
@@ -162,7 +165,10 @@ class AsyncOAuthClient:
     async def exchange_code(
         self, code: str, *, request: AuthorizationRequest, state: str, redirect_uri: str | None = None
     ) -> OAuthTokens:
-        """Tokens for the code that the user came back with. `state` came with it and must match the request's."""
+        """Exchanges the code that the user came back with for tokens.
+
+        `state` came with it and must match the request's.
+        """
         if not hmac.compare_digest(state.encode(), request.state.encode()):
             raise OAuthError("state_mismatch", "this answer belongs to another authorization request")
         return await self._token(
@@ -173,11 +179,11 @@ class AsyncOAuthClient:
         )
 
     async def client_credentials(self, *, scopes: Sequence[str] = ()) -> OAuthTokens:
-        """Tokens for the application itself."""
+        """Returns tokens for the application itself."""
         return await self._token(grant_type="client_credentials", **_scope(scopes))
 
     async def refresh(self, refresh_token: str, *, scopes: Sequence[str] = ()) -> OAuthTokens:
-        """A new access token. If the server sends no new refresh token, the old one is kept."""
+        """Returns a new access token. If the server sends no new refresh token, the old one is kept."""
         tokens = await self._token(grant_type="refresh_token", refresh_token=refresh_token, **_scope(scopes))
         return tokens if tokens.refresh_token else msgspec.structs.replace(tokens, refresh_token=refresh_token)
 
@@ -188,7 +194,7 @@ class AsyncOAuthClient:
         return _decoded(await self._post("introspect", {"token": token}), Introspection)
 
     async def userinfo(self, access_token: str) -> UserInfo:
-        """Whose token this is; pass `workspace.slug` as `Client(workspace=…)`."""
+        """Returns the owner of a token; pass `workspace.slug` as `Client(workspace=…)`."""
         headers = {"Authorization": f"Bearer {access_token}"}
         reply = await exchange("GET", f"{self.base_url}/api/oauth/userinfo", headers=headers, timeout_s=self._timeout_s)
         if reply.status != 200:
@@ -198,7 +204,10 @@ class AsyncOAuthClient:
     def refresh_source(
         self, tokens: OAuthTokens | str, *, on_tokens: Callable[[OAuthTokens], object] | None = None
     ) -> CachedTokens:
-        """A token source that starts with `tokens`, or with just a refresh token. `on_tokens` may store new ones."""
+        """Returns a token source that starts with `tokens`, or with just a refresh token.
+
+        `on_tokens` may store new ones.
+        """
         initial = None if isinstance(tokens, str) else tokens
         first = tokens if isinstance(tokens, str) else tokens.refresh_token
         if not first:
@@ -212,7 +221,7 @@ class AsyncOAuthClient:
     def client_credentials_source(
         self, *, scopes: Sequence[str] = (), on_tokens: Callable[[OAuthTokens], object] | None = None
     ) -> CachedTokens:
-        """A token source for the application itself."""
+        """Returns a token source for the application itself."""
 
         async def fetch(last: OAuthTokens | None) -> OAuthTokens:
             return await self.client_credentials(scopes=scopes)
@@ -297,7 +306,7 @@ class OAuthClient:
 
 
 def _now(work: Coroutine[Any, Any, T]) -> T:
-    """On its own loop: the caller's thread may already be running one."""
+    """Runs `work` on a loop of its own, as the caller's thread may already be running one."""
     thread = LoopThread("weftline-oauth")
     try:
         return thread.run(work)

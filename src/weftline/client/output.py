@@ -1,4 +1,4 @@
-"""Structured output: a Python type as the schema of a run's answer, and the answer as a value of that type."""
+"""Structured output: a Python type as the schema of a run's answer, and parsing the answer into that type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def parse_output(result: RunResult | str, output_type: type[T]) -> T:
-    """The final text of a run as `output_type`: a pydantic model, a msgspec struct, or any type that pydantic knows.
+    """Parses the final text of a run as `output_type`: a pydantic model, a msgspec struct, or any type of pydantic's.
 
     Raises:
         ParseError: if the text is not JSON or does not match; its `text` is the text.
@@ -37,7 +37,7 @@ def parse_output(result: RunResult | str, output_type: type[T]) -> T:
 
 
 def schema_of(output_type: Any) -> dict[str, Any]:
-    """The `outputSchema` of a type."""
+    """Returns the `outputSchema` of a type."""
     if _is_struct(output_type):
         schemas, parts = msgspec.json.schema_components([output_type], ref_template="#/$defs/{name}")
         root = parts.get(output_type.__name__, schemas[0])

@@ -20,7 +20,7 @@ class RunResult(Struct, frozen=True):
     `output` is the final text as the run's `output_type`, if it has one. `attempts` counts model calls, where
     `turns` counts each turn once. `cost_usd` is None when the price of some call is not known. `usage_estimated` says
     that some call did not report what it used, so that `tokens` and `cost_usd` contain an estimate. `cancel_receipt` is
-    the answer to a cancel that came too late.
+    the response to a cancel that came too late.
     """
 
     run_id: str
@@ -29,11 +29,11 @@ class RunResult(Struct, frozen=True):
     turns: int = 0
     model: ModelUsed | None = None
     frames: tuple[Frame, ...] = ()
-    """The events, each with what the server sent for it."""
+    """The events, each with its payload."""
     output: Any = None
     attempts: int = 0
     finish_reason: str | None = None
-    """Why the model stopped: `end_turn`, or `refusal` if it, or a filter, would not answer."""
+    """Why the model stopped: `end_turn`, or `refusal` if the model or a filter refused to answer."""
     cost_usd: float | None = None
     cancel_receipt: CancelReceipt | None = None
     usage_estimated: bool = False
@@ -49,7 +49,7 @@ class FailureReason(Struct, frozen=True, rename="camel"):
 
 
 class ForkedFrom(Struct, frozen=True, rename="camel"):
-    """The run that a fork goes on from, and the first turn that is not of that run."""
+    """The run that a fork continues, and the fork's first own turn."""
 
     run_id: str
     turn: int
@@ -66,7 +66,7 @@ class RunSnapshot(Struct, frozen=True, rename="camel"):
     status: str
     session_id: str | None = None
     parent_run_id: str | None = None
-    """Set if the run carries out a call of another one."""
+    """Set if the run executes a call of another one."""
     name: str = ""
     final_text: str | None = None
     error: str | None = None
@@ -194,7 +194,7 @@ class Page(Struct, Generic[T], frozen=True):
 
 
 class Totals(Struct):
-    """Usage of the runs that a client or a session has seen end.
+    """The usage of the runs whose end a client or a session has seen.
 
     `cost_usd` is None as soon as one of them has no known cost; `usage_estimated` is True as soon as one of them has
     estimates.
@@ -219,7 +219,7 @@ class Totals(Struct):
 
 
 def decoded(body: bytes, kind: type[T]) -> T:
-    """A 2xx body as `kind`."""
+    """Decodes a 2xx body as `kind`."""
     try:
         return msgspec.json.decode(body or b"{}", type=kind, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -20,7 +20,7 @@ class Retry(Struct, frozen=True):
     patience_s: float = 120.0
 
     def wait_s(self, failures: int, *, at_least_s: float | None = None) -> float:
-        """The pause after the `failures`-th failure in a row, from 1."""
+        """Returns the pause after the `failures`-th failure in a row, counted from 1."""
         whole = min(self.most_s, self.first_s * 2 ** min(failures - 1, 30))
-        # Jitter spreads clients that were cut off together.
+        # Jitter spreads clients that were disconnected together.
         return max(at_least_s or 0.0, whole * random.uniform(0.5, 1.0))

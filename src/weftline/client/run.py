@@ -1,4 +1,4 @@
-"""A run that is being followed: its events, its outcome, and its end when the caller goes away."""
+"""A followed run: its events, its outcome, and its end when the caller leaves."""
 
 from __future__ import annotations
 
@@ -55,10 +55,12 @@ class RunClient(Protocol):
 logger = logging.getLogger("weftline.client")
 
 SETTLE_S = 0.2
-"""How long a stream that replays the past must be silent before calls without an answer count as open: while one is,
-the run waits for it, so that silence does come."""
+"""How long a stream that replays the past must be silent before unanswered calls count as open.
+
+The run waits while a call is open, so there is such a silence.
+"""
 GOODBYE_S = 5.0
-"""How long a caller that goes away waits for the run to be cancelled."""
+"""How long a caller that leaves waits for the run to be cancelled."""
 _REOPENED = RETRIED | {500, 408, 425}
 
 
@@ -104,8 +106,8 @@ class AsyncRun(RunPeople):
         self._dispatch = dispatch
         self._settling = replay
         self._stream = stream
-        """The stream that the server has already begun to send, from the first event on."""
-        # A call made before `last_seq` may still be open, so a client that answers calls reads from the start.
+        """The stream that the server is already sending, from the first event on."""
+        # A call before `last_seq` may still be open, so a client that answers calls reads from the start.
         self._position = 0 if replay and dispatch else last_seq
         self._output_type = output_type
         self._on_event = on_event
@@ -114,7 +116,7 @@ class AsyncRun(RunPeople):
         self._frames: list[Frame] = []
         self._held: dict[str, OfferedCall] = {}
         self._last: Frame | None = None
-        """The one with the end of the run."""
+        """The frame with the end of the run."""
         self._failure: ClientError | None = None
         self._receipt: CancelReceipt | None = None
         self._expired = False
@@ -142,11 +144,11 @@ class AsyncRun(RunPeople):
 
     @property
     def done(self) -> bool:
-        """Whether the last event has come, or the run is no longer followed."""
+        """Whether the last event has arrived, or the run is no longer followed."""
         return self._done
 
     async def events(self, *, raise_on_failure: bool = True) -> AsyncGenerator[ClientEvent]:
-        """Every event from the first, each once; ends with the run.
+        """Yields every event from the first, each once; ends with the run.
 
         Raises:
             RunFailed, RunCancelled: after the last event of a run without success, unless `raise_on_failure` is False.
@@ -156,7 +158,7 @@ class AsyncRun(RunPeople):
             yield frame.event
 
     async def frames(self, *, raise_on_failure: bool = True) -> AsyncGenerator[Frame]:
-        """Like `events`, each event with what the server sent for it."""
+        """Like `events`, but yields each event with its payload."""
         position = 0
         while batch := await self.take(position):
             for frame in batch:
@@ -168,13 +170,13 @@ class AsyncRun(RunPeople):
         return self.events()
 
     async def text(self) -> AsyncGenerator[str]:
-        """The pieces of the model's text, as they come."""
+        """Yields the pieces of the model's text, as they come."""
         async for event in self.events():
             if isinstance(event, TextDelta):
                 yield event.text
 
     async def take(self, position: int) -> list[Frame]:
-        """The frames from `position` on, once there is at least one; empty at the end."""
+        """Returns the frames from `position` on, once there is at least one; empty at the end."""
         while len(self._frames) <= position and not self._done:
             await self._wait()
         return self._frames[position:]
@@ -240,7 +242,7 @@ class AsyncRun(RunPeople):
             self._follower.cancel()
             await asyncio.wait([self._follower])
             if not self._done:
-                # Cancelled before its first step, the follower had no chance to tidy up.
+                # Cancelled before its first step, the follower had no chance to clean up.
                 await self._wind_up(NetworkError(f"run {self.id} is no longer followed"))
 
     async def close(self) -> None:
@@ -261,7 +263,7 @@ class AsyncRun(RunPeople):
         await self.close()
 
     async def _wait(self) -> None:
-        """Returns when something has happened. Cancelling a caller that waits here cancels the run."""
+        """Waits until something has happened. Cancelling a caller that waits here cancels the run."""
         if self._news is None:
             self._news = asyncio.get_running_loop().create_future()
         try:
@@ -382,7 +384,7 @@ class AsyncRun(RunPeople):
                 if self._last is not None:
                     return
                 if self._position == before > 0 and not rewound and (await self.snapshot()).ended:
-                    # Nothing comes after the last event, and we have not seen that one: read it again.
+                    # Nothing comes after the last event, which we have not seen: read it again.
                     self._position, rewound = 0, True
                     continue
                 failure: NetworkError | ApiError = NetworkError(f"the stream of {self.id} closed before its end")

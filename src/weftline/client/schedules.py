@@ -1,4 +1,4 @@
-"""Schedules: runs that the server begins by itself, at a time or again and again."""
+"""Schedules: runs that the server starts automatically, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OF_THIS_PROCESS = ("local", "mcp_local", "a2a_local")
 
 
 class Schedule(Struct, frozen=True, rename="camel"):
-    """A schedule as it is now. `next_at` is None if it is off or has no time left."""
+    """A schedule. `next_at` is None if it is off or has no time left."""
 
     id: str
     name: str
@@ -48,7 +48,7 @@ class Schedule(Struct, frozen=True, rename="camel"):
     """The time that it was last due for."""
     last_run_id: str | None = None
     last_error: str = ""
-    """Why no run began then; empty if one did."""
+    """Why no run was started then; empty if one was."""
     requested_by: str = ""
     spec: dict[str, Any] = {}
     """What it runs; empty in a list."""
@@ -102,14 +102,14 @@ class AsyncSchedules:
         """
         given = _times(at=at, cron=cron, timezone=timezone, catch_up=catch_up)
         body = {"name": schedule_name, "enabled": enabled, "spec": Raw(await _spec(prompt, run)), **given}
-        # So that a request whose response got lost can be sent again.
+        # A key, so that a request can be sent again if its response got lost.
         key = run.get("idempotency_key") or secrets.token_urlsafe(18)
         made = await self._http.call("POST", "/schedules", body=msgspec.json.encode(body), idempotency_key=key)
         warn_of(decoded(made, _Response).warnings)
         return decoded(made, Schedule)
 
     async def list(self) -> tuple[Schedule, ...]:
-        """All of the workspace, oldest first, without their `spec`."""
+        """Returns all schedules of the workspace, oldest first, without their `spec`."""
         return decoded(await self._http.call("GET", "/schedules"), _Schedules).schedules
 
     async def get(self, schedule_id: str) -> Schedule:
@@ -127,7 +127,7 @@ class AsyncSchedules:
         enabled: bool | None = None,
         spec: Mapping[str, Any] | None = None,
     ) -> Schedule:
-        """Changes what is given. With new times it starts over, and makes up for nothing that was missed.
+        """Changes what is given. With new times it starts over, and does not catch up on missed ones.
 
         Args:
             spec: What to run, completely, as in `Schedule.spec`.
@@ -144,7 +144,7 @@ class AsyncSchedules:
         return await self.change(schedule_id, enabled=False)
 
     async def resume(self, schedule_id: str) -> Schedule:
-        """Switches it on again. It makes up for nothing."""
+        """Switches it on again. It does not catch up on missed times."""
         return await self.change(schedule_id, enabled=True)
 
     async def run(self, schedule_id: str) -> str:
@@ -185,7 +185,7 @@ class Schedules:
         )
 
     def list(self) -> tuple[Schedule, ...]:
-        """All of the workspace, oldest first, without their `spec`."""
+        """Returns all schedules of the workspace, oldest first, without their `spec`."""
         return self._wait(self._core.list())
 
     def get(self, schedule_id: str) -> Schedule:
@@ -203,7 +203,7 @@ class Schedules:
         enabled: bool | None = None,
         spec: Mapping[str, Any] | None = None,
     ) -> Schedule:
-        """Changes what is given. With new times it starts over, and makes up for nothing that was missed."""
+        """Changes what is given. With new times it starts over, and does not catch up on missed ones."""
         return self._wait(
             self._core.change(
                 schedule_id,
@@ -222,7 +222,7 @@ class Schedules:
         return self._wait(self._core.pause(schedule_id))
 
     def resume(self, schedule_id: str) -> Schedule:
-        """Switches it on again. It makes up for nothing."""
+        """Switches it on again. It does not catch up on missed times."""
         return self._wait(self._core.resume(schedule_id))
 
     def run(self, schedule_id: str) -> str:

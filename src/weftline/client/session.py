@@ -36,7 +36,7 @@ class SessionClient(Protocol):
 
 
 class AsyncSession:
-    """A conversation. Messages sent at the same time wait for each other, in the order of the calls.
+    """A conversation. Concurrent messages wait for each other, in the order of the calls.
 
         async with await client.create_session(system_prompt="Be brief.", tools=[weather]) as session:
             print((await session.send("How is the weather in Oslo?")).text)

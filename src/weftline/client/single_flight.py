@@ -1,4 +1,4 @@
-"""One call for many callers, whichever loop or thread they are on."""
+"""Shares one call among many callers, on any loop or thread."""
 
 from __future__ import annotations
 

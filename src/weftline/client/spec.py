@@ -1,4 +1,4 @@
-"""The options of a run, and the request bodies that they make."""
+"""The options of a run, and the request bodies that they produce."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ Reasoning: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh
 
 
 class MessageOptions(TypedDict, total=False):
-    """What may differ from run to run. What is left out is not sent; `output_schema`, `loop_detection`,
-    `tool_budgets`, `budgets`, `policy`, `budget` and `awaits` are sent as they are given, `False` and `{}` included."""
+    """Options that may differ from run to run.
+
+    Options that are left out are not sent; `output_schema`, `loop_detection`, `tool_budgets`, `budgets`, `policy`,
+    `budget` and `awaits` are sent as they are given, including `False` and `{}`.
+    """
 
     messages: Sequence[Mapping[str, Any]] | None
     attachments: Sequence[AttachmentLike] | None
@@ -129,7 +132,7 @@ def body_of(
     tools: list[dict[str, Any]] | None = None,
     asks: bool = True,
 ) -> bytes:
-    """The JSON of a request. `asks` is False for a session, which has no input."""
+    """Returns the JSON of a request. `asks` is False for a session, which has no input."""
     unknown = options.keys() - _WIRE.keys() - _LOCAL
     if unknown:
         near = did_you_mean(min(unknown), [*_WIRE, *_LOCAL])

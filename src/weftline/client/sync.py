@@ -1,4 +1,4 @@
-"""The synchronous client: the asynchronous one on a loop in a background thread, under the same names."""
+"""The synchronous client: the asynchronous one on a loop in a background thread, with the same names."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ class Client:
 
     @property
     def schedules(self) -> Schedules:
-        """Runs that the server begins by itself."""
+        """Runs that the server starts automatically."""
         return Schedules(self._core.schedules, self.wait)
 
     @property
     def budgets(self) -> Budgets:
-        """What may be spent, and what was."""
+        """Limits on spending, and what was spent."""
         return Budgets(self._core.budgets, self.wait)
 
     @property
@@ -160,8 +160,10 @@ class Client:
         cursor: str | None = None,
         children: bool = False,
     ) -> Page[RunSnapshot]:
-        """Runs, newest first. All filters must match; `cursor` is the `next_cursor` of the page before. With `children`
-        a session's list has the runs of its subagents, too.
+        """Returns runs, newest first.
+
+        All filters must match; `cursor` is the `next_cursor` of the previous page. With `children`, a session's list
+        includes the runs of its subagents.
         """
         return self.wait(
             self._core.list_runs(
@@ -184,7 +186,7 @@ class Client:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[SessionInfo]:
-        """Sessions, newest first."""
+        """Returns sessions, newest first."""
         return self.wait(
             self._core.list_sessions(status=status, agent_id=agent_id, metadata=metadata, limit=limit, cursor=cursor)
         )
@@ -201,7 +203,7 @@ class Client:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Await]:
-        """What people are asked at the moment, by the runs of the workspace; see `AsyncClient.awaits`."""
+        """Returns the open questions of the workspace's runs; see `AsyncClient.awaits`."""
         return self.wait(
             self._core.awaits(
                 kind=kind,
@@ -216,15 +218,15 @@ class Client:
         )
 
     def calls(self, run_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
-        """The calls of a run in the order in which they were announced, with their keys, times and states."""
+        """Returns the calls of a run in the order in which they were announced, with their keys, times and states."""
         return self.wait(self._core.calls(run_id, limit=limit, cursor=cursor))
 
     def grants(self, run_id: str) -> tuple[LoggedGrant, ...]:
-        """What people allowed a run to do: with which arguments, who, when, and which calls used it."""
+        """Returns the approvals of a run: the arguments, who approved them and when, and the calls that used them."""
         return self.wait(self._core.grants(run_id))
 
     def calls_in_doubt(self, *, limit: int | None = None, cursor: str | None = None) -> Page[LoggedCall]:
-        """The calls of the workspace that may or may not have happened, those of the newest run first."""
+        """Returns the calls of the workspace that may or may not have happened, those of the newest run first."""
         return self.wait(self._core.calls_in_doubt(limit=limit, cursor=cursor))
 
     def fork(
@@ -238,7 +240,7 @@ class Client:
         reasoning_level: str | int | None = None,
         budgets: Mapping[str, Any] | None = None,
     ) -> str:
-        """Goes on from a turn of a run that has ended, as a new run; see `AsyncClient.fork`."""
+        """Continues from a turn of a run that has ended, as a new run; see `AsyncClient.fork`."""
         return self.wait(
             self._core.fork(
                 run_id,
@@ -252,7 +254,7 @@ class Client:
         )
 
     def provide(self, run_id: str, await_id: str, results: Sequence[Mapping[str, Any]]) -> None:
-        """What came of the client-side calls of a turn, all together; see `AsyncClient.provide`."""
+        """Provides the results of all client-side calls of a turn; see `AsyncClient.provide`."""
         self.wait(self._core.provide(run_id, await_id, results))
 
     def answer_await(
@@ -266,7 +268,7 @@ class Client:
         reason: str = "",
         remember: bool | Mapping[str, Any] = False,
     ) -> Answered:
-        """Answers what a run asks people, without following it."""
+        """Answers a question of a run without following it."""
         return self.wait(
             self._core.answer_await(run_id, await_id, outcome, args=args, value=value, reason=reason, remember=remember)
         )
@@ -298,7 +300,7 @@ class Client:
         self.close()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Carries `work` out on the client's loop."""
+        """Runs `work` on the client's loop."""
         with from_here():
             return self._thread.run(work)
 
@@ -330,11 +332,11 @@ class Run:
         return self._run.done
 
     def events(self, *, raise_on_failure: bool = True) -> Generator[ClientEvent]:
-        """Every event from the first, each once; a run that does not succeed raises after its last event."""
+        """Yields every event from the first, each once; raises after the last event if the run did not succeed."""
         return (frame.event for frame in self.frames(raise_on_failure=raise_on_failure))
 
     def frames(self, *, raise_on_failure: bool = True) -> Generator[Frame]:
-        """Like `events`, each event with what the server sent for it."""
+        """Like `events`, but yields each event with its payload."""
         position = 0
         while batch := self._client.wait(self._run.take(position)):
             for frame in batch:
@@ -346,7 +348,7 @@ class Run:
         return self.events()
 
     def text(self) -> Generator[str]:
-        """The pieces of the model's text, as they come."""
+        """Yields the pieces of the model's text, as they come."""
         return (event.text for event in self.events() if isinstance(event, TextDelta))
 
     def result(self) -> RunResult:
@@ -361,7 +363,7 @@ class Run:
         return self._client.wait(self._run.snapshot())
 
     def awaits(self) -> tuple[Await, ...]:
-        """What this run, and those below it, ask people at the moment."""
+        """Returns the open questions of this run and the runs below it."""
         return self._client.wait(self._run.awaits())
 
     def approve(
@@ -372,23 +374,23 @@ class Run:
         remember: bool | Mapping[str, Any] = False,
         comment: str = "",
     ) -> Answered:
-        """Allows the call that an await asks about, if need be with other arguments; see `AsyncRun.approve`."""
+        """Approves the call that an await asks about, optionally with other arguments; see `AsyncRun.approve`."""
         return self._client.wait(self._run.approve(await_id, args=args, remember=remember, comment=comment))
 
     def deny(self, await_id: str, reason: str = "") -> Answered:
-        """Does not allow a call, or does not answer a question. The model reads the reason."""
+        """Denies a call, or declines to answer a question. The model reads the reason."""
         return self._client.wait(self._run.deny(await_id, reason))
 
     def answer(self, await_id: str, value: Any, *, labels: Mapping[str, str] | None = None) -> Answered:
-        """The answer to a question, a comment on a plan, or the result of a call that was in doubt."""
+        """Answers a question, comments on a plan, or gives the result of a call that was in doubt."""
         return self._client.wait(self._run.answer(await_id, value, labels=labels))
 
     def pause(self, reason: str = "", *, labels: Mapping[str, str] | None = None) -> None:
-        """Lets what is under way come to its end; nothing begins after it until the run is resumed."""
+        """Finishes work in progress and starts nothing new until the run is resumed."""
         self._client.wait(self._run.pause(reason, labels=labels))
 
     def resume(self, notes: str = "", *, messages: Sequence[str] = (), labels: Mapping[str, str] | None = None) -> None:
-        """Lets a paused run go on. The model reads `messages` before its next turn."""
+        """Lets a paused run continue. The model reads `messages` before its next turn."""
         self._client.wait(self._run.resume(notes, messages=messages, labels=labels))
 
     def steer(self, text: str, *, labels: Mapping[str, str] | None = None) -> str:

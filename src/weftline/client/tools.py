@@ -43,12 +43,12 @@ class Tool(Protocol):
         ...
 
     def handler(self, call: OfferedCall) -> Handler | None:
-        """The handler of a call, if the call is for this tool."""
+        """Returns the handler of a call, if the call is for this tool."""
         ...
 
 
 class LocalTool(Generic[P, R]):
-    """A function that the model may call and that runs here. It can still be called like the function it wraps."""
+    """A function that the model may call and that runs here. It can still be called like the original function."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class LocalTool(Generic[P, R]):
         self._tags = list(tags)
         self._is_async = inspect.iscoroutinefunction(fn)
         self._max_concurrency = max_concurrency
-        # One tool may serve clients on several loops, and a semaphore belongs to one.
+        # One tool may serve clients on several loops, but a semaphore belongs to one.
         self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -157,7 +157,7 @@ def tool(
 
 
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Makes a tool of a function, sync or async. Its signature and docstring tell the model what it needs to know.
+    """Turns a function, sync or async, into a tool. The model reads its signature and docstring.
 
         @tool
         def weather(city: str, days: int = 1) -> str:
@@ -180,9 +180,9 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 def _names_around(fn: Callable[..., Any], frame: FrameType | None) -> Mapping[str, Any] | None:
-    """The names that the type hints of a nested function may refer to, if they are strings.
+    """Returns the names that the type hints of a nested function may refer to, if they are strings.
 
-    `frame` is that of the decorator, whose caller defines the function.
+    `frame` is the decorator's, whose caller defines the function.
     """
     if frame is None or frame.f_back is None or "<locals>" not in getattr(fn, "__qualname__", ""):
         return None
@@ -212,18 +212,18 @@ class ServerTool:
 
 
 def server_tool(name: str) -> ServerTool:
-    """A tool of the server itself: built in, from its tools file, or `@package/tool` of an installed package."""
-    # The protocol's word, which servers of every version know.
+    """Returns a tool of the server itself: built in, from its tools file, or `@package/tool` of a package."""
+    # The protocol's name, which servers of every version know.
     return ServerTool({"kind": "mantyx_plugin", "name": name})
 
 
 def plugin_tool(name: str) -> ServerTool:
-    """The same as `server_tool`."""
+    """Alias of `server_tool`."""
     return server_tool(name)
 
 
 def stored_tool(tool_id: str) -> ServerTool:
-    """A tool that is stored in the workspace, by its id."""
+    """Returns a tool that is stored in the workspace, by its id."""
     return ServerTool({"kind": "mantyx", "id": tool_id})
 
 
@@ -235,9 +235,10 @@ def mcp_server(
     only: Sequence[str] | None = None,
     elicitation: Literal["ask", "decline"] | None = None,
 ) -> ServerTool:
-    """An MCP server that Weftline's server dials. Its tools are prefixed with `name` and an underscore.
+    """An MCP server that Weftline's server connects to. Its tools are prefixed with `name` and an underscore.
 
-    With `elicitation="ask"` what it asks people during a call is an await of the run; otherwise it is declined.
+    With `elicitation="ask"`, its questions to people during a call become awaits of the run; otherwise they are
+    declined.
     """
     ref: dict[str, Any] = {"kind": "mcp", "name": name, "url": url}
     if elicitation is not None:
@@ -257,7 +258,7 @@ def a2a_agent(
     headers: Mapping[str, str] | None = None,
     context_id: str | None = None,
 ) -> ServerTool:
-    """An A2A agent that Weftline's server dials."""
+    """Returns an A2A agent that Weftline's server connects to."""
     ref: dict[str, Any] = {"kind": "a2a", "name": name, "agentCardUrl": card_url}
     if description is not None:
         ref["description"] = description
@@ -269,7 +270,7 @@ def a2a_agent(
 
 
 ToolLike: TypeAlias = Tool | Callable[..., Any] | Mapping[str, Any]
-"""A tool, a plain function, or a reference that is sent as it is."""
+"""A tool, a plain function, or a reference in the protocol's JSON."""
 
 
 class Toolset:
@@ -294,7 +295,10 @@ class Toolset:
         await self._stack.aclose()
 
     def borrowed(self) -> Toolset:
-        """The same tools for a run of a session. It holds them itself, so that the session may be closed first."""
+        """Returns the same tools for a run of a session.
+
+        It holds them itself, so that the session may be closed first.
+        """
         return Toolset(self._tools)
 
     def handler(self, call: OfferedCall) -> Handler:

@@ -13,8 +13,9 @@ T = TypeVar("T")
 
 
 class Tokens(Struct, frozen=True, rename="camel"):
-    """Tokens of all model calls of a run. `cached_tokens` and `cache_write_tokens` are part of the input,
-    `reasoning_tokens` of the output.
+    """The tokens of all model calls of a run.
+
+    `cached_tokens` and `cache_write_tokens` are part of the input, `reasoning_tokens` of the output.
     """
 
     input_tokens: int = 0
@@ -80,7 +81,7 @@ class CancelReceipt(Struct, frozen=True, rename="camel"):
 
 
 def spent_of(payload: dict[str, Any]) -> Spent:
-    """What the last event of a run says about that."""
+    """Returns the usage in the last event of a run."""
     turns, attempts, cost = payload.get("turns"), payload.get("attempts"), payload.get("costUsd")
     model = lenient(payload.get("model"), ModelUsed)
     has_model = model is not None and bool(model.provider)
@@ -95,7 +96,7 @@ def spent_of(payload: dict[str, Any]) -> Spent:
 
 
 def usage_of(payload: dict[str, Any]) -> Usage:
-    """The `tokens` of an event in the words of `weftline.events`."""
+    """Returns the `tokens` of an event as in `weftline.events`."""
     used = lenient(payload.get("tokens"), Tokens) or Tokens()
     return Usage(
         used.input_tokens, used.cached_tokens, used.reasoning_tokens, used.output_tokens, used.cache_write_tokens
@@ -103,7 +104,7 @@ def usage_of(payload: dict[str, Any]) -> Usage:
 
 
 def lenient(value: object, kind: type[T]) -> T | None:
-    """A part of an event as `kind`, or None when it has another shape."""
+    """Returns a part of an event as `kind`, or None if it has another shape."""
     if not isinstance(value, dict):
         return None
     fields = {name: item for name, item in cast("dict[str, Any]", value).items() if item is not None}

@@ -47,7 +47,7 @@ class HandlerWorkers:
                 try:
                     loop.call_soon_threadsafe(settle, value, failure)
                 except RuntimeError:
-                    pass  # the loop is closed: there is no one to notify
+                    pass  # the loop is closed, so there is nobody to notify
 
             threading.Thread(target=work, name="weftline-handler", daemon=True).start()
             return await future

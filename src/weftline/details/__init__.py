@@ -1,4 +1,4 @@
-"""What a log has for those who want to know more than `weftline.events` tells: phases, usage, and who was asked what.
+"""Details of a run that `weftline.events` leaves out: phases, usage, and who was asked what.
 
     async for event in run.events(profile="all"):
         match event:
@@ -7,8 +7,9 @@
             case _:
                 pass
 
-Each of them is made of one entry of the log, as events are, and several may be made of the same entry: `key` is unique
-in the run, and the same for every reader. Nothing is stored for them, and a reader who does not ask costs nothing.
+Like an event, each detail is made from one entry of the log, and several may be made from the same entry: `key` is
+unique in the run, and the same for every reader. Nothing is stored for them, and a reader who does not ask for them
+costs nothing.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class Detail(Event, frozen=True, kw_only=True):
 
 
 class PhaseChanged(Detail, frozen=True, tag="run_phase_changed"):
-    """What the run does from here on.
+    """The run enters a new phase.
 
-    It is `prompted` when it is created, `planning` whenever a model is asked, `executing_tools` when a turn asked for
-    calls, and at its end what it came to. A forced final turn is `synthesizing`.
+    It is `prompted` when it is created, `planning` whenever a model is called, `executing_tools` when a turn has asked
+    for calls, and at its end its final status. A forced final turn is `synthesizing`.
     """
 
     phase: Phase
@@ -48,10 +49,11 @@ class PhaseChanged(Detail, frozen=True, tag="run_phase_changed"):
 
 
 class UsageRecorded(Detail, frozen=True, tag="usage"):
-    """What one model call has used, failed and repeated ones included. All of them together are the run's own usage.
+    """The usage of one model call, including failed and repeated ones. Together they are the run's own usage.
 
-    `cache_read` and `cache_write` are parts of `input`. `model_class` says which of the run's models it was: `default`,
-    `fallback`, or `summary` for one that shortened the conversation. `estimated` if the provider did not say.
+    `cache_read` and `cache_write` are parts of `input`. `model_class` is which of the run's models was called:
+    `default`, `fallback`, or `summary` for one that summarized the conversation. `estimated` means that the provider
+    did not report usage.
     """
 
     model: str
@@ -97,7 +99,7 @@ class AwaitQuestions(Detail, frozen=True, tag="await_questions"):
 
 
 class AwaitConfirmation(Detail, frozen=True, tag="await_confirmation"):
-    """A person is asked whether a call may begin, or whether the run may go on. `kind` is that of `AwaitOpened`."""
+    """A person is asked whether a call may begin, or whether the run may continue. `kind` is that of `AwaitOpened`."""
 
     id: str
     kind: str
@@ -108,9 +110,9 @@ class AwaitConfirmation(Detail, frozen=True, tag="await_confirmation"):
 
 
 class AwaitExternalTools(Detail, frozen=True, tag="await_external_tools"):
-    """Calls of a turn are for somebody outside to carry out. `items` has those that are open.
+    """Calls of a turn are to be executed outside. `items` has those that are open.
 
-    Their results are given together, or each under its own id.
+    Their results are submitted together, or each under its own id.
     """
 
     id: str
@@ -118,9 +120,9 @@ class AwaitExternalTools(Detail, frozen=True, tag="await_external_tools"):
 
 
 class Paused(Detail, frozen=True, tag="run_paused"):
-    """The run stands still: everything else of its turn is done, and `awaits` have no answer yet.
+    """The run waits: everything else of its turn is done, and the `awaits` have no answer yet.
 
-    These are the ids of awaits, and of calls that are for clients. A pause that somebody asked for is another event.
+    These are the ids of awaits, and of client-side calls. A pause that somebody requested is a different event.
     """
 
     reason: str = "await"
@@ -129,7 +131,7 @@ class Paused(Detail, frozen=True, tag="run_paused"):
 
 
 class Resumed(Detail, frozen=True, tag="run_resumed"):
-    """The last of these answers is there, or is not needed any more."""
+    """The last of these answers has arrived, or is no longer needed."""
 
     notes: str = "await_completed"
     requested_by: str = "runtime"
@@ -148,7 +150,7 @@ class ToolAuthorization(Detail, frozen=True, tag="tool_authorization"):
 
 
 class ChildRunLinked(Detail, frozen=True, tag="child_run_linked"):
-    """A call is carried out by a run of its own, of the agent `child_agent`."""
+    """A call is executed by a run of its own, of the agent `child_agent`."""
 
     name: str
     call_id: str
@@ -157,7 +159,7 @@ class ChildRunLinked(Detail, frozen=True, tag="child_run_linked"):
 
 
 class ToolCallUpdated(Detail, frozen=True, tag="tool_call_updated"):
-    """A call's code, or its child run, has asked for further calls: how many are expected below it by now."""
+    """A call's code, or its child run, has asked for further calls: how many are expected below it so far."""
 
     call_id: str
     name: str
@@ -165,7 +167,7 @@ class ToolCallUpdated(Detail, frozen=True, tag="tool_call_updated"):
 
 
 class ToolCallArgsDelta(Detail, frozen=True, tag="tool_call_args_delta"):
-    """A piece of a call's arguments as the model writes them, in a run that asked for these (`stream_arguments`).
+    """A piece of a call's arguments as the model writes them, in runs that ask for these (`stream_arguments`).
 
     `call_id` is the provider's id for the call, and `name` the tool as the model knows it.
     """
@@ -178,7 +180,7 @@ class ToolCallArgsDelta(Detail, frozen=True, tag="tool_call_args_delta"):
 
 
 class ToolOutputDelta(Detail, frozen=True, tag="tool_output_delta"):
-    """A piece of what a tool puts out while it runs: what it emits as `output`."""
+    """A piece of a tool's output while it runs: what it emits as `output`."""
 
     name: str
     call_id: str
@@ -187,7 +189,7 @@ class ToolOutputDelta(Detail, frozen=True, tag="tool_output_delta"):
 
 
 class PlannerNote(Detail, frozen=True, tag="planner_note"):
-    """What somebody wants to be on record about a turn. No model reads it."""
+    """A note about a turn from a hook or a provider. No model reads it."""
 
     text: str
     labels: dict[str, str] = field(default_factory=dict[str, str])
@@ -195,7 +197,7 @@ class PlannerNote(Detail, frozen=True, tag="planner_note"):
 
 
 class PromptRendered(Detail, frozen=True, tag="prompt_rendered"):
-    """A prompt was rendered. `scope` is what this version of it is for: a `thread`, `labels`, both or neither."""
+    """A prompt was rendered. `scope` is what this version of it applies to: a `thread`, `labels`, both or neither."""
 
     prompt_id: str
     version: str

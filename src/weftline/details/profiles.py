@@ -11,7 +11,7 @@ from weftline.errors import InvalidRequest
 from weftline.suggestions import did_you_mean
 
 DETAILS: dict[str, type[AnyDetail]] = {type_of(one): one for one in get_args(AnyDetail)}
-"""By their type."""
+"""The details, by type."""
 METRICS = frozenset({"usage", "run_phase_changed"})
 NAMES = ("default", "all", "metrics")
 
@@ -19,7 +19,7 @@ NAMES = ("default", "all", "metrics")
 def types_of(profile: str | Collection[str], *, known: Collection[str]) -> frozenset[str] | None:
     """The types of a profile among those that are `known`; None for `default`, which has no details.
 
-    Raises `InvalidRequest` for a name that there is not.
+    Raises `InvalidRequest` for an unknown name.
     """
     if profile == "default":
         return None

@@ -1,4 +1,4 @@
-"""The details of a run, from its entries."""
+"""Builds the details of a run from its entries."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from weftline.plan import agent_of
 RATE_LIMITED = "rate_limited"
 """The code of the note that a rate-limited model call leaves."""
 NEEDED_HEADS = ("attempt.started", "compaction.started", *waiting.HEADS)
-"""The entries whose heads a projection needs to see before it can project those after them."""
+"""The entries whose heads a projection must see before it can project later ones."""
 _DECISIONS = frozenset({"confirm", "plan", "doubt", "deploy", "budget"})
-"""Awaits where a person says whether something may be done."""
+"""Awaits in which a person decides whether something may be done."""
 
 
 class _PlanFields(Struct):
-    """What a plan has of these, whatever its version."""
+    """The fields that are needed from a plan, whatever its version."""
 
     turn_id: str = ""
 
@@ -51,7 +51,7 @@ _decode_given = Decoder(_PlanFields).decode
 
 
 class RunFacts(Struct, frozen=True):
-    """What every detail says about its run."""
+    """What every detail contains about its run."""
 
     run_id: str
     agent: str | None = None
@@ -60,7 +60,7 @@ class RunFacts(Struct, frozen=True):
 
 
 class _AskedQuestion(Struct, frozen=True):
-    """What an answer needs to be told: the question."""
+    """The question that an answer belongs to."""
 
     kind: str
     name: str
@@ -77,12 +77,12 @@ def facts_of(run_id: str, *, created: bytes | None, thread: str | None) -> RunFa
 
 
 class DetailProjection:
-    """Makes the details of one run of its entries.
+    """Builds the details of one run from its entries.
 
-    Most are made of one entry alone. What a model call used is told with the model that was asked, an answer with its
-    question, and a call with the one that asked for it: whoever begins in the middle shows it the heads of all entries
-    of some kinds first (`NEEDED_HEADS`, in their order), and then some whole ones (`needed`). It may see an entry
-    again, and then tells the same.
+    Most are built from one entry alone. But usage is reported with the model, an answer with its question, and a nested
+    call with its parent. A reader that begins in the middle first passes the heads of all entries of some kinds
+    (`NEEDED_HEADS`, in order) to `learn`, and then some whole entries (`needed`) to `learn_whole`. An entry may be
+    passed again, and gives the same details.
     """
 
     def __init__(self, facts: RunFacts) -> None:
@@ -92,9 +92,9 @@ class DetailProjection:
         self._asked: dict[str, _AskedQuestion] = {}
         self._calls: dict[tuple[int, int], tuple[str, str]] = {}
         self._below: dict[tuple[int, int], set[int]] = {}
-        """By call: the places of those that it asked for."""
+        """For each call, the indexes of the calls that it asked for."""
         self._args: dict[tuple[int, int], Raw] = {}
-        """Of the calls for clients."""
+        """The arguments of client-side calls."""
         self._waiting = waiting.Waiting()
 
     def of_fact(self, head: Fact, body: bytes, *, seq: int, at: int) -> list[AnyDetail]:
@@ -122,7 +122,7 @@ class DetailProjection:
         )
 
     def learn(self, head: Fact) -> None:
-        """Sees the head of an entry that may be before the place where the reader begins."""
+        """Takes the head of an entry that may come before the reader's position."""
         self._waiting.see(head)
         match head:
             case AttemptStarted():
@@ -138,7 +138,7 @@ class DetailProjection:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The kinds of the entries that it has to see whole, once it has learnt the heads."""
+        """The kinds of the entries that it has to see whole, once it has learned the heads."""
         return ("await.opened", "call.opened") if self._waiting.offers_several else ("await.opened",)
 
     def learn_whole(self, head: Fact, body: bytes) -> None:
@@ -160,7 +160,7 @@ class DetailProjection:
             yield details.Paused(awaits=change.awaits) if change.to == "paused" else details.Resumed()
 
     def _external(self, turn: int, offered: tuple[int, ...]) -> AnyDetail:
-        """The calls of a turn that are for clients."""
+        """The calls of a turn that clients execute."""
         items: list[dict[str, Any]] = []
         for index in offered:
             id, name = self._calls.get((turn, index), ("", ""))
@@ -185,7 +185,7 @@ class DetailProjection:
                     yield details.PhaseChanged(phase="executing_tools", turn=head.turn, attempt=head.attempt)
             case CompactionFailed():
                 yield self._summary(head, self._summarizers.get(head.number, ""))
-            case ContextCompacted() if head.number:  # another one's usage is that of the run that made it
+            case ContextCompacted() if head.number:  # a summary that was taken over was paid for by another run
                 known = self._summarizers.get(head.number, "")
                 yield self._summary(head, known or (bodies.decode_summary(body).model if body else ""))
             case AwaitOpened():
@@ -219,20 +219,20 @@ class DetailProjection:
 
 
 def comes_after(detail: AnyDetail, head: Fact) -> bool:
-    """Whether it is told after the event that is made of the same entry, which clients know already; most are before.
+    """Whether the detail follows the event of the same entry, which clients know already; most precede it.
 
-    A run begins before it is in a phase, and stands still or goes on once everybody knows why.
+    A run begins before it has a phase, and the reason for a pause or resume comes before it.
     """
     return isinstance(head, RunCreated) or isinstance(detail, details.Paused | details.Resumed)
 
 
 def key_of(seq: int, kind: str) -> str:
-    """What an event of this type is called that is made of this entry: unique in the run."""
+    """The key of a detail of this type from this entry: unique in the run."""
     return f"{seq}.{kind}"
 
 
 def type_of(detail: type[AnyDetail]) -> str:
-    """`run_phase_changed`, for example."""
+    """The name of a type, such as `run_phase_changed`."""
     return str(detail.__struct_config__.tag)
 
 
@@ -284,7 +284,7 @@ def _question(head: AwaitOpened, body: bytes) -> AnyDetail:
 
 def _decision(head: AwaitClosed, body: bytes, asked: _AskedQuestion) -> Iterator[AnyDetail]:
     if head.outcome == "withdrawn":
-        return  # nobody has decided anything
+        return  # there was no decision
     answer = bodies.decode_answer(body) if body else bodies.AnswerBody()
     yield details.ToolAuthorization(
         id=head.id,

@@ -1,4 +1,4 @@
-"""A run as it stands: a projection of its log, at any moment of it."""
+"""The current state of a run: a projection of its log, up to any entry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Question: TypeAlias = AwaitClarification | AwaitQuestions | AwaitConfirmation
 
 
 class SnapshotCall(Struct, frozen=True, kw_only=True):
-    """A call, by when it was announced. Times are microseconds since the epoch, UTC."""
+    """A call, in the order of announcement. Times are microseconds since the epoch, UTC."""
 
     id: str
     name: str
@@ -43,28 +43,28 @@ class SnapshotCall(Struct, frozen=True, kw_only=True):
     started_at: int | None = None
     completed_at: int | None = None
     duration_ms: int | None = None
-    """What its work took."""
+    """How long it took to execute."""
     error: str | None = None
-    """Of a call that failed: what the model reads about it, on one line."""
+    """For a failed call: what the model reads about it, on one line."""
     child_id: str | None = None
     expected_children: int = 0
-    """How many calls were asked for below it: by the code that it runs, or by its child run."""
+    """How many calls were requested below it: by the code that it runs, or by its child run."""
     observed_children: int = 0
-    """How many of them have their result."""
+    """How many of them have a result."""
 
 
 class SnapshotChild(Struct, frozen=True, kw_only=True):
-    """A run that carries out a call."""
+    """A run that executes a call."""
 
     run_id: str
     call_id: str
     name: str
-    """The tool's."""
+    """The name of the tool."""
     status: Literal["running", "succeeded", "failed", "cancelled"] = "running"
 
 
 class RunSnapshot(Struct, frozen=True, kw_only=True):
-    """A run as it stands. Times are microseconds since the epoch, UTC."""
+    """The current state of a run. Times are microseconds since the epoch, UTC."""
 
     run_id: str
     agent: str | None = None
@@ -76,7 +76,7 @@ class RunSnapshot(Struct, frozen=True, kw_only=True):
     """Which limit brought it to its end, or why it was cancelled."""
     created_at: int = 0
     started_at: int | None = None
-    """When a model was first asked."""
+    """When a model was first called."""
     updated_at: int = 0
     labels: dict[str, str] = field(default_factory=dict[str, str])
     memo: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -84,18 +84,18 @@ class RunSnapshot(Struct, frozen=True, kw_only=True):
     task_queue: str = ""
     retry_policy: RetryPolicy = RetryPolicy()
     last_message: str | None = None
-    """What the model has said last."""
+    """The latest text of the model."""
     awaits: tuple[Question, ...] = ()
-    """What people are asked and have not answered."""
+    """The open questions to people."""
     calls: tuple[SnapshotCall, ...] = ()
     children: tuple[SnapshotChild, ...] = ()
     usage: Usage = Usage()
-    """Of its own model calls so far."""
+    """The usage of its own model calls so far."""
     usage_by_model: dict[str, Usage] = field(default_factory=dict[str, Usage])
 
 
 class _PlanFields(Struct):
-    """What a plan has of these, whatever its version."""
+    """The fields that are needed from a plan, whatever its version."""
 
     labels: dict[str, str] = {}
     engine: EngineOptions | None = None
@@ -105,7 +105,7 @@ _decode_given = Decoder(_PlanFields).decode
 
 
 class SnapshotFold:
-    """Takes the facts of a run in their order."""
+    """Folds the facts of a run, in order."""
 
     def __init__(self, facts: RunFacts) -> None:
         self._projection = DetailProjection(facts)
@@ -189,8 +189,8 @@ class SnapshotFold:
             self._calls[turn, index] = replace(call, **changes)
 
     def build(self, *, status: str, below: dict[str, tuple[int, int]]) -> RunSnapshot:
-        """`status` is that of a run that has not ended. `below` has how many calls each child run asked for, and how
-        many of these have their result.
+        """`status` is that of a run that has not ended. `below` has, for each child run, how many calls it asked for
+        and how many of these have a result.
         """
         calls = [self._counted(call, below) for call in self._calls.values()]
         run = self._run

@@ -17,11 +17,11 @@ KINDS = (
     "compaction.failed",
     "context.compacted",
 )
-"""The entries that tell it; their bodies are not needed."""
+"""The entries that it is computed from; their bodies are not needed."""
 
 
 def usage_by_model(heads: Iterable[Fact]) -> dict[str, Usage]:
-    """Of the run's own calls, by the id of the model, from the heads of these entries in their order."""
+    """The usage of the run's own calls, by model id, from the heads of these entries in order."""
     projection = DetailProjection(RunFacts(""))
     used: dict[str, Usage] = {}
     for head in heads:

@@ -1,8 +1,7 @@
-"""When a run waits for somebody outside and nothing else: told by the heads of its entries.
+"""Detects from the heads of entries when a run waits for somebody outside and for nothing else.
 
-The questions to people and the calls of clients that one turn has led to are one barrier. The other calls of the turn
-are carried out meanwhile; once all of them have their results the run stands still, and when the last answer is there
-it goes on.
+The questions to people and the client-side calls that one turn has led to form one barrier. The other calls of the turn
+run in the meantime. Once all of them have results, the run is paused; when the last answer arrives, it resumes.
 """
 
 from __future__ import annotations
@@ -34,38 +33,40 @@ HEADS = (
     "await.opened",
     "await.closed",
 )
-"""The kinds of the entries that tell it."""
+"""The kinds of the entries that it is computed from."""
 
 
 class Change(Struct, frozen=True):
-    """The run stands still, or goes on. `awaits` is what it waits for: the ids of awaits, and of calls of clients."""
+    """The run pauses or resumes. `awaits` is what it waits for: the ids of awaits, and of client-side calls."""
 
     to: Literal["paused", "resumed"]
     awaits: tuple[str, ...] = ()
 
 
 class Offer(Struct, frozen=True):
-    """The calls of a turn that are a client's to carry out and have no result, by index."""
+    """The open client-side calls of a turn, by index."""
 
     turn: int
     indexes: tuple[int, ...]
 
 
 class Waiting:
-    """Takes these entries in their order. It may be shown an entry again, and then says the same about it."""
+    """Takes these entries in order. It may see an entry again, and then returns the same for it."""
 
     def __init__(self) -> None:
         self._changes: dict[_Entry, Change | None] = {}
         self._open: dict[int, int | None] = {}
-        """The calls of the turn that have no result: by index, the one that asked for it."""
+        """The calls of the turn without a result: by index, the index of the call that asked for it."""
         self._asked: dict[str, int] = {}
-        """The open awaits, and the calls that they are about."""
+        """The open awaits, each with the index of its call."""
         self._offered: dict[int, str] = {}
-        """The calls that are a client's to carry out, and their ids."""
+        """The offered client-side calls, with their ids."""
         self._offers: dict[_Entry, Offer] = {}
         self._turn = 0
         self._undecided: set[int] = set()
-        """The client's calls of the turn that are neither announced nor answered, and that nobody is asked about."""
+        """The client-side calls of the turn that are neither announced nor answered, and about which nobody is
+        asked.
+        """
         self._unannounced = False
         self._paused = False
 
@@ -81,18 +82,18 @@ class Waiting:
             self._unannounced = False
 
     def change(self, head: Fact) -> Change | None:
-        """Whether the run stands still with an entry that was seen, or goes on."""
+        """Whether the run pauses or resumes with an entry that was seen."""
         entry = _entry_of(head)
         return None if entry is None else self._changes.get(entry)
 
     def offered(self, head: Fact) -> Offer | None:
-        """What clients are to carry out, if an entry that was seen is the last of those that have added to it."""
+        """What is offered to clients, if an entry that was seen is the last one that added to it."""
         entry = _entry_of(head)
         return None if entry is None else self._offers.get(entry)
 
     @property
     def offers_several(self) -> bool:
-        """Whether any turn waited for more than one of them."""
+        """Whether any turn offered more than one call."""
         return any(len(offer.indexes) > 1 for offer in self._offers.values())
 
     def _fold(self, head: Fact) -> None:
@@ -129,19 +130,19 @@ class Waiting:
         if self._paused and not waits:
             self._paused = False
             return Change("resumed")
-        if not self._paused and waits and self._stands_still():
+        if not self._paused and waits and self._is_waiting():
             self._paused = True
             return Change("paused", (*self._asked, *self._offered.values()))
         return None
 
-    def _stands_still(self) -> bool:
+    def _is_waiting(self) -> bool:
         outside = {*self._asked.values(), *self._offered}
-        above = {*self._open.values()}  # a call that waits for those that it asked for
+        above = {*self._open.values()}  # a call that waits for its nested calls
         return OF_RUN in outside or all(index in outside or index in above for index in self._open)
 
 
 def _entry_of(head: Fact) -> _Entry | None:
-    """What tells an entry from all others of its run."""
+    """Identifies an entry among all others of its run."""
     match head:
         case TurnCompleted():
             return "turn", head.turn, 0

@@ -1,9 +1,9 @@
-"""The append contract's checks: whether a fact from outside the kernel still has a basis.
+"""The append contract: whether a fact from outside the kernel may still be appended.
 
-A *decision* rests on the exact version it was made on: the driver folds it without a pause, and the store compares the
-version as it writes. Everything else is judged here: an *outcome* on its command still being outstanding, an *answer*
-on its open question, a request on a run that is open.
-First come, first served; a refused fact changes nothing.
+A *decision* is valid for the exact version it was made on: the driver folds it without awaiting, and the store compares
+the version when it writes. Everything else is checked here: an *outcome* needs its command to be outstanding, an
+*answer* needs its question to be open, and a request needs the run to be open. The first one wins; a rejected fact
+changes nothing.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.state import Call, Question, State
 
 _ANSWERS = frozenset[How]({"returned", "failed"})
-"""How a client may close a call; all else is for the kernel to say."""
+"""How a client may close a call; only the kernel closes one in any other way."""
 MAX_QUEUED = 256
-"""Messages that may be waiting for one run at a time."""
+"""The most messages that may wait for one run at a time."""
 MAX_NESTED = 1_000
-"""Calls of one turn that other calls may ask for."""
+"""The most calls of one turn that may be requested by other calls."""
 
 
 def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
-    """Whether `head`, an outcome, an answer or a request, may be appended to a run in this state.
+    """Returns whether `head`, an outcome, an answer or a request, may be appended to a run in this state.
 
     `attempt` is the attempt of the call that an outcome belongs to; 0 for a client's answer. The outcome of `Reconcile`
-    is a `CallClosed`, or a `CallStarted` with the next attempt if the call will not happen on its own, or an
-    `AwaitOpened` if a person has to say; that of `StartChild` is a `CallStarted`, or a `CallClosed` if the child cannot
-    be made.
+    is a `CallClosed`, a `CallStarted` with the next attempt if the tool has made sure that the call will not take
+    effect, or an `AwaitOpened` if a person has to decide. The outcome of `StartChild` is a `CallStarted`, or a
+    `CallClosed` if the child run cannot be created.
     """
     if s.ended or s.rules not in KNOWN_RULES:
         return False
@@ -100,7 +100,7 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     if type(head) is ContextCompacted or type(head) is CompactionFailed:
         return s.compaction.open and not s.compaction.lost and head.number == s.compaction.number
     if type(head) is ContextRestored:
-        # The one that is being written would be in force right after this.
+        # Not while a summary is being written: it would be in force right after this.
         return s.compaction.in_force and not s.compaction.open and not s.control.cancel
     if type(head) is RunPaused:
         return not s.control.cancel and not s.control.paused and s.limits.interrupts_allowed
@@ -114,19 +114,19 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
 
 
 def open_question(s: State, id: str) -> Question | None:
-    """The call waiting for a client's answer under its id."""
+    """The client-side call with this id, if it is still waiting for an answer."""
     question = s.questions.open.get(id)
     return question if question is not None and question.kind == "call" else None
 
 
 def open_await(s: State, id: str) -> Question | None:
-    """The await with this id that people may answer."""
+    """The await with this id, if people may still answer it."""
     question = s.questions.open.get(id)
     return question if question is not None and question.kind != "call" and not s.control.cancel else None
 
 
 def _answers(s: State, head: AwaitClosed) -> bool:
-    """Whether a person, or code in a person's place, may close an await like this."""
+    """Whether a person, or code acting for one, may close the await with this outcome."""
     question = open_await(s, head.id)
     if question is None or question.kind == "call" or head.outcome not in ANSWERS[question.kind]:
         return False
@@ -135,13 +135,13 @@ def _answers(s: State, head: AwaitClosed) -> bool:
     call = _call(s, head)
     if call is None or call.awaiting != head.id or not head.by:
         return False
-    # What is in doubt has begun: there is nothing to edit any more.
+    # A call in doubt has already begun, so its arguments can no longer be edited.
     return bool(head.digest) and (question.kind == "confirm" or head.digest == call.digest)
 
 
 def _leaves_to_people(s: State, head: AwaitOpened, attempt: int) -> bool:
-    """A tool asks a person in place of giving a result; or it was asked about a call begun before a crash, does not
-    know, and the run's rule is to ask a person.
+    """Whether a tool may leave this to a person: as a question instead of a result, or because it was asked to
+    reconcile a call, does not know, and the run asks people about calls in doubt.
     """
     call = _call(s, head)
     if call is None or s.control.cancel:
@@ -168,15 +168,17 @@ def _closes(s: State, head: CallClosed, attempt: int) -> bool:
         return False
     if attempt:
         if call.child == "":
-            return call.stage == "opened" and attempt == 1  # its run could not be made
+            return call.stage == "opened" and attempt == 1  # its run could not be created
         return call.stage == "started" and call.attempt == attempt and not call.waits_for_child
     question = open_question(s, call.id)
     return question is not None and head.how in _ANSWERS and leases.answerable(question, head.lease)
 
 
 def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
-    """The only starts from outside: the tool made sure that a call begun before a crash will not happen, or the run
-    that carries out a call is made.
+    """Whether a call may be started from outside the kernel.
+
+    There are two cases: a tool has made sure that a call begun before a crash will not take effect, or the child run of
+    a call has been created.
     """
     call = _call(s, head)
     if call is None or s.control.cancel or s.control.paused or policies.is_late(s) or is_overdue(s):
@@ -189,7 +191,7 @@ def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
 
 
 def _asks_further(s: State, head: CallAsked, attempt: int) -> bool:
-    """A call that is under way asks for another one."""
+    """Whether a running call may ask for another one."""
     batch = s.batch
     if s.control.cancel or head.turn != s.turn - 1 or head.index != len(batch.calls) or batch.nested >= MAX_NESTED:
         return False

@@ -1,17 +1,17 @@
-"""Amounts of a budget: what may be given, whoever gives it, and the smallest parts that are counted."""
+"""Amounts of a budget: which values are valid, and the smallest unit in which they are counted."""
 
 from __future__ import annotations
 
 from weftline.kernel.budget import Unit
 
 PARTS: dict[Unit, int] = {"usd": 1_000_000_000, "tokens": 1, "seconds": 1_000_000, "calls": 1}
-"""How many of its smallest parts a unit has."""
+"""How many of the smallest parts make up one unit."""
 MAX_AMOUNT = 10**15
-"""Of smallest parts: a million dollars, thirty years. Sums of such amounts fit every store."""
+"""In smallest parts: a million dollars, or thirty years. Sums of such amounts fit into every store's integers."""
 
 
 def smallest(unit: Unit, amount: float) -> int:
-    """An amount without issues, in the smallest parts of its unit."""
+    """Converts a valid amount to the smallest parts of its unit."""
     return round(amount * PARTS[unit])
 
 
@@ -20,7 +20,7 @@ def greatest(unit: Unit) -> int:
 
 
 def amount_issue(unit: Unit, amount: object) -> str:
-    """What is wrong with an amount; "" if nothing."""
+    """What is wrong with an amount, or "" if it is valid."""
     if isinstance(amount, bool) or not isinstance(amount, int | float) or amount != amount:
         return "must be a number"
     if amount < 0:

@@ -1,5 +1,5 @@
-"""The calls of the latest turn, as the state has them: those that the model asked for, and those that running calls
-asked for after them.
+"""The calls of the latest turn, as the state keeps them: first those that the model asked for, then those that running
+calls asked for.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from weftline.failure import Recovery
 from weftline.kernel.entries import Asks, Effect, How, Over, Verdict
 
 Stage: TypeAlias = Literal["asked", "opened", "started", "closed"]
-"""Of a call: the model asked for it, it was announced, it has begun, it has its one result.
+"""The stages of a call: the model asked for it, it was announced, it has begun, it has its one result.
 
-A call that is `gated` stays in the first stage until the agent's gates have decided on it, and one that a person is
-asked about until that person has.
+A call stays in the first stage until the agent's gates have decided on it (`gated`) and the person who is asked about
+it has answered.
 """
 
 
 class _Room(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """As `state.Room`."""
+    """Like `state.Room`."""
 
 
 class Grant(_Room, frozen=True):
-    """A person's approval of one call: for the arguments with this digest, to be used once, for a while."""
+    """A person's approval of one call. It covers the arguments with this digest, is used once, and expires."""
 
     digest: str
     expires_at: int
@@ -42,72 +42,76 @@ class Call(_Room, frozen=True):
     stage: Stage = "asked"
     attempt: int = 0
     lost: bool = False
-    """Begun by an earlier epoch; it is not known here whether it happened."""
+    """Begun by an earlier epoch; whether it took effect is unknown."""
     how: How | None = None
     result: str = ""
     """Digest of the result."""
     gated: bool = False
     """The agent's gates have yet to decide on it."""
     yields: bool = False
-    """A spent budget goes before the verdict."""
+    """A spent budget takes precedence over the verdict."""
     over: Over | None = None
-    """It is beyond a budget that the agent's code keeps."""
+    """Set if it exceeds a budget that the agent's code keeps."""
     child: str | None = None
-    """The run that carries it out; "" before there is one, None for a call without."""
+    """The run that executes it: "" until that is created, None for a call that needs no run."""
     child_ended: bool = False
     child_waits: bool = False
-    """The run that carries it out stands still because of a person, as far as this run has to know."""
+    """That run is waiting for a person. Recorded only in runs that measure active time."""
     asks: Asks | None = None
-    """A person is asked before it begins, or in its place."""
+    """What a person is asked before it begins, or in its place."""
     awaiting: str = ""
-    """The open await that is about it."""
+    """The id of the open await about it."""
     awaits: int = 0
-    """How many were opened so far."""
+    """How many awaits about it have been opened."""
     grant: Grant | None = None
-    """The approval that it may begin with, until it does."""
+    """The approval under which it may begin; cleared when it begins."""
     in_doubt: Literal["report", "ask"] | None = None
     """As in `AskedCall`."""
     begun_at: int = 0
-    """When it was begun last, if a person may have to be asked about that."""
+    """When it last began. Recorded only if a person may have to be asked about it after a crash."""
     bookkeeping: bool = False
-    """No cap counts it."""
+    """Whether it is exempt from all caps."""
     terminal: bool = False
     fallback: str = ""
-    """The tool that carries it out in place of its client, which is gone."""
+    """The server tool that executes it because its client is gone."""
     recovery: Recovery | None = None
-    """What is to follow from its failure: what was asked for, or that it can be corrected."""
+    """What its failure means for the next turn: what its tool asked for, or that the model can correct the call."""
     asked_back: bool = False
-    """It has begun, and its tool has asked a person something in place of a result."""
+    """It has begun, and its tool has asked a person a question instead of returning a result."""
     host: bool = False
     """It may ask for further calls while it runs."""
     parent: int | None = None
-    """The index of the call that asked for it; None for one of the model's."""
+    """The index of the call that asked for it; None if the model did."""
     concurrent: bool = False
-    """Of one with a parent: whether it may run beside others of that kind."""
+    """For a call with a parent: whether it may run beside other such calls."""
 
     @property
     def tool(self) -> str:
-        """The name of the tool that carries it out."""
+        """The name of the tool that executes it."""
         return self.fallback or self.name
 
     @property
     def held(self) -> bool:
-        """Whether it is not announced yet because of a person: one is asked, or has approved and it is not its turn."""
+        """Whether it is not announced yet because of a person: it is awaiting approval, or approved but not next in
+        order.
+        """
         return self.stage == "asked" and (bool(self.awaiting) or (self.grant is not None and self.client is None))
 
     @property
     def offered(self) -> bool:
-        """Whether it is the client that carries it out, and has yet to."""
+        """Whether it is waiting for a client to execute it."""
         return self.client is not None and self.stage == "opened"
 
     @property
     def waits_for_child(self) -> bool:
-        """Whether the run that carries it out is open."""
+        """Whether it has a child run that is still open."""
         return bool(self.child) and not self.child_ended and self.stage == "started"
 
 
 class Batch(_Room, frozen=True):
-    """The calls of the latest turn. The counts and cursors save `decide` a walk over all calls for each result."""
+    """The calls of the latest turn. Thanks to its counts and cursors, `decide` need not visit every call for each
+    result.
+    """
 
     calls: tuple[Call, ...] = ()
     concurrent: bool = False
@@ -115,7 +119,7 @@ class Batch(_Room, frozen=True):
     asked: int = 0
     """How many are still `asked`."""
     gated: int = 0
-    """How many of these the agent's gates have yet to decide on."""
+    """How many of these are still waiting for the agent's gates."""
     unclosed: int = 0
     """How many have no result yet."""
     running: tuple[int, ...] = ()
@@ -123,23 +127,23 @@ class Batch(_Room, frozen=True):
     next: int = 0
     """No server-side call below this index waits to begin."""
     bytes: int = 0
-    """The size of its results, until the model is told that it is too much."""
+    """The total size of its results, until the model has been told that it is too large."""
     held: int = 0
     """How many of its calls are `held`."""
     grants: int = 0
     """How many have a grant."""
     good: int = 0
-    """In a run with a policy: how many of those that count have succeeded."""
+    """How many of its calls succeeded. Counted only in runs with a policy, without bookkeeping calls."""
     bad: int = 0
-    """And how many have failed."""
+    """How many of them failed, counted in the same way."""
     lacking: int | None = None
-    """The first call whose failure says that something is missing, until a person is asked for it."""
+    """The first call that failed because something is missing, until a person has been asked for it."""
     nested: int = 0
-    """How many calls other calls asked for. They come after those of the model."""
+    """How many of its calls were requested by other calls. They come after those of the model."""
 
     @property
     def busy(self) -> int:
-        """How many of its calls are at work: not those whose tools have asked a person."""
+        """How many of its calls are executing. A call whose tool has asked a person does not count."""
         return len([index for index in self.running if not self.calls[index].asked_back])
 
     @property
@@ -148,10 +152,10 @@ class Batch(_Room, frozen=True):
         return self.calls[: len(self.calls) - self.nested] if self.nested else self.calls
 
     def next_nested(self, limit: int) -> list[int]:
-        """The nested calls that may begin now, in their order, if `most` may run at once.
+        """The nested calls that may begin now, in order, if at most `limit` may run at once.
 
-        One that may not run beside others waits until those before it have their results, and those after it wait for
-        it. A call that a person is asked about is passed by.
+        A call that may not run concurrently waits for those before it, and those after it wait for it. Calls that a
+        person is asked about are skipped.
         """
         begun = [self.calls[index] for index in self.running if self.calls[index].parent is not None]
         running, concurrent = len(begun), all(call.concurrent for call in begun)
@@ -167,9 +171,9 @@ class Batch(_Room, frozen=True):
         return found
 
     def is_waiting(self, index: int, *, limit: int, paused: bool) -> bool:
-        """Whether a call that asked for others cannot go on before somebody outside has moved one of those.
+        """Whether the call waits for nested calls that can only advance through somebody outside.
 
-        Nobody knows what it does besides.
+        Whether its own code is busy with something else meanwhile is not known here.
         """
         if not self.nested or not self.calls[index].host:
             return False

@@ -1,10 +1,10 @@
-"""Decisions on the calls of a turn: which are admitted, which begin, which are answered in place of their tool."""
+"""Decisions on the calls of a turn: which are admitted, which begin, and which are answered in place of their tool."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from weftline import prompts, prompts_code, prompts_people, prompts_policy
+from weftline import prompts
 from weftline.kernel import budgeting, guards, leases, lost, policies
 from weftline.kernel.calls import earliest_deadline, is_overdue, next_waiting
 from weftline.kernel.endings import ask_person, await_closed, blocked, closed, end, parent_id, result_of_answer
@@ -35,7 +35,7 @@ from weftline.kernel.turns import ask_model, final_answer, truncated
 _NOBODY_TO_ASK = "The run asks a person, and there is nobody to answer."
 
 
-def carry_on(s: State) -> Decision:
+def advance(s: State) -> Decision:
     batch = s.batch
     if batch.nested and (orphans := _orphans(s)):
         return Decision(tuple(orphans))
@@ -47,9 +47,9 @@ def carry_on(s: State) -> Decision:
         return _admit(s)
     if not batch.unclosed and not s.questions.open:
         return _after(s)
-    if s.questions.open and s.control.queue and (withdrawn := _not_waited_for(s)):
+    if s.questions.open and s.control.queue and (withdrawn := _withdraw_questions(s)):
         return Decision(tuple(withdrawn))
-    if batch.grants and not is_overdue(s) and (again := _outdated(s)):
+    if batch.grants and not is_overdue(s) and (again := _ask_again(s)):
         return Decision(tuple(again))
     due_at = s.questions.due_at
     overdue = False
@@ -63,7 +63,7 @@ def carry_on(s: State) -> Decision:
             return _not_answered(s, frozenset(unanswered))
         if gone := leases.lost(s):
             return Decision(tuple(gone))
-        # What follows may end the run, which it does not do before its children.
+        # Acting on these may end the run, and it cannot end before its children.
         overdue = bool(expired or unanswered)
         due_at = earliest_deadline(s.questions, after=s.now if overdue else 0)
     append: list[New] = []
@@ -74,7 +74,7 @@ def carry_on(s: State) -> Decision:
             if call.child_ended:
                 start.append(FinishChild(s.turn - 1, index))
         elif call.asked_back:
-            append += result_of_answer(s, index)  # nothing while its person has yet to answer
+            append += result_of_answer(s, index)  # empty until the person has answered
         elif not call.lost:
             if not s.may_be_cut_off(index):
                 start.append(RunTool(s.turn - 1, index, call.attempt))
@@ -103,7 +103,7 @@ def _consult(s: State, start: list[Command]) -> None:
     """
     batch = s.batch
     front = batch.next
-    while front < len(batch.own) and batch.calls[front].awaiting:  # the others do not wait for people
+    while front < len(batch.own) and batch.calls[front].awaiting:  # those after it do not wait for a person
         front = next_waiting(batch.calls, front + 1)
     for index, call in enumerate(batch.calls):
         if call.parent is not None:
@@ -119,7 +119,7 @@ def _consult(s: State, start: list[Command]) -> None:
 
 
 def _consult_awaits(s: State, start: list[Command]) -> None:
-    """Asks the agent's own code about awaits that nobody has looked at."""
+    """Asks the agent's own code about awaits that it has not seen yet."""
     if s.limits.await_gate:
         for id, question in s.questions.open.items():
             if question.kind != "call" and not question.passed:
@@ -130,10 +130,10 @@ def _only_people_can_help(s: State) -> bool:
     return not s.open_children and all(question.kind != "call" for question in s.questions.open.values())
 
 
-def _outdated(s: State) -> list[New]:
-    """Asks again about calls that did not begin while their approval held.
+def _ask_again(s: State) -> list[New]:
+    """Asks again about calls that did not begin before their approval expired.
 
-    One that is announced is answered instead: the run that was to carry it out is not made.
+    A call that is already announced is answered instead, and its child run is not created.
     """
     append: list[New] = []
     for index, call in enumerate(s.batch.calls):
@@ -141,14 +141,14 @@ def _outdated(s: State) -> list[New]:
             if call.asks is not None and call.stage == "asked":
                 append.append(ask_person(s, index, call.asks.kind, call.asks.timeout_us))
             elif call.stage == "opened":
-                append.append(closed(s, index, "skipped", prompts_people.APPROVAL_LAPSED))
+                append.append(closed(s, index, "skipped", prompts.people.APPROVAL_LAPSED))
             else:
                 append.append(ask_person(s, index, "doubt"))
     return append
 
 
-def _not_waited_for(s: State) -> list[New]:
-    """Closes what tools have asked, and what failed calls lack, if somebody has something to say meanwhile."""
+def _withdraw_questions(s: State) -> list[New]:
+    """Withdraws questions of tools and requests for missing input if a steering message has arrived in the meantime."""
     append: list[New] = []
     idle = all(s.batch.calls[index].asked_back or s.is_waiting(index) for index in s.batch.running)
     if idle and not s.control.paused and _is_steered(s):
@@ -156,14 +156,15 @@ def _not_waited_for(s: State) -> list[New]:
             if call.awaiting and call.stage == "closed":
                 append.append(await_closed(s, index, "withdrawn"))
             elif call.awaiting and call.asked_back:
-                append += [await_closed(s, index, "withdrawn"), closed(s, index, "skipped", prompts.SKIPPED)]
+                append += [await_closed(s, index, "withdrawn"), closed(s, index, "skipped", prompts.calls.SKIPPED)]
     return append
 
 
 def _begin(s: State, append: list[New], start: list[Command]) -> None:
-    """Begins as many waiting calls as may run now; in a sequential batch, steering skips them instead.
+    """Begins as many waiting calls as may run now; in a sequential batch, a steering message skips them instead.
 
-    A call that a person is asked about is passed by, and begins once it is approved and nothing else is in its way.
+    Calls that a person is asked about are passed over. They begin once they are approved and nothing else is in the
+    way.
     """
     batch = s.batch
     calls, index = batch.own, batch.next
@@ -185,7 +186,7 @@ def _begin(s: State, append: list[New], start: list[Command]) -> None:
         for one in batch.next_nested(s.limits.max_concurrent_calls):
             _begin_one(s, one, append, start)
     if batch.held and not append and not start and _is_steered(s) and all(map(s.is_waiting, batch.running)):
-        _skip(s, append)  # whoever has something to say does not wait for whoever has yet to approve
+        _skip(s, append)  # a steering message does not wait for an approval
 
 
 def _begin_one(s: State, index: int, append: list[New], start: list[Command]) -> None:
@@ -199,7 +200,7 @@ def _begin_one(s: State, index: int, append: list[New], start: list[Command]) ->
 
 
 def _orphans(s: State) -> list[New]:
-    """Answers calls whose parent has ended without them. What has begun is carried to its end."""
+    """Answers calls whose parent ended before they began. Calls that have begun run to their end."""
     append: list[New] = []
     for index in range(len(s.batch.own), len(s.batch.calls)):
         call = s.batch.calls[index]
@@ -208,21 +209,21 @@ def _orphans(s: State) -> list[New]:
         if call.awaiting and call.stage == "asked":
             append.append(await_closed(s, index, "withdrawn"))
         if call.stage == "asked":
-            append += result_of_answer(s, index) or blocked(s, index, "not_run", prompts_code.PARENT_ENDED)
+            append += result_of_answer(s, index) or blocked(s, index, "not_run", prompts.code.PARENT_ENDED)
         elif call.stage == "opened":
-            append.append(closed(s, index, "skipped", prompts_code.PARENT_ENDED))
+            append.append(closed(s, index, "skipped", prompts.code.PARENT_ENDED))
     return append
 
 
 def _skip(s: State, append: list[New]) -> None:
-    """Answers the calls that have not begun, and those that a person is asked about, in their tools' place."""
+    """Answers the calls that have not begun, and those that await approval, in place of their tools."""
     for index, call in enumerate(s.batch.calls):
         if call.awaiting and call.stage == "asked":
             append.append(await_closed(s, index, "withdrawn"))
         if call.held or (call.gated and call.client is None):
-            append += blocked(s, index, "not_run", prompts.SKIPPED)
+            append += blocked(s, index, "not_run", prompts.calls.SKIPPED)
         elif call.stage == "opened" and call.client is None:
-            append.append(closed(s, index, "skipped", prompts.SKIPPED))
+            append.append(closed(s, index, "skipped", prompts.calls.SKIPPED))
 
 
 def _approved(s: State, index: int, call: Call) -> tuple[New, ...]:
@@ -239,7 +240,7 @@ def _is_steered(s: State) -> bool:
 
 
 def _admit(s: State) -> Decision:
-    """Decides on every call of a new turn at once: which are announced and may begin, and which are answered here."""
+    """Decides on every call of a new turn at once: announces those that may begin, and answers the others here."""
     if s.answer.finish == "max_tokens":
         return truncated(s)
     if s.guards.final:
@@ -254,20 +255,20 @@ def _admit(s: State) -> Decision:
     for index, call in enumerate(s.batch.calls):
         if call.stage == "asked" and not call.gated and not call.held:
             append += _admission(s, index, call, budgets)
-            if call.over is not None and not call.awaits:  # once, also if a person is asked first
+            if call.over is not None and not call.awaits:  # only once, even if a person is asked first
                 append.append(New(BudgetExceeded(call.name, call.over.max_calls, call.over.call_index)))
     return Decision(tuple(append))
 
 
 def _is_over(s: State) -> bool:
-    """Whether calls that the gates have yet to decide on are answered without them: no call of the turn can begin."""
+    """Whether no call of the turn can begin, so that calls are answered without asking the gates."""
     if s.answer.finish == "max_tokens" or s.guards.final or s.guards.tool_turns > s.limits.max_tool_turns:
         return True
     return bool(s.limits.loop_soft) and guards.repetitions(s.guards.streak)[0] >= s.limits.loop_soft
 
 
 class _Budgets:
-    """How much of the run's budgets is used, counting calls that are not folded yet."""
+    """How much of the run's budgets is used, including calls that are not folded yet."""
 
     def __init__(self, s: State) -> None:
         self.limits = s.limits.tool_budgets
@@ -275,14 +276,14 @@ class _Budgets:
         self.blocked = {tool: use.blocked for tool, use in s.guards.budgets.items()}
         self.children = sum([call.child is not None and call.stage in ("opened", "started") for call in s.batch.calls])
         self.nested = 0
-        """Calls that other calls asked for."""
+        """Admitted calls that other calls asked for."""
         for call in s.batch.calls if s.batch.held else ():
             if call.held:
                 self.count(call.name)
                 self.children += call.child is not None
 
     def exceeded(self, tool: str) -> BudgetExceeded | None:
-        """The fact about a call of `tool` that is over its budget."""
+        """The fact to append if a call of `tool` would exceed its budget, else None."""
         max_calls, used = self.limits.get(tool), self.used.get(tool, 0)
         if max_calls is None or used < max_calls:
             return None
@@ -299,19 +300,19 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
     if call.parent is not None and call.grant is None:
         refused = policies.before_nested(s, call, admitted=budgets.nested)
         if isinstance(refused, CapReached):
-            return New(refused), *blocked(s, index, "cap", prompts_policy.over_call_cap(refused.limit))
+            return New(refused), *blocked(s, index, "cap", prompts.policy.over_call_cap(refused.limit))
         if refused is not None:
             return blocked(s, index, *refused)
         budgets.nested += not call.bookkeeping
     if call.verdict == "blocked" and not call.yields:
         return blocked(s, index, "blocked", "")  # the text for the model is stored with the gates' decision
     if call.verdict == "denied":
-        return blocked(s, index, "denied", "")  # the text is made of what the person said
+        return blocked(s, index, "denied", "")  # the text comes from the person's answer
     if call.verdict == "excluded":
         return blocked(s, index, "excluded", policies.why_excluded(s, name))
     exceeded = None if call.verdict == "answered" and not call.yields else budgets.exceeded(name)
     if exceeded is not None:
-        return *blocked(s, index, "budget", prompts.budget_spent(name, exceeded.max_calls)), New(exceeded)
+        return *blocked(s, index, "budget", prompts.calls.budget_spent(name, exceeded.max_calls)), New(exceeded)
     if call.verdict == "ok" and s.guards.doubts and (why := _repeats_doubt(s, call)):
         return blocked(s, index, "repeat_of_doubt", why)
     if call.verdict == "blocked":
@@ -324,12 +325,12 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
     if call.verdict == "answered":
         return blocked(s, index, "answered", "")
     if call.verdict == "unknown":
-        return blocked(s, index, "unknown", prompts.unknown_tool(name))
+        return blocked(s, index, "unknown", prompts.calls.unknown_tool(name))
     if call.verdict == "invalid":
         return blocked(s, index, "invalid", "")  # the text for the model is stored with the turn
     if call.asks is not None and call.grant is None:
         if not s.limits.interrupts_allowed:
-            return blocked(s, index, "blocked", prompts_people.nobody_asked(name))
+            return blocked(s, index, "blocked", prompts.people.nobody_asked(name))
         return (ask_person(s, index, call.asks.kind, call.asks.timeout_us),)
     timeout_us = None if call.client is None else s.limits.local_timeout_us
     parent = parent_id(s, call)
@@ -340,22 +341,22 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
 
 
 def _refused_child(s: State, open_children: int, *, nested: bool) -> str:
-    """What the model reads if there may not be one more child run; "" if there may."""
+    """What the model reads if no further child run may be created, or "" if one may."""
     if s.depth >= s.limits.max_depth:
-        return prompts.too_deep(s.limits.max_depth)
+        return prompts.subagents.too_deep(s.limits.max_depth)
     if (s.batch.concurrent or nested) and open_children >= s.limits.max_children:
-        return prompts.too_many_children(s.limits.max_children)
+        return prompts.subagents.too_many_children(s.limits.max_children)
     return ""
 
 
 def _repeats_doubt(s: State, call: Call) -> str:
-    """What the model reads if the call may already have taken effect; "" if not."""
+    """What the model reads if the call may already have taken effect, or "" if it cannot have."""
     if s.limits.in_doubt_followup == "allow":
         return ""
     if call.name in s.guards.doubtful_tools:
-        return prompts.tool_in_doubt(call.name)
+        return prompts.calls.tool_in_doubt(call.name)
     if any(doubt.tool == call.name and doubt.digest == call.digest for doubt in s.guards.doubts):
-        return prompts.repeat_of_doubt(call.name)
+        return prompts.calls.repeat_of_doubt(call.name)
     return ""
 
 
@@ -363,12 +364,12 @@ def _looping(s: State, count: int, by: Literal["calls", "cycle"]) -> Decision:
     append: list[New] = []
     for index, call in enumerate(s.batch.calls):
         if call.stage == "asked":
-            append += blocked(s, index, "loop", prompts.repeated_call(call.name))
+            append += blocked(s, index, "loop", prompts.calls.repeated_call(call.name))
     if count >= s.limits.loop_hard:
         append.append(New(LoopDetected(count, True, _tools(s), by)))
         append.append(_force_final("loop_detected"))
     elif not s.guards.streak.reported:
-        append.append(New(LoopDetected(count, False, _tools(s), by), prompts.repeating_calls(count)))
+        append.append(New(LoopDetected(count, False, _tools(s), by), prompts.turns.repeating_calls(count)))
     return Decision(tuple(append))
 
 
@@ -380,18 +381,18 @@ def _over_max_turns(s: State) -> Decision:
             code="max_tool_turns",
             reason="max_tool_turns",
             text=f"The run reached its limit of {s.limits.max_tool_turns} tool turns.",
-            closing=prompts.NO_MORE_TURNS,
+            closing=prompts.calls.NO_MORE_TURNS,
         )
     append: list[New] = []
     for index, call in enumerate(s.batch.calls):
         if call.stage == "asked":
-            append += blocked(s, index, "not_run", prompts.NO_MORE_TURNS)
+            append += blocked(s, index, "not_run", prompts.calls.NO_MORE_TURNS)
     append.append(_force_final("max_tool_turns"))
     return Decision(tuple(append))
 
 
 def _after(s: State) -> Decision:
-    """Every call has its result."""
+    """What follows once every call has its result."""
     for call in s.batch.own:
         if call.terminal and call.how == "returned":
             return end(s, "succeeded", reason=s.policy.reached, call=call.id)
@@ -405,7 +406,9 @@ def _after(s: State) -> Decision:
     limits, streak = s.limits, s.guards.streak
     budget, size = limits.tool_output_budget_bytes, s.batch.bytes
     if budget is not None and size > budget and not s.guards.final:
-        return Decision((New(ResultsOverBudget(s.turn - 1, size, budget), prompts.results_over_budget(size, budget)),))
+        return Decision(
+            (New(ResultsOverBudget(s.turn - 1, size, budget), prompts.turns.results_over_budget(size, budget)),)
+        )
     if s.policy.reached or s.guards.given_up or s.budget.refused is not None:
         return ask_model(s)
     if limits.loop_soft and not s.guards.final and streak.same_results >= limits.loop_soft:
@@ -414,12 +417,12 @@ def _after(s: State) -> Decision:
             return Decision((New(found), _force_final("loop_detected")))
         if not streak.reported and streak.same_results == limits.loop_soft:
             found = LoopDetected(streak.same_results, False, _tools(s), "results")
-            return Decision((New(found, prompts.repeating_results(streak.same_results)),))
+            return Decision((New(found, prompts.turns.repeating_results(streak.same_results)),))
     return ask_model(s)
 
 
 def _expired(s: State) -> list[int]:
-    """The indexes of the calls whose answer did not come in time."""
+    """The indexes of the client-side calls that were not answered in time."""
     return [
         question.index
         for question in s.questions.open.values()
@@ -428,7 +431,7 @@ def _expired(s: State) -> list[int]:
 
 
 def _unanswered(s: State) -> dict[str, int]:
-    """The awaits that nobody answered in time, with the indexes of their calls."""
+    """The awaits that were not answered in time, with the indexes of their calls."""
     return {
         id: question.index
         for id, question in s.questions.open.items()
@@ -442,15 +445,15 @@ def _not_answered(s: State, unanswered: frozenset[str]) -> Decision:
 
 
 def _timed_out(s: State, expired: list[int]) -> Decision:
-    closes = tuple([closed(s, index, "timeout", prompts.LOCAL_TIMEOUT) for index in expired])
+    closes = tuple([closed(s, index, "timeout", prompts.calls.LOCAL_TIMEOUT) for index in expired])
     if s.limits.on_local_timeout == "report":
         return Decision(closes)
-    ended = end(s, "failed", code="local_timeout", text=prompts.LOCAL_TIMEOUT, skip=frozenset(expired))
+    ended = end(s, "failed", code="local_timeout", text=prompts.calls.LOCAL_TIMEOUT, skip=frozenset(expired))
     return Decision((*closes, *ended.append))
 
 
 def _force_final(reason: FinalReason) -> New:
-    return New(FinalForced(reason), prompts.FINAL_TURN[reason])
+    return New(FinalForced(reason), prompts.turns.FINAL_TURN[reason])
 
 
 def _tools(s: State) -> tuple[str, ...]:

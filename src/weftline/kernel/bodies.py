@@ -1,8 +1,8 @@
-"""The content of entries: what a log holds besides facts. Read by projections and request builders, never by the
-kernel.
+"""The content of entries: everything a log holds besides facts. Projections and request builders read it; the kernel
+never does.
 
-Bodies are our own words; the protocols outside are projections of them. Readers ignore fields they do not know, so a
-field whose absence would mislead needs a new entry, which older code then rejects.
+Bodies use our own vocabulary, and outside protocols are projections of them. Readers ignore fields that they do not
+know, so if ignoring a field would be misleading, it needs a new entry, which older code then rejects.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 
 
 class Origin(Struct, frozen=True):
-    """Of a fork: the run that it goes on from, and its first turn that is not of that run, counted from 0."""
+    """For a fork: the run that it continues, and the first turn of its own, counted from 0."""
 
     run: str
     turn: int
 
 
 class CarriedCall(Struct, frozen=True):
-    """The call that a child run carries out: its tool, and the arguments exactly as they are in the parent's log."""
+    """The call that a child run executes: its tool, and the arguments exactly as they are in the parent's log."""
 
     tool: str
     args: Raw
 
 
 class CreatedBody(Struct, omit_defaults=True):
-    """Of `run.created`: the plan in our own words, and what the client sent, to be returned exactly."""
+    """Body of `run.created`: the plan in our own vocabulary, and the client's request, to be returned exactly."""
 
     plan: Raw
     sent: Raw | UnsetType = UNSET
     origin: Origin | None = None
     """The messages of a fork's plan are those of its origin before that turn."""
     call: CarriedCall | None = None
-    """Of a child run."""
+    """Set for a child run."""
 
 
 class AskBody(Struct, omit_defaults=True):
-    """What a person is asked about a call. With `options` the answer is one of them, or several if `multiple`.
+    """What a person is asked about a call. If there are `options`, the answer is one of them, or several if `multiple`.
 
-    With `parts` these are several questions, and the answer is a list with one answer to each; `prompt` has them all.
+    If there are `parts`, they are separate questions, and the answer is a list with one answer to each; `prompt`
+    contains them all.
     """
 
     prompt: str
@@ -55,44 +56,45 @@ class AskBody(Struct, omit_defaults=True):
     multiple: bool = False
     parts: tuple[AskBody, ...] = ()
     approvers: tuple[str, ...] = ()
-    """Who may decide, by the names that doors give people; anybody if there are none."""
+    """The names of the people who may decide, as they are authenticated; anybody if empty."""
 
 
 class TurnCall(Struct, frozen=True, omit_defaults=True):
-    """What the tool pipeline made of one call of the message before anything was decided about it.
+    """What the tool pipeline made of one call of the message, before any decision about it.
 
-    `args` are the final argument bytes, absent if they are the message's own text. `invalid` is what the model reads in
-    place of a result if they do not fit the tool, or if nobody can be asked about them.
+    `args` are the final argument bytes, absent if they are the message's own text. `invalid` is what the model reads
+    instead of a result if the arguments do not fit the tool, or if nobody can be asked about them.
     """
 
     args: Raw | UnsetType = UNSET
     invalid: str = ""
     ask: AskBody | None = None
     failure: Failure | None = None
-    """What is known besides about arguments that do not fit."""
+    """Details about arguments that do not fit."""
 
 
 class TurnBody(Struct, omit_defaults=True):
-    """Of `turn.completed`. `calls` is as long as the message's, or empty if every call is as in the message."""
+    """Body of `turn.completed`. `calls` has one item per call of the message, or is empty if all are unchanged."""
 
     message: Assistant
     calls: tuple[TurnCall, ...] = ()
     problem: str = ""
-    """How the answer breaks the run's output schema."""
+    """How the answer violates the run's output schema."""
     state: Raw | UnsetType = UNSET
-    """What hooks changed of what the run remembers. As in `ClosedBody`."""
+    """What hooks changed in the run's state, in the same form as in `ClosedBody`."""
 
 
 class StateBody(Struct):
-    """Of `state.changed`. As in `ClosedBody`."""
+    """Body of `state.changed`, in the same form as in `ClosedBody`."""
 
     state: Raw
 
 
 class AskedBody(Struct, omit_defaults=True):
-    """Of `call.asked`: the arguments as the parent wrote them, a JSON object, and what the tool pipeline made of them.
+    """Body of `call.asked`: the arguments as the parent wrote them, a JSON object, and what the tool pipeline made of
+    them.
 
-    `clock_ms` is the time that the parent began at: it is shown the same when it is carried out again.
+    `clock_ms` is the time at which the parent began; its code sees the same time when it is executed again.
     """
 
     written: str
@@ -106,26 +108,26 @@ class AskedBody(Struct, omit_defaults=True):
 
 
 class GatedBody(Struct, omit_defaults=True):
-    """Of `call.gated`: the arguments, unless they are as the turn has them, and what the model reads in place of a
-    result, if the call is not to begin.
+    """Body of `call.gated`: the arguments, if the gates changed them, and what the model reads instead of a result if
+    the call is not to begin.
     """
 
     args: Raw | UnsetType = UNSET
     parts: tuple[UserPart, ...] = ()
     is_error: bool = False
     state: Raw | UnsetType = UNSET
-    """As in `ClosedBody`."""
+    """In the same form as in `ClosedBody`."""
     steer: str = ""
     """What the model reads after the results of the turn."""
     ask: AskBody | None = None
     bounds: Bounds | None = None
-    """Of an answer that is a part of something larger."""
+    """For an answer that is part of something larger."""
     hint: str = ""
-    """What people are to read about the call, in place of what its tool says."""
+    """What people read about the call, instead of the text from its tool."""
 
 
 class AwaitBody(Struct, omit_defaults=True):
-    """Of `await.opened`: what people see. `args` are exactly the bytes that will run; `call` is the call's id."""
+    """Body of `await.opened`: what people see. `args` are exactly the bytes that will run; `call` is the call's id."""
 
     prompt: str
     call: str
@@ -134,21 +136,22 @@ class AwaitBody(Struct, omit_defaults=True):
     options: tuple[str, ...] = ()
     multiple: bool = False
     by_tool: bool = False
-    """The call has begun, and its tool asks in place of giving a result."""
+    """The call has begun, and its tool asks instead of returning a result."""
     clarification: Clarification | None = None
     """What a failed call lacks."""
     key: str = ""
-    """Of a call in doubt: its idempotency key."""
+    """For a call in doubt: its idempotency key."""
     called_at: int = 0
-    """And when it was begun."""
+    """For a call in doubt: when it began."""
     approvers: tuple[str, ...] = ()
     """As in `AskBody`."""
 
 
 class Pattern(Struct, omit_defaults=True):
-    """Which later calls of a run an approval covers: those of this tool with these arguments, whatever the others are.
+    """Which later calls of a run an approval covers: those of this tool with these arguments, whatever other arguments
+    they have.
 
-    `args` are exact values. `prefixes` are how texts begin; what follows must be plain words (see `covers`).
+    `args` are exact values. `prefixes` are beginnings of strings; what follows must be plain words (see `covers`).
     """
 
     tool: str
@@ -157,7 +160,7 @@ class Pattern(Struct, omit_defaults=True):
 
 
 class AnswerBody(Struct, omit_defaults=True):
-    """Of `await.closed`: what whoever answered had to say.
+    """Body of `await.closed`: the answer.
 
     `args` are the arguments of an approval that changed them, `value` the answer to a question.
     """
@@ -167,40 +170,40 @@ class AnswerBody(Struct, omit_defaults=True):
     reason: str = ""
     remember: Pattern | None = None
     sent: str = ""
-    """Digest of the answer as it was given: whoever gives it again is told the same."""
+    """Digest of the answer as it was submitted. Submitting it again returns the same outcome."""
     labels: dict[str, str] = {}
-    """Whoever answered has given it these."""
+    """Labels that the person who answered attached to the answer."""
 
 
 class RenderedBody(Struct, omit_defaults=True):
-    """Of `instructions.rendered`."""
+    """Body of `instructions.rendered`."""
 
     text: str
     state: Raw | UnsetType = UNSET
-    """As in `ClosedBody`."""
+    """In the same form as in `ClosedBody`."""
 
 
 class PolicyBody(Struct, omit_defaults=True):
-    """Of `policy.decided`: what the engine adds to the run's labels, and whatever else it wants to be on record."""
+    """Body of `policy.decided`: what the engine adds to the run's labels, and anything else that it wants recorded."""
 
     labels: dict[str, str] = {}
     metadata: Raw | UnsetType = UNSET
 
 
 class OpenedBody(Struct, omit_defaults=True):
-    """Of `call.opened`: the final arguments (a JSON object), and the fields that an offer to a client carries."""
+    """Body of `call.opened`: the final arguments (a JSON object), and the fields of an offer to a client."""
 
     args: Raw
     echo: Raw | UnsetType = UNSET
     hint: str = ""
-    """What people read about the call while it is under way. Empty for the name of its tool in words."""
+    """What people read about the call while it is in progress; if empty, its tool's name in words."""
 
 
 class ClosedBody(Struct, omit_defaults=True):
-    """Of `call.closed`: what the model reads, and the arguments again unless they are long.
+    """Body of `call.closed`: what the model reads, and the arguments again unless they are long.
 
-    `message_id` is the sender's name for the message that answered the call, and `idempotency_key` that of the request
-    that did, if they had one.
+    `message_id` is the sender's id for the message that answered the call, and `idempotency_key` is the key of the
+    request that did, if they had one.
     """
 
     parts: tuple[UserPart, ...]
@@ -208,49 +211,50 @@ class ClosedBody(Struct, omit_defaults=True):
     message_id: str = ""
     idempotency_key: str = ""
     state: Raw | UnsetType = UNSET
-    """What the call changed of what the run's tools remember: an object; null stands for what they forgot."""
+    """What the call changed in the state of the run's tools: an object, in which null marks a removed key."""
     failure: Failure | None = None
-    """Of an error: what is known about it besides its text and how the call was closed."""
+    """For an error: what is known about it besides its text and how the call was closed."""
     telemetry: Telemetry | None = None
-    """What the call took, as far as its tool has said so."""
+    """What the call used, as reported by its tool."""
     bounds: Bounds | None = None
-    """Of a part of something larger."""
+    """For a result that is part of something larger."""
     server_data: tuple[ServerData, ...] = ()
-    """What no model reads."""
+    """Data that models do not see."""
     child: ChildLink | None = None
-    """Of a call that a run of its own carried out."""
+    """For a call that a child run executed."""
     sent: str = ""
-    """Digest of a client's result, if it was stored as something else: the same one may come again."""
+    """Digest of a client's result that was stored in another form, so that the same result can be submitted again."""
 
 
 class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):
-    """Of `message.queued`: a `User` message, with the sender's name for it, if it had one."""
+    """Body of `message.queued`: a `User` message, with the sender's id for it, if it had one."""
 
     parts: tuple[UserPart, ...]
     message_id: str = ""
     by: str = ""
     """Who sent it, if that is known."""
     labels: dict[str, str] = {}
-    """The sender's own."""
+    """The sender's own labels."""
     request: str = ""
-    """Digest of the sender and of the name that the request had, if it had one: the same one is taken once."""
+    """Digest of the sender and the idempotency key of the request, if it had one. A repeated request is accepted once.
+    """
 
 
 class TakenBody(Struct):
-    """Of `messages.taken`: the texts of the messages, so that the entry can be shown without those before it."""
+    """Body of `messages.taken`: the texts of the messages, so that the entry can be displayed without earlier ones."""
 
     texts: tuple[str, ...]
 
 
 class TextBody(Struct):
-    """Of `loop.detected`, `final.forced`, `output.rejected` and `results.over_budget`: a message to the model."""
+    """Body of `loop.detected`, `final.forced`, `output.rejected` and `results.over_budget`: a message to the model."""
 
     text: str
 
 
 class ControlBody(Struct, omit_defaults=True):
-    """Of `run.paused` and `run.resumed`, if there is more to say: the requester's own labels, and how many messages
-    came with it.
+    """Body of `run.paused` and `run.resumed`, if needed: the requester's own labels, and how many messages came with
+    the request.
     """
 
     labels: dict[str, str] = {}
@@ -258,8 +262,8 @@ class ControlBody(Struct, omit_defaults=True):
 
 
 class FailedBody(Struct, omit_defaults=True):
-    """Of `attempt.failed` and `compaction.failed`: the error, the text streamed before it, and what the provider said
-    about itself.
+    """Body of `attempt.failed` and `compaction.failed`: the error, the text streamed before it, and what the provider
+    reported.
     """
 
     message: str
@@ -268,25 +272,25 @@ class FailedBody(Struct, omit_defaults=True):
     status: int | None = None
     retry_after_s: float | None = None
     causes: tuple[Cause, ...] = ()
-    """The exceptions that led to it, the nearest first; for whoever runs the server."""
+    """The exceptions that led to it, the nearest first; for operators."""
 
 
 class SummaryBody(Struct, omit_defaults=True):
-    """Of `context.compacted`: what the model reads in place of the messages, and which of them stay nevertheless."""
+    """Body of `context.compacted`: what the model reads in place of the messages, and which of them are kept."""
 
     text: str
     kept: tuple[int, ...] = ()
-    """The positions of these, in order."""
+    """The positions of the kept messages, in order."""
     model: str = ""
-    """The one that wrote it."""
+    """The model that wrote the summary."""
 
 
 class ProviderFailure(Struct, frozen=True, omit_defaults=True):
-    """What a model's provider failed with: the kind is one of our classes, code and status are its own."""
+    """How a model's provider failed. `kind` is one of our classes; `code` and `status` are the provider's own."""
 
     provider: str
     operation: str
-    """`chat`, as traces call it."""
+    """The operation's name in traces, `chat`."""
     kind: str
     retryable: bool
     code: str | None = None
@@ -294,44 +298,46 @@ class ProviderFailure(Struct, frozen=True, omit_defaults=True):
 
 
 class FinalResult(Struct, frozen=True, omit_defaults=True):
-    """The result of the terminal tool that a child run has ended with, as in `ClosedBody`."""
+    """The result of the terminal tool that ended a child run, in the same form as in `ClosedBody`."""
 
     parts: tuple[UserPart, ...]
     telemetry: Telemetry | None = None
     bounds: Bounds | None = None
     server_data: tuple[ServerData, ...] = ()
     failure: Failure | None = None
-    """If the tool has ended the run with an error."""
+    """Set if the tool ended the run with an error."""
 
 
 class EndedBody(Struct, omit_defaults=True):
-    """Of `run.ended`, and of `child.ended` in the parent's log. `provider` is that of a run that a model call ended."""
+    """Body of `run.ended`, and of `child.ended` in the parent's log. `provider` is set if a model call ended the
+    run.
+    """
 
     text: str = ""
     error: str = ""
     partial_text: str | None = None
     provider: ProviderFailure | None = None
     labels: dict[str, str] = {}
-    """Those that the run began with."""
+    """The labels that the run was created with."""
     calls: int = 0
-    """Of a child run: how many of its calls have a result."""
+    """For a child run: how many of its calls have a result."""
     final: FinalResult | None = None
-    """Of a child run, in place of a text."""
+    """For a child run: its result, instead of a text."""
     full: str = ""
-    """The error that an operator has replaced by another text in `error`; for whoever runs the server."""
+    """The original error, if the operator has replaced it by the text in `error`; for operators."""
     causes: tuple[Cause, ...] = ()
-    """The exceptions that led to it, the nearest first; likewise."""
+    """The exceptions that led to it, the nearest first; for operators."""
 
 
 class ProviderNote(Struct):
-    """Of `note.provider_call`: the call as in the message, without the parts that only the provider understands."""
+    """Body of `note.provider_call`: the call as in the message, without the parts that only the provider can read."""
 
     call: ProviderCall
     turn: int
 
 
 class ProgressNote(Struct, omit_defaults=True):
-    """Of `note.tool_progress`: the call, and how far it has come in whatever its tool counts."""
+    """Body of `note.tool_progress`: the call, and its progress, in whatever unit its tool counts."""
 
     call: str
     name: str
@@ -341,7 +347,7 @@ class ProgressNote(Struct, omit_defaults=True):
 
 
 class ToolNote(Struct):
-    """Of `note.tool`: the call, and what its tool had to say."""
+    """Body of `note.tool`: the call, and the text of its tool."""
 
     call: str
     name: str
@@ -384,7 +390,7 @@ def turn_body(
     asks: Mapping[int, AskBody] = _NOBODY,
     failures: Mapping[int, Failure] = _NO_FAILURES,
 ) -> TurnBody:
-    """The body of a completed turn: `args` has the final bytes of each of the message's calls, in their order."""
+    """The body of a completed turn. `args` has the final bytes of each of the message's calls, in order."""
     made = message.calls
     if not made and not args:
         return TurnBody(message)
@@ -405,12 +411,12 @@ def turn_body(
 def turn_call(
     written: str, *, args: bytes, invalid: str, ask: AskBody | None, failure: Failure | None = None
 ) -> TurnCall:
-    """What became of a call's arguments. They are not repeated if they are as they were written."""
+    """What became of a call's arguments. They are not stored again if they are unchanged."""
     return TurnCall(UNSET if args == written.encode(errors="surrogatepass") else Raw(args), invalid, ask, failure)
 
 
 def turn_args(body: TurnBody) -> list[bytes]:
-    """The final argument bytes of every call: digest, idempotency key and execution all use these."""
+    """The final argument bytes of every call. Digest, idempotency key and execution all use these."""
     if not body.calls:
         return [asked.args.encode() for asked in body.message.calls]
     return [
@@ -420,12 +426,12 @@ def turn_args(body: TurnBody) -> list[bytes]:
 
 
 def note_body(call: ProviderCall, *, turn: int) -> bytes:
-    """The body of a note about `call`: one line, whatever the provider sent, because notes are joined by newlines."""
+    """The body of a note about `call`, on one line whatever the provider sent, because notes are joined by newlines."""
     return encode(ProviderNote(replace(call, input=_line(call.input), result=_line(call.result), opaque=UNSET), turn))
 
 
 def provider_result(call: ProviderCall) -> str:
-    """The result of a tool that the provider ran itself, as JSON; "" if there is none."""
+    """The result of a tool that the provider ran itself, as JSON, or "" if there is none."""
     if call.result is UNSET:
         return ""
     try:

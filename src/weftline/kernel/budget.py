@@ -1,9 +1,9 @@
-"""The part of the log's vocabulary that is about the budget tree: what a run may spend, and what it has reserved.
+"""The log's vocabulary for the budget tree: what a run may spend, and what it has reserved.
 
-Workspace, agent, thread and run each may have limits; whatever is above a run in that tree is an *account* that its
-calls are booked on. A call begins only if its worst case fits all of them: the fact that begins it says what is held,
-for as long as the call is under way, and the one that ends it says what was used; see `weftline.kernel.budgeting`.
-Money is in billionths of a US dollar, time in microseconds.
+A workspace, an agent, a thread and a run may each have limits; everything above a run in that tree is an *account* that
+its calls are charged to. A call begins only if its worst case fits all of them. The fact that begins it records what is
+reserved while it runs, and the fact that ends it records what was used; see `weftline.kernel.budgeting`. Money is in
+billionths of a US dollar, time in microseconds.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from msgspec import Struct
 from weftline.kernel.policy import tighter
 
 Unit: TypeAlias = Literal["usd", "tokens", "seconds", "calls"]
-"""Of a limit. Seconds are those of model and tool calls, calls are those of tools."""
+"""What a limit counts. Seconds are the duration of model and tool calls; calls are tool calls."""
 Level: TypeAlias = Literal["workspace", "agent", "thread", "run", "child"]
-"""Where a limit was set, from the root of the tree. A child is a run that carries out a call of another."""
+"""Where a limit was set, starting at the root of the tree. A child is a run that executes a call of another run."""
 Period: TypeAlias = Literal["total", "day", "month"]
-"""What a limit is for: all time, or each day or month of UTC."""
+"""The period of a limit: all time, or each UTC day or month."""
 OnExceeded: TypeAlias = Literal["stop", "final_turn", "ask"]
-"""What becomes of a run whose next call does not fit: it fails, answers in one more turn without tools, or waits until
-a person has raised the limit or wants it to answer.
+"""What happens to a run whose next call does not fit: it fails, answers in one more turn without tools, or waits until
+a person raises the limit or asks it to answer.
 """
 
 
 class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """As `entries.Head`."""
+    """Like `entries.Head`."""
 
 
 class BudgetRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """What one run, with all below it, may spend. Stored in full, as `Limits` are. None is unlimited, 0 is nothing."""
+    """What one run may spend, including everything below it. Stored in full, like `Limits`. None is unlimited; 0 allows
+    nothing.
+    """
 
     nusd: int | None = None
     tokens: int | None = None
@@ -40,7 +42,7 @@ class BudgetRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     on_exceeded: OnExceeded = "final_turn"
 
     def within(self, above: BudgetRule | None) -> BudgetRule:
-        """The tighter of each."""
+        """The tighter of each limit."""
         if above is None:
             return self
         return BudgetRule(
@@ -53,21 +55,21 @@ class BudgetRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class Held(_Head, frozen=True):
-    """The worst case of a call, reserved while it is under way."""
+    """The worst case of a call, reserved while it runs."""
 
     day: int
-    """The day of UTC that it is booked on, and so is what was used in the end: days since the epoch."""
+    """The UTC day it is charged to, in days since the epoch. What was used in the end is charged to the same day."""
     on: tuple[str, ...]
     """The accounts: `workspace:…`, `agent:…`, `thread:…`, `run:…`."""
     nusd: int = 0
     tokens: int = 0
     calls: int = 0
     output: int = 0
-    """The longest answer that the request asks for, in tokens."""
+    """The longest answer that the request allows, in tokens."""
 
 
 class BudgetRefused(_Head, frozen=True, tag="budget.refused"):
-    """A call does not fit what is left, and does not begin. The numbers are in the unit's smallest part."""
+    """A call does not fit into what is left, and does not begin. Amounts are in the smallest part of the unit."""
 
     level: Level
     unit: Unit
@@ -82,4 +84,4 @@ class BudgetRefused(_Head, frozen=True, tag="budget.refused"):
     final: bool = False
     """Not even the final turn fits."""
     model: str = ""
-    """The model without a known price, which money cannot be reserved for."""
+    """The model whose price is unknown, so that no money can be reserved for it."""

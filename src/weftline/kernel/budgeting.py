@@ -1,18 +1,19 @@
-"""The budget tree as a run sees it: what it holds while calls are under way, and what follows when one does not fit.
+"""The budget tree as a run sees it: what it reserves while calls run, and what follows when a call does not fit.
 
     a call is due ──▶ does its worst case fit? ──▶ held by the fact that begins it ──▶ used by the one that ends it
                                 │
                                 ▼ no
                           budget.refused ──▶ every call has its result ──▶ final.forced, or the run fails
 
-Whether it fits is not for the kernel to say: limits and what others spend are outside the run. The answer is a fact.
+The kernel does not decide whether a call fits: the limits, and what other runs spend, are outside the run. The answer
+is recorded as a fact.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from weftline import prompts_policy
+from weftline import prompts
 from weftline.kernel.budget import BudgetRefused, Held, Unit
 from weftline.kernel.context import CompactionFailed, ContextCompacted
 from weftline.kernel.endings import await_closed, blocked, end, result_of_answer
@@ -27,14 +28,14 @@ UNPRICED = "unpriced_model"
 
 
 def ask_for_reservation(s: State) -> Decision | None:
-    """Asks a person, once nothing is under way that would be cut off; None if nobody is asked."""
+    """Asks a person, once nothing is running that would be cut off; None if nobody is to be asked."""
     if not waits(s) or s.attempt.open or s.compaction.open or s.batch.running:
         return None
     return Decision((New(AwaitOpened(s.turn, OF_RUN, f"budget_{s.budget.asked + 1}", "budget", "")),))
 
 
 def waits(s: State) -> bool:
-    """Whether a person is to say how it goes on; where there is none to ask, the run is brought to its end."""
+    """Whether the run waits for a person to decide. If nobody can be asked, it is brought to its end instead."""
     refused = s.budget.refused
     if refused is None or refused.outcome != "ask" or refused.final or refused.model:
         return False
@@ -45,7 +46,7 @@ def before_batch(s: State) -> Decision | None:
     """Answers the calls that can no longer begin; None if all have begun or have a result, or a person is asked."""
     if s.budget.refused is None or not s.batch.asked or waits(s):
         return None
-    text = prompts_policy.over_budget(s.budget.refused.level)
+    text = prompts.policy.over_budget(s.budget.refused.level)
     append: list[New] = []
     for index, call in enumerate(s.batch.calls):
         if call.stage == "asked":
@@ -56,7 +57,7 @@ def before_batch(s: State) -> Decision | None:
 
 
 def stopped(s: State) -> Decision | None:
-    """The end of a run that may not even have a final turn; None if it goes on."""
+    """Ends a run that may not even have a final turn; None if it continues."""
     refused = s.budget.refused
     if refused is None:
         return None
@@ -69,7 +70,7 @@ def stopped(s: State) -> Decision | None:
 
 
 def sentence(refused: BudgetRefused) -> str:
-    """What does not fit, for whoever reads why a run has ended."""
+    """Explains what does not fit, for people who read why a run has ended."""
     unit = refused.unit
     per = "" if refused.period == "total" else f" per {refused.period}"
     parts = [f"{in_words(refused.spent, unit)} spent"]
@@ -114,7 +115,7 @@ def hold(s: State, slot: str, held: Held) -> State:
 
 
 def settle(s: State, head: Fact) -> State:
-    """Lets go of what was held for a call that has ended with this fact."""
+    """Releases what was reserved for the call that this fact ends."""
     slot = _ended_by(head)
     if slot is None:
         return replace(s, budget=replace(s.budget, holds={})) if type(head) is RunEnded else s

@@ -1,6 +1,6 @@
-"""The half of the fold that handles calls: from the turn that asked for them to the last result.
+"""The part of the fold that handles calls, from the turn that asked for them to the last result.
 
-The batch's counts and cursors are kept here, so that no fact needs a walk over all calls.
+It maintains the batch's counts and cursors, so that no fact needs a walk over all calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from weftline.kernel.entries import (
 from weftline.kernel.state import Batch, Budget, BudgetUse, Call, Doubt, Grant, Guards, Question, Questions, State
 
 MAX_DOUBTS = 16
-"""Remembered call by call. After that a tool with one more call in doubt is not called again at all."""
+"""How many calls in doubt are remembered individually. Beyond that, a tool with a further call in doubt is blocked
+entirely.
+"""
 
 
 def asked(wanted: Sequence[AskedCall]) -> Batch:
@@ -67,7 +69,7 @@ def _asked(one: AskedCall) -> Call:
 
 
 def asked_further(s: State, head: CallAsked) -> State | None:
-    """The state after the fact; None if it cannot be true. Those below work the same way."""
+    """The state after the fact, or None if the fact contradicts the state. The functions below return the same."""
     batch = s.batch
     if head.turn != s.turn - 1 or head.index != len(batch.calls) or not 0 <= head.parent < head.index:
         return None
@@ -89,9 +91,9 @@ def asked_further(s: State, head: CallAsked) -> State | None:
 
 
 def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
-    """The batch after an adoption: whatever was running was begun by an earlier epoch.
+    """The batch after an adoption: everything that was running was begun by an earlier epoch.
 
-    The stricter of the recorded and the current effect applies; a tool that is gone counts as the strictest.
+    The stricter of the recorded and the current effect applies; a tool that no longer exists counts as the strictest.
     """
     if not batch.running:
         return batch
@@ -99,7 +101,7 @@ def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
     for index in batch.running:
         call = calls[index]
         if call.child is not None or call.awaiting or call.asked_back:
-            continue  # it is a run of its own, which is not lost; or a person is asked about it already
+            continue  # it has a run of its own, which is not lost; or a person is already asked about it
         present = effects.get(call.tool, "once")
         stricter = present if STRICTNESS[present] > STRICTNESS[call.effect] else call.effect
         calls[index] = replace(call, lost=True, effect=stricter)
@@ -125,7 +127,7 @@ def gated(s: State, head: CallGated) -> State | None:
 
 def await_opened(s: State, head: AwaitOpened, at: int) -> State | None:
     if head.kind == "deploy" or head.kind == "budget":
-        return _held(s, head, at)
+        return _hold_run(s, head, at)
     call, questions = _asked_about(s, head), s.questions
     if call is None or call.awaiting or call.gated or head.id in questions.open:
         return None
@@ -143,7 +145,7 @@ def await_opened(s: State, head: AwaitOpened, at: int) -> State | None:
 
 
 def _asked_about(s: State, head: AwaitOpened) -> Call | None:
-    """The call that a person may be asked this about, at this stage."""
+    """The call that this await is about, or None if a person may not be asked this at its stage."""
     if head.turn != s.turn - 1 or not 0 <= head.index < len(s.batch.calls):
         return None
     call = s.batch.calls[head.index]
@@ -158,8 +160,8 @@ def _asked_about(s: State, head: AwaitOpened) -> Call | None:
             return call if call.stage == "asked" else None
 
 
-def _held(s: State, head: AwaitOpened, at: int) -> State | None:
-    """The run itself waits for a person."""
+def _hold_run(s: State, head: AwaitOpened, at: int) -> State | None:
+    """Holds the whole run until a person has answered."""
     if s.control.held_by or head.id in s.questions.open or head.index != OF_RUN:
         return None
     question = Question(OF_RUN, kind=head.kind, asked_at=at)
@@ -171,8 +173,8 @@ def _held(s: State, head: AwaitOpened, at: int) -> State | None:
     )
 
 
-def _let_go(s: State, head: AwaitClosed) -> State | None:
-    """A person has decided about the run, or nobody needs to any more. Whoever says no has it cancelled."""
+def _release_run(s: State, head: AwaitClosed) -> State | None:
+    """Releases a held run: a person has decided, or the answer is no longer needed. A refused deploy cancels it."""
     if head.id != s.control.held_by or head.id not in s.questions.open:
         return None
     control, asked = replace(s.control, held_by=""), s.questions.open[head.id]
@@ -186,7 +188,7 @@ def _let_go(s: State, head: AwaitClosed) -> State | None:
 
 
 def _answered(budget: Budget, head: AwaitClosed) -> Budget:
-    """A call that did not fit is tried again, or the run is brought to its end."""
+    """Lets the call that did not fit be tried again, or brings the run to its end."""
     refused = budget.refused
     if refused is not None:
         refused = replace(refused, outcome="final_turn") if head.outcome == "denied" else None
@@ -195,7 +197,7 @@ def _answered(budget: Budget, head: AwaitClosed) -> Budget:
 
 def await_closed(s: State, head: AwaitClosed, at: int) -> State | None:
     if head.index == OF_RUN:
-        return _let_go(s, head)
+        return _release_run(s, head)
     question = s.questions.open.get(head.id)
     if question is None or head.turn != s.turn - 1 or question.index != head.index:
         return None
@@ -237,7 +239,7 @@ def opened(s: State, head: CallOpened, at: int) -> State | None:
                 return None
             deadline_at = None if head.timeout_us is None else at + head.timeout_us
             questions = _with_question(questions, call.id, Question(head.index, deadline_at))
-    # A client-side call is offered with this: the grant is used.
+    # A client-side call is offered by this fact, which uses up the grant.
     grant = None if head.blocked or head.client is not None else call.grant
     announced = replace(call, stage="opened", effect=head.effect, gated=False, grant=grant)
     batch = _changed(batch, head.index, announced)
@@ -247,7 +249,7 @@ def opened(s: State, head: CallOpened, at: int) -> State | None:
 
 
 def asks_about_doubt(s: State, call: Call) -> bool:
-    """Whether a person is asked what became of the call, if a crash cuts it off and its tool does not know."""
+    """Whether a person is asked what became of the call if a crash interrupts it and its tool does not know."""
     return (call.in_doubt or s.limits.in_doubt) == "ask" and s.limits.interrupts_allowed
 
 
@@ -331,12 +333,12 @@ def closed(s: State, head: CallClosed) -> State | None:
 
 
 def _lacks(batch: Batch, head: CallClosed) -> bool:
-    """Whether it is the first call so far whose failure says that something is missing."""
+    """Whether this is the first call so far that failed because something is missing."""
     return head.hint == "missing_fields" and not head.parent and (batch.lacking is None or head.index < batch.lacking)
 
 
 def external_id(turn: int) -> str:
-    """The id under which the calls of a turn that clients carry out are answered together."""
+    """The id under which clients answer all client-side calls of a turn together."""
     return f"external_{turn}"
 
 
@@ -362,7 +364,7 @@ def earliest_deadline(questions: Questions, *, after: int = 0) -> int | None:
 
 
 def is_overdue(s: State) -> bool:
-    """Whether a deadline has passed that nothing has been done about. Nothing begins before it has: the run may end."""
+    """Whether a deadline has passed and not been acted on. Nothing begins until then, because the run may end."""
     due_at = s.questions.due_at
     if due_at is None or due_at > s.now:
         return False
@@ -389,7 +391,7 @@ def _with(calls: tuple[Call, ...], index: int, call: Call) -> tuple[Call, ...]:
 
 
 def _changed(batch: Batch, index: int, call: Call) -> Batch:
-    """The batch with another state of one of its calls, and what it counts about people's approvals."""
+    """The batch with one call replaced, and its counts of held calls and grants updated."""
     before = batch.calls[index]
     calls = _with(batch.calls, index, call)
     if before.asks is None and call.asks is None and before.awaits == call.awaits == 0:
@@ -399,7 +401,7 @@ def _changed(batch: Batch, index: int, call: Call) -> Batch:
 
 
 def _cursor(batch: Batch, calls: tuple[Call, ...], changed: int) -> int:
-    """Advances only past the call it points at, so that each call is visited once per batch."""
+    """Advances only past the call that it points at, so that each call is visited once per batch."""
     return next_waiting(calls, changed) if changed == batch.next else batch.next
 
 
@@ -432,15 +434,15 @@ def _remember(s: State, call: Call, head: CallClosed) -> Guards:
 
 
 def _recovery(head: CallClosed) -> Recovery | None:
-    """What counts for the next turn. Nothing is withheld unless somebody asked for that."""
+    """What a failure means for the next turn. No tool is withheld unless its result asked for that."""
     return head.recovery or ("correct_call" if failed_as(head) in CORRECTABLE else None)
 
 
 def _recovered(kept: Guards, calls: Sequence[Call]) -> Guards:
-    """What the failures of a batch that is over mean for the next turn: to finish goes before to correct a call, and
-    that before to do without its tool.
+    """Applies the failures of a finished batch to the next turn: finishing takes precedence over correcting a call,
+    which takes precedence over withholding its tool.
     """
-    # What code calls is its own to correct or to do without.
+    # Failures of nested calls are left to the code that made them.
     failed = [call for call in calls if call.recovery == "finish" or (call.recovery and call.parent is None)]
     if not failed:
         return replace(kept, withheld=()) if kept.withheld else kept

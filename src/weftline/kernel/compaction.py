@@ -1,13 +1,13 @@
-"""Shorter requests: when a summary is asked for, and what follows from its outcome.
+"""Compaction: when a summary is requested, and what follows from its outcome.
 
     measured ──▶ too large ──▶ started ──▶ compacted     requests have the summary from here on
                                   │
                                   └──────▶ failed        the run goes on as it is
 
-Before each turn the request is measured. One that is too large, or has too many turns, is made shorter; whatever comes
-of that, the next try has to wait until the conversation has grown by a quarter of the limit. A request that the model
-itself refuses as too long is measured again: then fewer turns are kept, and it is tried once in a turn. A summary never
-ends a run: if there is none, the run goes on as it would without these rules.
+Each request is measured before its turn. If it is too large, or has too many turns, it is compacted; whatever the
+outcome, the next try waits until the conversation has grown by a quarter of the limit. If the model itself rejects a
+request as too long, it is measured again, fewer turns are kept, and compaction is tried once in that turn. A summary
+never ends a run: without one, the run continues as it would without these rules.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from weftline.kernel.state import MAX_COST_NUSD, Compact, Compaction, Decision, 
 from weftline.messages import Usage
 
 OVERFLOW = "context_window"
-"""The class of the failure of a model call whose request was too long."""
+"""The error class of a model call whose request was too long."""
 
 
 # Decisions
 
 
 def under_way(s: State) -> Decision:
-    """While a summary is being written."""
+    """What to do while a summary is being written."""
     if s.compaction.lost:
         return Decision((New(settled(s, "abandoned")),))
     return Decision(start=(Compact(s.compaction.number),))
@@ -53,7 +53,7 @@ def before_request(s: State) -> Decision | None:
     if rule is None or c.undone or (rule.at_tokens is None and rule.at_turns is None):
         return None
     if s.attempt.number or s.step == "answered":
-        return None  # measured already, or the provider goes on in the middle of its own tools
+        return None  # already measured, or the provider is in the middle of running its own tools
     if c.measured != s.turn:
         return Decision((New(ContextMeasured(s.turn)),))
     if c.spare > 0 and is_too_large(s, tokens=c.tokens, turns=c.turns):
@@ -62,7 +62,7 @@ def before_request(s: State) -> Decision | None:
 
 
 def is_too_large(s: State, *, tokens: int, turns: int) -> bool:
-    """Whether a request of this size is to be made shorter before it is sent."""
+    """Whether a request of this size must be compacted before it is sent."""
     rule, c = s.limits.compaction, s.compaction
     if rule is None:
         return False
@@ -72,7 +72,7 @@ def is_too_large(s: State, *, tokens: int, turns: int) -> bool:
 
 
 def after_overflow(s: State) -> Decision | None:
-    """What follows when the model has refused a request as too long; None if nothing can be done about it."""
+    """What follows when the model has rejected a request as too long; None if nothing can be done."""
     c = s.compaction
     if s.limits.compaction is None or s.attempt.failure != OVERFLOW:
         return None
@@ -91,7 +91,7 @@ def _begin(s: State, cause: Cause) -> Decision:
     return Decision((New(CompactionStarted(s.compaction.number + 1, s.turn, cause)),))
 
 
-# Folds: None for a fact that does not fit.
+# Folds: they return None if the fact contradicts the state.
 
 
 def measured(s: State, head: ContextMeasured) -> State:
@@ -136,13 +136,13 @@ def compacted(s: State, head: ContextCompacted) -> State | None:
     c = replace(c, open=False, lost=False, again=False, tokens=head.after, spare=0)
     attempt = s.attempt
     if attempt.failure == OVERFLOW:
-        # The next request is another one. The failure stays as the cause of the next attempt.
+        # The next request is a different one. The failure is kept as the cause of the next attempt.
         attempt = replace(attempt, failures=0, failure_final=False, retry_at=None)
     return replace(s, version=s.version + 1, compaction=c, attempt=attempt, totals=_spent(s.totals, head, True))
 
 
 def restored(s: State, head: ContextRestored) -> State:
-    """From here on a summary is made only if there is no other way."""
+    """From here on, a summary is written only if the model rejects a request as too long."""
     return replace(s, version=s.version + 1, compaction=replace(s.compaction, in_force=False, undone=True))
 
 
@@ -151,7 +151,7 @@ def _is_open(c: Compaction, number: int) -> bool:
 
 
 def _step(s: State) -> int:
-    """How much the conversation has to grow before the next summary because of its size."""
+    """How much the conversation must grow before it is compacted again because of its size."""
     rule = s.limits.compaction
     return 0 if rule is None or rule.at_tokens is None else rule.at_tokens // 4
 

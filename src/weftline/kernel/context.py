@@ -1,7 +1,7 @@
-"""The part of the log's vocabulary that is about shorter requests: a summary in place of the older messages.
+"""The log's vocabulary for compaction: a summary in place of the older messages.
 
-A summary is made once: `compaction.started` permits one model call, which ends as `context.compacted` or as
-`compaction.failed`. Nothing of the conversation is lost by it; see `weftline.kernel.compaction` for the rules.
+A summary is written once: `compaction.started` permits one model call, which ends as `context.compacted` or as
+`compaction.failed`. No part of the conversation is lost; see `weftline.kernel.compaction` for the rules.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from weftline.kernel.budget import Held
 from weftline.messages import Usage
 
 Cause: TypeAlias = Literal["size", "context_window"]
-"""Why a summary is made: the request would be larger than the run wants, or the model has refused it as too long."""
+"""Why a summary is written: the request would be larger than the run allows, or the model rejected it as too long."""
 
 
 class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """As `entries.Head`."""
+    """Like `entries.Head`."""
 
 
 class CompactionRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """When a run makes its requests shorter, and how. Stored in full, as `Limits` are."""
+    """When a run compacts its requests, and how. Stored in full, like `Limits`."""
 
     keep_turns: int = 4
-    """How many of the latest turns stay as they are."""
+    """How many of the latest turns are left unchanged."""
     at_tokens: int | None = None
-    """The estimate above which a request is made shorter. With neither limit, that waits until a model refuses one."""
+    """The estimated size above which a request is compacted. With neither limit, that waits until a model rejects one.
+    """
     model: str = ""
     """The model that writes summaries; "" for the run's own."""
     at_turns: int | None = None
-    """The number of turns at which a request is made shorter whatever its size."""
+    """The number of turns at which a request is compacted, whatever its size."""
 
 
 class ContextMeasured(_Head, frozen=True, tag="context.measured"):
     """How large the next request would be, and how much of it a summary would replace, in estimated tokens.
 
-    `spare` is 0 for a request that is small enough.
+    `spare` is 0 if the request is small enough.
     """
 
     turn: int
@@ -45,7 +46,7 @@ class ContextMeasured(_Head, frozen=True, tag="context.measured"):
     tokens: int = 0
     spare: int = 0
     turns: int = 0
-    """How many turns it would have, without those that a summary stands for already."""
+    """How many turns it would have, not counting those already replaced by a summary."""
 
 
 class CompactionStarted(_Head, frozen=True, tag="compaction.started"):
@@ -61,10 +62,10 @@ class CompactionStarted(_Head, frozen=True, tag="compaction.started"):
 
 
 class CompactionFailed(_Head, frozen=True, tag="compaction.failed"):
-    """No summary came of it, and the run goes on without. Body: `FailedBody`.
+    """The summary failed, and the run continues without it. Body: `FailedBody`.
 
-    `reason` is `error` (the provider failed), `useless` (the answer is no summary, or not shorter than what it stands
-    for), `abandoned` (cut off by a crash) or `cancelled`.
+    `reason` is `error` (the provider failed), `useless` (the answer is not a summary, or not shorter than what it
+    replaces), `abandoned` (cut off by a crash) or `cancelled`.
     """
 
     number: int
@@ -81,8 +82,8 @@ class CompactionFailed(_Head, frozen=True, tag="compaction.failed"):
 class ContextCompacted(_Head, frozen=True, tag="context.compacted"):
     """Requests have a summary in place of the messages before the position `upto`. Body: `SummaryBody`.
 
-    The position counts the messages of the run's thread too. `number` is 0 for the summary that an earlier run of the
-    thread left. `before` and `after` are estimates in tokens, `size` is the same as `after` in bytes, without tools.
+    The position also counts the messages of the run's thread. `number` is 0 for a summary left by an earlier run of the
+    thread. `before` and `after` are estimates in tokens; `size` is `after` in bytes, without tools.
     """
 
     number: int
@@ -95,10 +96,11 @@ class ContextCompacted(_Head, frozen=True, tag="context.compacted"):
     cost_nusd: int | None = None
     active_us: int = 0
     left: int = 0
-    """What `after` was when it was made, if it is taken over: the thread has grown since."""
+    """For a summary taken over from an earlier run: what `after` was when it was written. The thread has grown since.
+    """
 
 
 class ContextRestored(_Head, frozen=True, tag="context.restored"):
-    """Someone wants the whole conversation in requests again."""
+    """Someone has asked for the whole conversation in requests again."""
 
     requested_by: str = ""

@@ -1,4 +1,4 @@
-"""The part of the log's vocabulary that is about what people outside want of a run: messages, a pause, its end."""
+"""The log's vocabulary for requests from outside: messages, pausing, resuming and cancelling."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """As `entries.Head`."""
+    """Like `entries.Head`."""
 
 
 class MessageQueued(_Head, frozen=True, tag="message.queued"):

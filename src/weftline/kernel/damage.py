@@ -1,6 +1,6 @@
-"""Whether what is stored can be read: a log has no checksums, but damage often leaves something that is not an entry.
+"""Detects damaged entries. A log has no checksums, but damage often leaves something that is not a valid entry.
 
-To be asked only about runs whose format is known: in those, what cannot be decoded is damaged (see `FORMAT`).
+Use this only for runs whose format is known: there, an entry that cannot be decoded is damaged (see `FORMAT`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Delta(Struct, gc=False):
 
 
 UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises."""
+"""The exceptions that decoding raises."""
 
 BODIES: dict[str, Callable[[bytes], object]] = {
     "run.created": bodies.decode_created,
@@ -91,7 +91,7 @@ _NEVER_EMPTY = frozenset(
         "run.ended",
     }
 )
-"""Facts that are always written with a body, and read as such."""
+"""Facts that are always written with a body, and whose readers rely on it."""
 OBSERVATIONS: dict[str, Callable[[bytes], list[object]]] = {
     TEXT_DELTA: Decoder(list[_Delta]).decode,
     THINKING_DELTA: Decoder(list[_Delta]).decode,
@@ -118,7 +118,9 @@ def fact_is_readable(kind: str, head: bytes, body: bytes) -> bool:
 
 
 def fact_is_whole(kind: str, head: bytes, body: bytes) -> bool:
-    """Whether a fact can be read and has all that is relied on: one from elsewhere may not be of our making."""
+    """Whether a fact can be decoded and has everything that readers rely on. A fact from elsewhere may not be one of
+    ours.
+    """
     if not fact_is_readable(kind, head, body):
         return False
     fact = decode_fact.decode(head)
@@ -138,7 +140,9 @@ def fact_is_whole(kind: str, head: bytes, body: bytes) -> bool:
 
 
 def observations_are_readable(kind: str, bodies_joined: bytes, count: int) -> bool:
-    """Whether these are so many observations of that kind. JSON has no newlines of its own, so they are one list."""
+    """Whether these are `count` observations of that kind. JSON contains no raw newlines, so they can be decoded as one
+    list.
+    """
     decode_list = OBSERVATIONS.get(kind)
     try:
         return decode_list is not None and len(decode_list(b"[%b]" % bodies_joined.replace(b"\n", b","))) == count

@@ -1,12 +1,11 @@
 """`decide`: what a run needs next, from its state alone.
 
 Entries come before commands: the driver commits and folds them and asks again, and starts commands only when there is
-nothing left to append. All guards live below this: loop detection, budgets, caps, deadlines, cancel, pause, steering,
-doubt, and the rule that a run ends exactly once with every call answered. `turns` decides on the model, `batches` on
-the calls of a turn, `lost` on what an earlier process had begun, `endings` on the last append.
+nothing left to append. All guards are below this module: loop detection, budgets, caps, deadlines, cancel, pause,
+steering, doubt, and the rule that a run ends exactly once with every call answered. `turns` decides on the model,
+`batches` on the calls of a turn, `lost` on what an earlier process had begun, `endings` on the last append.
 
-Whether the process died in between makes no difference here: the state is the same, but for what `run.adopted` has
-marked as lost.
+A crash makes no difference here: the state is the same, except for what `run.adopted` has marked as lost.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.kernel import budgeting, compaction, lost, policies
-from weftline.kernel.batches import carry_on
+from weftline.kernel.batches import advance
 from weftline.kernel.endings import end, settled
 from weftline.kernel.entries import KNOWN_RULES
 from weftline.kernel.state import CallModel, Decision, New, State
@@ -25,7 +24,9 @@ NOTHING = Decision()
 
 
 def decide(s: State) -> Decision:
-    """What to append, or else what to start, and when to ask again; nothing for a run with unknown rules."""
+    """Returns what to append or, if nothing, what to start, and when to ask again; nothing for a run with unknown
+    rules.
+    """
     if s.step == "ended" or not s.created or s.rules not in KNOWN_RULES:
         return NOTHING
     if s.broken:
@@ -35,17 +36,17 @@ def decide(s: State) -> Decision:
     if s.control.held_by:
         return NOTHING
     if s.limits.policy is None:
-        return _go_on(s)
+        return _next(s)
     if (cut := policies.out_of_time(s)) is not None:
         return cut
-    decision, deadline_at = _go_on(s), policies.deadline_at(s)
+    decision, deadline_at = _next(s), policies.deadline_at(s)
     if decision.append or deadline_at is None:
         return decision
     due_at = decision.due_at
     return replace(decision, due_at=deadline_at if due_at is None else min(due_at, deadline_at))
 
 
-def _go_on(s: State) -> Decision:
+def _next(s: State) -> Decision:
     if s.budget.refused is not None and (asks := budgeting.ask_for_reservation(s)) is not None:
         return asks
     if s.compaction.open:
@@ -56,7 +57,7 @@ def _go_on(s: State) -> Decision:
             return lost.model_call(s)
         return Decision(start=(CallModel(s.turn, attempt.number, bool(s.guards.final), attempt.choice),))
     if s.step == "batch":
-        return carry_on(s)
+        return advance(s)
     if s.step == "answered":
         return answered(s)
     return ask_model(s)
@@ -68,5 +69,5 @@ def _cancelled(s: State) -> Decision:
     if s.attempt.open:
         return Decision((New(settled(s, "cancelled")),))
     if s.open_children:
-        return Decision(due_at=0)  # they are cancelled first, also by the next process if this one dies
-    return end(s, "cancelled", reason=s.control.cancel, how="cancelled", closing=prompts.CANCELLED)
+        return Decision(due_at=0)  # they are cancelled first, by the next process if this one dies
+    return end(s, "cancelled", reason=s.control.cancel, how="cancelled", closing=prompts.calls.CANCELLED)

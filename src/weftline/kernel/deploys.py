@@ -1,7 +1,7 @@
-"""The part of the log's vocabulary that is about deploys: other code than before carries a run on.
+"""The log's vocabulary for deploys: a run continues with different code.
 
-What a run rests on is known by three digests: of its prompt, of its tools and of its code. They are in its plan;
-`weftline.runtime.deploys` compares them with those of the process that takes the run over.
+Three digests identify what a run depends on: its prompt, its tools and its code. They are in its plan;
+`weftline.runtime.deploys` compares them with those of the process that takes over the run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 OnDeploy: TypeAlias = Literal["adopt", "pin", "ask"]
-"""What becomes of a run whose code has changed: it goes on with the new code, waits for the old, or asks a person."""
+"""What happens to a run whose code has changed: it adopts the new code, waits for the old, or asks a person."""
 _STRICTNESS: dict[OnDeploy, int] = {"adopt": 0, "ask": 1, "pin": 2}
 Part: TypeAlias = Literal["prompt", "tools", "code"]
 PARTS: tuple[Part, ...] = ("prompt", "tools", "code")
@@ -22,15 +22,15 @@ def stricter(one: OnDeploy, other: OnDeploy) -> OnDeploy:
 
 
 class Digests(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """What a run rests on. Equal definitions have equal digests, in every process and on every machine."""
+    """What a run depends on. Equal definitions have equal digests, in every process and on every machine."""
 
     prompt: str
     tools: str
     """The names, schemas and effects of its tools."""
     code: str
-    """The source of its tools and hooks, or the version that the operator gives the code."""
+    """The source of its tools and hooks, or the version that the operator assigned to the code."""
     given: bool = False
-    """The prompt was given with the run: no deploy changes it."""
+    """The prompt was given with the run, so no deploy changes it."""
 
 
 class Change(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -43,7 +43,7 @@ class Change(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 class DeployAdopted(
     Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False, tag="deploy.adopted"
 ):
-    """From here on other code than before carries the run on. Body: `RenderedBody`, if its prompt is another."""
+    """From here on the run continues with different code. Body: `RenderedBody`, if its prompt has changed."""
 
     changed: dict[Part, Change]
 
@@ -59,6 +59,6 @@ def changes(before: Digests, now: Digests) -> dict[Part, Change]:
 
 
 def adopted(before: Digests, changed: dict[Part, Change]) -> Digests:
-    """What a run rests on after a deploy that it has adopted."""
+    """What a run depends on after it has adopted a deploy."""
     after = {part: changed[part].after if part in changed else getattr(before, part) for part in PARTS}
     return Digests(after["prompt"], after["tools"], after["code"], before.given)

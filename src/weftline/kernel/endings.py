@@ -1,4 +1,4 @@
-"""How things end: a call without its tool, an attempt without its outcome, a run. Or a person is asked first."""
+"""Endings: of a call without its tool, of an attempt without its outcome, of a run. Also how to ask a person first."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def end(
     reason: str = "",
     text: str = "",
     how: How = "not_run",
-    closing: str = prompts.NOT_RUN,
+    closing: str = prompts.calls.NOT_RUN,
     skip: frozenset[int] = frozenset(),
     expired: frozenset[str] = frozenset(),
     call: str = "",
 ) -> Decision:
-    """The last append of a run: every await and every open call closed, then the one terminal entry.
+    """The last append of a run: closes every await and every open call, then adds the one terminal entry.
 
-    `how` and `closing` are for calls that never began; `skip` has the indexes of those already closed, `expired` the
-    awaits that nobody answered in time. `call` is the one that ended the run by its success.
+    `how` and `closing` apply to calls that never began. `skip` has the indexes of calls that are closed already,
+    `expired` the awaits that nobody answered in time. `call` is the terminal call whose success ended the run.
     """
     append: list[New] = []
     if s.control.held_by:
@@ -65,7 +65,7 @@ def end(
         requested_by=s.control.cancelled_by if status == "cancelled" else "",
         finish=s.answer.finish,
         usage=usage,
-        # What a call costs that is cut off here is not known here.
+        # The cost of a call that is cut off here is unknown.
         cost_nusd=None if s.totals.unpriced or s.attempt.open or s.compaction.open else s.totals.cost_nusd,
         turns=s.turn + (s.attempt.number > 0),
         attempts=s.totals.attempts,
@@ -88,16 +88,16 @@ def _close_all(s: State, how: How, closing: str, skip: frozenset[int]) -> list[N
         elif call.stage == "asked":
             append += blocked(s, index, how, closing)
         elif call.stage == "started" and _may_have_happened(call):
-            append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
+            append.append(closed(s, index, "in_doubt", prompts.calls.in_doubt(call.name)))
         else:
             append.append(closed(s, index, how, closing))
     return append
 
 
 def result_of_answer(s: State, index: int) -> tuple[New, ...]:
-    """The result of a call if it is a person's word, and that has been given. It stands, whatever ends the run.
+    """The result of a call that a person has answered or denied. It stands, however the run ends.
 
-    Empty if nobody has said anything, or what was said is that the call may run.
+    Empty if there is no answer yet, or if the answer is that the call may run.
     """
     call = s.batch.calls[index]
     if call.awaiting or not call.awaits:
@@ -112,13 +112,13 @@ def result_of_answer(s: State, index: int) -> tuple[New, ...]:
         case "denied" if call.asked_back:
             return (closed(s, index, "denied", ""),)
         case "denied":
-            return (closed(s, index, "in_doubt", prompts.in_doubt(call.name)),)
+            return (closed(s, index, "in_doubt", prompts.calls.in_doubt(call.name)),)
         case _:
             return ()
 
 
 def _may_have_happened(call: Call) -> bool:
-    """Whether a call that has begun and has no result may have done something. A tool that asked back has ended."""
+    """Whether a call that has begun and has no result may have taken effect. A tool that asked a person has ended."""
     if call.asked_back:
         return False
     return call.effect != "read" if call.child is None else call.waits_for_child
@@ -132,7 +132,7 @@ def settled(s: State, reason: Literal["abandoned", "cancelled"]) -> AttemptFaile
 
 
 def blocked(s: State, index: int, how: How, text: str) -> tuple[New, New]:
-    """Announces a call and answers it in its tool's place, in one append."""
+    """Announces a call and answers it in place of its tool, in one append."""
     call = s.batch.calls[index]
     parent = parent_id(s, call)
     opened = CallOpened(
@@ -142,12 +142,12 @@ def blocked(s: State, index: int, how: How, text: str) -> tuple[New, New]:
 
 
 def parent_id(s: State, call: Call) -> str:
-    """The id of the call that asked for this one; "" if it was the model."""
+    """The id of the call that asked for this one, or "" if the model did."""
     return "" if call.parent is None else s.batch.calls[call.parent].id
 
 
 def closed(s: State, index: int, how: How, text: str, *, is_error: bool = True) -> New:
-    """The driver knows better than `is_error` about a call that a gate or a person answered."""
+    """Closes a call. If a gate or a person answered it, the driver takes `is_error` from that answer."""
     call = s.batch.calls[index]
     parent = parent_id(s, call)
     head = CallClosed(s.turn - 1, index, call.id, call.name, how, is_error=is_error, client=call.client, parent=parent)
@@ -161,7 +161,7 @@ def await_closed(s: State, index: int, outcome: AwaitOutcome) -> New:
 
 
 def ask_person(s: State, index: int, kind: AwaitKind, timeout_us: int | None = None) -> New:
-    """Asks a person about a call. The id is the same wherever and however often this is decided."""
+    """Asks a person about a call. The id is the same however often this is decided."""
     call, turn = s.batch.calls[index], s.turn - 1
     id = await_id(turn, index, call)
     timeout_us = s.limits.await_timeout_us if timeout_us is None else timeout_us

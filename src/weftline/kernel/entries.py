@@ -4,7 +4,8 @@ An entry is a head, which is folded into the state, and a body, which is not: bo
 results), heads are facts about it (ids, names, counts, digests, sizes, times). Facts change the state; observations
 (`delta.*`, `note.*`) are shown to readers and never folded. The names are data: every log ever written contains them,
 so a changed meaning gets a new name (`call.closed@2`), and the old one stays here. Every change of what a log can hold
-raises `FORMAT`; a run that was written with a higher number is left alone, since half-understood is worse than unknown.
+raises `FORMAT`; a run that was written with a higher number is left alone, since a partial understanding is worse than
+none.
 
 `at` and all times are integer microseconds since the epoch, UTC.
 """
@@ -37,27 +38,28 @@ from weftline.kernel.words import AwaitKind, AwaitOutcome, How, Verdict
 from weftline.messages import Usage
 
 FORMAT = 8
-"""The number of the log's vocabulary: the heads here, their bodies, the messages and the plan in them.
+"""The version of the log's vocabulary: the heads here, their bodies, and the messages and the plan in them.
 
-It is in the row of each run and compared before anything of its log is decoded: what cannot be decoded despite a number
-that is known is damaged.
+It is in the row of each run and is compared before anything of its log is decoded. If the version is known and an entry
+still cannot be decoded, the log is damaged.
 """
 RULES = 1
-"""The number of the rules that new runs follow; a run keeps the rules it was created with."""
+"""The version of the rules that new runs follow; a run keeps the rules it was created with."""
 KNOWN_RULES = frozenset({1})
-"""The rules that `decide` can follow. A run with others was made by newer code and is left alone."""
+"""The versions of the rules that `decide` can follow. A run with any other was created by newer code and is left alone.
+"""
 
 Effect: TypeAlias = Literal["read", "idempotent", "reconcile", "once"]
-"""What running a tool again would mean, from harmless to forbidden.
+"""Whether running a tool again is safe, from harmless to forbidden.
 
-`read` changes nothing. `idempotent` may run again with the same idempotency key. `reconcile` can be asked whether it
-happened. `once` must never run twice: if a crash cuts it off, the call is in doubt.
+`read` changes nothing. `idempotent` may run again with the same idempotency key. `reconcile` can be asked whether the
+call took effect. `once` must never run twice: if a crash interrupts it, the call is in doubt.
 """
 STRICTNESS: dict[Effect, int] = {"read": 0, "idempotent": 1, "reconcile": 2, "once": 3}
 
 
 class Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """The folded part of an entry, and its parts. Plain data has no cycles for the garbage collector to look for."""
+    """The folded part of an entry, and base of the structs in it. `gc=False`: plain data has no reference cycles."""
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -82,41 +84,41 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     max_concurrent_calls: int = 64
     """How many server-side calls of a concurrent batch may run at once."""
     max_turns: int | None = None
-    """After this many model turns one more follows, the last, without tools."""
+    """After this many model turns, one more follows: the final turn, without tools."""
     max_cost_nusd: int | None = None
-    """Likewise once the model calls have cost this much, in billionths of a US dollar."""
+    """The final turn follows once the model calls have cost this much, in billionths of a US dollar."""
     output_retries: int = 1
     """How often the model is asked again for an answer that was rejected."""
     check_output: bool = False
-    """Whether code of the agent's is asked about an answer before the run ends with it."""
+    """Whether the agent's code must accept an answer before the run ends with it."""
     max_children: int = 3
     """How many child runs may be open at once."""
     max_depth: int = 3
-    """How far below a run that nobody's call began child runs may go."""
+    """How deep child runs may nest below the top-level run."""
     tool_output_budget_bytes: int | None = None
-    """A turn whose results have more bytes than this is followed by a word to the model."""
+    """If the results of a turn have more bytes than this, the model is told so."""
     await_timeout_us: int | None = None
-    """How long a person has to answer, unless the call itself says; None is for ever."""
+    """How long a person has to answer, unless the call sets its own time; None means forever."""
     on_await_expired: Literal["deny", "end"] = "deny"
     grant_ttl_us: int = 900_000_000
     """How long after an approval its call may begin."""
     await_gate: bool = False
-    """Whether code of the agent's is asked before people are."""
+    """Whether the agent's code is asked before people are."""
     nobody_to_ask: bool = False
-    """Whether the run ends when only a person could let it continue."""
+    """Whether the run ends when only a person could let it continue, because nobody is there to ask."""
     four_eyes: bool = False
-    """Whether the one who requested the run may not approve its calls."""
+    """Whether the person who requested the run is barred from approving its calls."""
     in_doubt: Literal["report", "ask"] = "report"
     """Whether the model is told about a call that may or may not have happened, or a person is asked."""
     compaction: CompactionRule | None = None
-    """When older messages are replaced by a summary in requests; None for never."""
+    """When older messages are replaced by a summary; None for never."""
     policy: PolicyRule | None = None
     budget: BudgetRule | None = None
-    """What the run may spend, with all below it."""
+    """What the run may spend, including everything below it."""
     on_deploy: OnDeploy = "adopt"
-    """What happens to the run when other code than before would continue it."""
+    """What happens to the run when a deploy has changed its code."""
     leases: LeaseRule | None = None
-    """What becomes of a client's call whose client is gone."""
+    """What happens to a client-side call whose client is gone."""
 
 
 class ModelRef(Head, frozen=True):
@@ -129,7 +131,7 @@ class ModelRef(Head, frozen=True):
 
 
 class Asks(Head, frozen=True):
-    """What a person is asked about a call before it begins, or in its place, and how long there is to answer."""
+    """What a person is asked about a call before it begins, or in its place, and how long they have to answer."""
 
     kind: AwaitKind
     timeout_us: int | None = None
@@ -146,45 +148,45 @@ class AskedCall(Head, frozen=True):
     client: str | None = None
     concurrent: bool = False
     gated: bool = False
-    """Code of the agent's is asked about it first; `call.gated` has what came of that."""
+    """The agent's code is asked about it first; `call.gated` has the outcome."""
     child: bool = False
-    """It is carried out by a run of its own."""
+    """It is executed by a run of its own."""
     asks: Asks | None = None
     allowed_by: str = ""
-    """The await whose approval covers this call too, so that nobody is asked."""
+    """The await whose approval also covers this call, so that nobody is asked."""
     in_doubt: Literal["report", "ask"] | None = None
-    """What its tool wants if a crash cuts it off, in place of what the run says."""
+    """What its tool wants if a crash interrupts the call; overrides the run's setting."""
     bookkeeping: bool = False
-    """No cap counts it, and it may finish within the grace after the time budget."""
+    """No cap counts it, and it may finish within the grace period after the time budget."""
     terminal: bool = False
-    """The run ends with it, if it succeeds."""
+    """If it succeeds, the run ends with it."""
     host: bool = False
     """It may ask for further calls while it runs."""
 
 
 class Parent(Head, frozen=True):
-    """The call that a child run carries out, and how many runs there are above it."""
+    """The call that a child run executes, and how many runs there are above it."""
 
     run: str
     turn: int
     index: int
     depth: int = 1
     root: str = ""
-    """The run that nobody's call began. Empty in older logs."""
+    """The top-level run. Empty in older logs."""
     above: tuple[str, ...] = ()
-    """The accounts that its calls are booked on besides its own and its workspace's, the nearest first."""
+    """The accounts that its calls are charged to besides its own and its workspace's, the nearest first."""
     budgets: dict[str, BudgetRule] = {}
-    """What the runs among these may spend, by account."""
+    """The budgets of the runs among these accounts, by account."""
     key: int = 0
-    """Of `run`, if that was given its id: others have their keys in theirs."""
+    """The key of `run`, if its id was chosen by the client. Generated ids contain the key."""
     root_key: int = 0
-    """The same of `root`."""
+    """The key of `root`, in the same way."""
 
 
 class RunCreated(Head, frozen=True, tag="run.created"):
-    """Body: `CreatedBody`, everything given at the start.
+    """The run was created. Body: `CreatedBody`, everything given at the start.
 
-    That of a child run is in the transaction of its parent's `call.started`.
+    For a child run, it is appended in the transaction of the parent's `call.started`.
     """
 
     rules: int
@@ -200,17 +202,18 @@ class HistoryPinned(Head, frozen=True, tag="history.pinned"):
 
 
 class InstructionsRendered(Head, frozen=True, tag="instructions.rendered"):
-    """The instructions of a run whose agent makes them by code, for all of its turns. Body: `RenderedBody`."""
+    """The instructions, for all turns of a run whose agent builds them in code. Body: `RenderedBody`."""
 
 
 class StateChanged(Head, frozen=True, tag="state.changed"):
-    """Hooks have changed what the run remembers, between two entries that could have said so. Body: `StateBody`."""
+    """Hooks changed the run's state when no other entry could carry the change. Body: `StateBody`."""
 
 
 class RunAdopted(Head, frozen=True, tag="run.adopted"):
     """A new driver took over a run with work in flight: what earlier epochs had begun is lost.
 
-    For each tool with an open call, `effects` has the effect that it declares now (absent: the tool is gone).
+    For each tool with an open call, `effects` has the effect that it declares now; a tool that no longer exists is
+    absent.
     """
 
     epoch: int
@@ -228,17 +231,17 @@ class AttemptStarted(Head, frozen=True, tag="attempt.started"):
     cause: str = ""
     """For a repeated attempt: the class of the failure before it, or `abandoned`."""
     choice: int = 0
-    """Which of the run's models is asked: 0 is the one it named, then its fallbacks in order."""
+    """Which of the run's models is called: 0 is the one it named, then its fallbacks in order."""
     offered: str = ""
-    """Of the run's first attempt: the digest of the instructions and the tools that models are offered."""
+    """For the run's first attempt: the digest of the instructions and tools that models are given."""
     held: Held | None = None
-    """What is reserved for it, if any limit is above it."""
+    """What is reserved for it, if there are limits."""
 
 
 class AttemptFailed(Head, frozen=True, tag="attempt.failed"):
     """A model call ended without completing its turn. Body: `FailedBody`, the error and the text so far.
 
-    `reason` is `error` (the provider failed), `abandoned` (cut by a crash) or `cancelled`.
+    `reason` is `error` (the provider failed), `abandoned` (interrupted by a crash) or `cancelled`.
     """
 
     turn: int
@@ -268,19 +271,19 @@ class TurnCompleted(Head, frozen=True, tag="turn.completed"):
     cost_nusd: int | None = None
     """Billionths of a US dollar; None if the model's price is unknown."""
     metadata: dict[str, str] = {}
-    """What the provider said about its completed answer, such as an id to quote to its support."""
+    """What the provider reported about its answer, such as an id to quote to its support."""
     estimated: bool = False
-    """The provider did not say what the call used; `usage` and `cost_nusd` are estimates."""
+    """The provider did not report what the call used; `usage` and `cost_nusd` are estimates."""
 
 
 class OutputRejected(Head, frozen=True, tag="output.rejected"):
-    """The answer does not fit, and the model is asked once more. Body: `TextBody`."""
+    """The answer was rejected, and the model is asked again. Body: `TextBody`."""
 
     turn: int
 
 
 class OutputAccepted(Head, frozen=True, tag="output.accepted"):
-    """Code of the agent's has nothing against the answer."""
+    """The agent's code has accepted the answer."""
 
     turn: int
 
@@ -288,8 +291,8 @@ class OutputAccepted(Head, frozen=True, tag="output.accepted"):
 class CallAsked(Head, frozen=True, tag="call.asked"):
     """A running call of the turn, the `parent`, asks for another one. Body: `AskedBody`, its final arguments.
 
-    Its index is the next one of the turn: from here on it is a call like any other, but its result is the parent's to
-    read and not the model's.
+    Its index is the next one of the turn. From here on it is a call like any other, except that its result goes to the
+    parent and not to the model.
     """
 
     turn: int
@@ -299,16 +302,17 @@ class CallAsked(Head, frozen=True, tag="call.asked"):
 
 
 class Over(Head, frozen=True):
-    """A call beyond a budget that code of the agent's keeps, counted from 1."""
+    """A call that exceeds a budget kept by the agent's code, counted from 1."""
 
     max_calls: int
     call_index: int
 
 
 class CallGated(Head, frozen=True, tag="call.gated"):
-    """What the agent's gates made of a call, before it is announced. Body: `GatedBody`, unless nothing has changed.
+    """What the agent's gates decided about a call, before it is announced. Body: `GatedBody`, unless nothing has
+    changed.
 
-    Its arguments are final from here on. `yields`: a spent budget goes before this verdict.
+    Its arguments are final from here on. With `yields`, a spent budget takes precedence over the verdict.
     """
 
     turn: int
@@ -319,13 +323,13 @@ class CallGated(Head, frozen=True, tag="call.gated"):
     over: Over | None = None
     asks: Asks | None = None
     allowed_by: str = ""
-    """As in `AskedCall`, in place of what is said there."""
+    """As in `AskedCall`, which it overrides."""
 
 
 class AwaitOpened(Head, frozen=True, tag="await.opened"):
     """A person is asked about a call, or about the run. Body: `AwaitBody`.
 
-    `digest` is that of the arguments as they are shown, or of what the run would rest on.
+    `digest` is that of the arguments as they are displayed or, for a deploy, of what the run would depend on.
     """
 
     turn: int
@@ -338,15 +342,15 @@ class AwaitOpened(Head, frozen=True, tag="await.opened"):
 
 
 class AwaitPassed(Head, frozen=True, tag="await.passed"):
-    """The agent's own code was asked and had nothing to say: it is for people to answer."""
+    """The agent's own code was asked and left the answer to people."""
 
     id: str
 
 
 class AwaitClosed(Head, frozen=True, tag="await.closed"):
-    """The one answer to an await, or the end of it without one. Body: `AnswerBody`, unless there is nothing to add.
+    """The one answer to an await, or its end without one. Body: `AnswerBody`, unless there is nothing to add.
 
-    An approval is for the arguments with this digest; they may be others than those that were shown.
+    An approval covers the arguments with this digest, which may differ from those that were displayed.
     """
 
     turn: int
@@ -354,7 +358,7 @@ class AwaitClosed(Head, frozen=True, tag="await.closed"):
     id: str
     outcome: AwaitOutcome
     by: str
-    """Who: the authenticated name of a person, `hook:…` for code, `runtime` for the kernel."""
+    """Who answered: the authenticated name of a person, `hook:…` for code, `runtime` for the kernel."""
     digest: str = ""
 
 
@@ -377,13 +381,13 @@ class CallOpened(Head, frozen=True, tag="call.opened"):
     held: Held | None = None
     """As in `attempt.started`."""
     parent: str = ""
-    """The id of the call that asked for it, if it was not the model."""
+    """The id of the call that asked for it; empty if the model did."""
 
 
 class CallStarted(Head, frozen=True, tag="call.started"):
     """Permission to begin a server-side call.
 
-    `effect` is what its tool declares now, if that is stricter than what the call was announced with.
+    `effect` is set if its tool now declares a stricter effect than the call was announced with.
     """
 
     turn: int
@@ -391,14 +395,14 @@ class CallStarted(Head, frozen=True, tag="call.started"):
     attempt: int
     effect: Effect | None = None
     child: str = ""
-    """The id of the run that carries it out, created in the same transaction."""
+    """The id of the run that executes it, created in the same transaction."""
     id: str = ""
     name: str = ""
-    """Of a call with a child: its id and its tool, so that the entry can be shown without those before it."""
+    """For a call with a child: its id and its tool, so that the entry can be displayed without earlier ones."""
 
 
 class ChildEnded(Head, frozen=True, tag="child.ended"):
-    """The run that carries out a call has ended: what it came to, and what it and those below it used.
+    """The run that executes a call has ended: its outcome, and what it and the runs below it used.
 
     Body: the child's `EndedBody`.
     """
@@ -420,7 +424,7 @@ class ChildEnded(Head, frozen=True, tag="child.ended"):
 
 
 class ChildWaits(Head, frozen=True, tag="child.waits"):
-    """The run that carries out a call stands still, because of a person, or goes on: in a run that keeps its time."""
+    """The run that executes a call now waits for a person, or no longer does. Only in runs that measure active time."""
 
     turn: int
     index: int
@@ -440,17 +444,17 @@ class CallClosed(Head, frozen=True, tag="call.closed"):
     digest: str = ""
     active_us: int = 0
     size: int = 0
-    """How much of a request the result takes, in bytes, in a run with a budget for that."""
+    """How many bytes of a request the result takes, in a run with a budget for that."""
     parent: str = ""
     """As in `call.opened`."""
     kind: FailureKind | None = None
-    """Of a failure, unless it follows from `how`."""
+    """The kind of failure, unless it follows from `how`."""
     recovery: Recovery | None = None
-    """What its tool asks for, or whoever gave the result."""
+    """What its tool, or whoever gave the result, asks for after the failure."""
     hint: HintReason | None = None
-    """That of the body's hint."""
+    """The reason of the hint in the body."""
     lease: str = ""
-    """Of a client's result: the digest of the token that it came with."""
+    """For a client's result: the digest of the lease token that it came with."""
 
 
 class ResultsOverBudget(Head, frozen=True, tag="results.over_budget"):
@@ -481,12 +485,12 @@ class FinalForced(Head, frozen=True, tag="final.forced"):
 
     reason: FinalReason
     level: Level | None = None
-    """For a budget: where the limit is, and what of."""
+    """For a budget: where the limit was set, and what it counts."""
     unit: Unit | None = None
 
 
 class TimerFired(Head, frozen=True, tag="timer.fired"):
-    """The wall clock read `now`: the only way time enters the state."""
+    """The wall clock reads `now`. This is the only way time enters the state."""
 
     now: int
 
@@ -498,9 +502,9 @@ class RunEnded(Head, frozen=True, tag="run.ended"):
     code: str = ""
     """For a failure: its class (`rate_limit`, `truncation`, …) or a short token (`max_tool_turns`, `worker_error`)."""
     reason: str = ""
-    """For a cancel: why; for a run ended by a limit: which one."""
+    """Why it was cancelled, or which limit ended it."""
     requested_by: str = ""
-    """For a cancel: who."""
+    """Who cancelled it."""
     finish: str | None = None
     usage: Usage = Usage()
     turns: int = 0
@@ -511,7 +515,7 @@ class RunEnded(Head, frozen=True, tag="run.ended"):
     active_us: int = 0
     undelivered: tuple[str, ...] = ()
     cost_nusd: int | None = None
-    """Of all model calls; None if the price of any of them is unknown."""
+    """The cost of all model calls; None if the price of any of them is unknown."""
     estimated: bool = False
     """Some model call did not report what it used, so `usage` and `cost_nusd` contain estimates."""
     call: str = ""
@@ -569,9 +573,9 @@ THINKING_DELTA = "delta.thinking"
 PROVIDER_CALL = "note.provider_call"
 """A tool that the provider ran itself while answering. Body: `ProviderNote`, one line; also part of the message."""
 TOOL_PROGRESS = "note.tool_progress"
-"""How far a call of a tool has come. Body: `ProgressNote`, one line."""
+"""Progress of a tool call. Body: `ProgressNote`, one line."""
 TOOL_NOTE = "note.tool"
-"""What a tool had to say while it ran. Body: `ToolNote`, one line."""
+"""A message from a running tool. Body: `ToolNote`, one line."""
 
 FACTS: dict[str, type[Fact]] = {str(cls.__struct_config__.tag): cls for cls in get_args(Fact)}
 KIND: dict[type[Fact], str] = {cls: kind for kind, cls in FACTS.items()}

@@ -1,10 +1,10 @@
 """`evolve`: folds one fact into the state.
 
 It never raises on a decodable fact, whatever the order, and never repeats a decision: anything that changed the course
-of the run is a fact of its own. A fact that cannot be true marks the state as broken, and `decide` then ends the run,
+of the run is a fact of its own. A fact that contradicts the state marks it as broken, and `decide` then ends the run,
 so that it does not fail at every start.
 
-Each fact costs the same in a batch of a thousand calls as in one of ten, except for the copy of a tuple or a dict.
+A fact costs the same in a batch of a thousand calls as in one of ten, except for copying a tuple or a dict.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _spent(totals: Totals, head: AttemptFailed | TurnCompleted, by_provider: boo
 
 
 def _rolled_up(totals: Totals, head: ChildEnded) -> Totals:
-    """Counted here and in the child's own totals, which nobody adds to these again."""
+    """Counted here and in the child's own totals, which are not added to these again."""
     return replace(
         totals,
         usage=totals.usage + head.usage,
@@ -306,7 +306,7 @@ def _budget_exceeded(s: State, head: BudgetExceeded, at: int) -> State:
 
 
 def _final_forced(s: State, head: FinalForced, at: int) -> State:
-    # The last request is another one, and there may be no time left to wait for a retry of the one before.
+    # The final request is a different one, and there may be no time left to wait for a retry of the previous one.
     attempt = s.attempt if s.attempt.retry_at is None else replace(s.attempt, retry_at=None)
     kept = replace(s.guards, final=s.guards.final or head.reason)
     return replace(s, version=s.version + 1, guards=kept, attempt=attempt)
@@ -451,4 +451,4 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State]] = {
     DeployAdopted: _deploy_adopted,
     RunEnded: _run_ended,
 }
-"""By type, at a fraction of the cost of a `match` over twenty structs; a test checks it against `FACTS`."""
+"""Dispatch by type, at a fraction of the cost of a `match` over twenty structs; a test checks it against `FACTS`."""

@@ -21,7 +21,7 @@ def signature(calls: Iterable[tuple[str, str]]) -> str:
 
 
 def after_turn(streak: Streak, sign: str, limits: Limits) -> Streak:
-    """The streak with one more turn of calls. A turn that continues no repetition ends the one that was reported."""
+    """The streak after one more turn of calls. A turn that breaks the repetition resets what was reported."""
     recent, before = streak.recent, streak.matches
     matches = [before[p - 1] + 1 if len(recent) >= p and recent[-p] == sign else 0 for p in PERIODS]
     new = replace(streak, recent=(*recent, sign)[-4:], matches=tuple(matches))

@@ -1,8 +1,8 @@
-"""The part of the log's vocabulary that is about leases: a client has an offered call to itself for a while.
+"""The log's vocabulary for leases: a client claims an offered call for a while.
 
-A call that nobody claims is answered by whoever is first. One that is claimed is answered by whoever has the token, by
-its deadline or by a cancel; if its client stops sending heartbeats, the lease runs out and the run's rule says what
-happens; see `weftline.kernel.leases`.
+A call that nobody has claimed is answered by whichever client is first. A claimed call is answered by the client with
+the token, by its deadline or by a cancel. If the client stops sending heartbeats, the lease expires and the run's rule
+determines what happens; see `weftline.kernel.leases`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 OnLost: TypeAlias = Literal["reoffer", "fallback", "error"]
-"""What becomes of a call whose client is gone: it is offered again, a tool of the server carries it out, or the model
-reads that nobody has.
+"""What happens to a call whose client is gone: it is offered again, a server tool executes it, or the model reads that
+nobody has answered.
 """
 
 LEASE_US = 30_000_000
@@ -22,15 +22,15 @@ MAX_LEASE_US = 600_000_000
 
 
 class LeaseRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Stored in full, as `Limits` are."""
+    """What happens when a lease is lost. Stored in full, like `Limits`."""
 
     on_lost: OnLost = "reoffer"
     fallbacks: dict[str, str] = {}
-    """By client tool: the server tool that takes its place. A call of any other tool is offered again."""
+    """For each client tool, the server tool that takes its place. A call of any other tool is offered again."""
 
 
 class Lease(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Who has a call to itself, as the state knows it."""
+    """Which client has claimed a call, as far as the state knows."""
 
     token: str
     """The digest of the token."""
@@ -39,31 +39,31 @@ class Lease(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True,
     """How long one claim or heartbeat holds."""
     by: str = ""
     lost: bool = False
-    """It ran out. Its token is good for as long as nobody else has claimed the call."""
+    """It has expired. Its token remains valid until another client claims the call."""
 
 
 class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """As `entries.Head`."""
+    """Like `entries.Head`."""
 
 
 class CallClaimed(_Head, frozen=True, tag="call.claimed"):
-    """A client has the call to itself until `lease_us` after `at`. `renewed`: it had it already, and said so again."""
+    """A client has claimed the call until `lease_us` after `at`. `renewed`: it extends a lease that it already held."""
 
     turn: int
     index: int
     id: str
     name: str
     token: str
-    """The digest of the token that it was given."""
+    """The digest of the token that the client received."""
     lease_us: int
     by: str = ""
     renewed: bool = False
 
 
 class CallUnclaimed(_Head, frozen=True, tag="call.unclaimed"):
-    """Its client gave the call back, or the lease ran out: it is offered to all clients again. Body: `OpenedBody`.
+    """The client released the call, or the lease expired: it is offered to all clients again. Body: `OpenedBody`.
 
-    With a `fallback` it is not: that tool of the server carries it out, with the same arguments and key.
+    With a `fallback`, it is not offered again: that server tool executes it, with the same arguments and key.
     """
 
     turn: int
@@ -72,7 +72,7 @@ class CallUnclaimed(_Head, frozen=True, tag="call.unclaimed"):
     name: str
     cause: Literal["released", "lost"]
     attempt: int
-    """Of the offer, counted from 1."""
+    """The number of the offer, counted from 1."""
     client: str | None = None
     """How it is offered, as in `call.opened`."""
     fallback: str = ""

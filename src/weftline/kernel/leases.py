@@ -1,4 +1,4 @@
-"""Leases of client-side calls: the fold of the facts about them, what may be claimed, and what follows from a loss."""
+"""Leases of client-side calls: folding their facts, what may be claimed, and what follows when a lease expires."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLAIN = LeaseRule()
 
 
 def claimed(s: State, head: CallClaimed, at: int) -> State | None:
-    """The state after the fact; None if it cannot be true of the call."""
+    """The state after the fact, or None if the fact contradicts the state."""
     question = _offered(s, head)
     if question is None or not claimable(question, head.token, renewed=head.renewed):
         return None
@@ -29,7 +29,7 @@ def unclaimed(s: State, head: CallUnclaimed) -> State | None:
         return None
     call = s.batch.calls[head.index]
     if head.fallback:
-        return _fallen_back(s, head, call)
+        return _fall_back(s, head, call)
     calls = list(s.batch.calls)
     calls[head.index] = replace(call, attempt=head.attempt)
     s = replace(s, batch=replace(s.batch, calls=tuple(calls)))
@@ -37,8 +37,8 @@ def unclaimed(s: State, head: CallUnclaimed) -> State | None:
     return _leased(s, head.id, question, kept)
 
 
-def _fallen_back(s: State, head: CallUnclaimed, call: Call) -> State:
-    """It is a server-side call from here on. Nothing runs beside it: its tool was not asked whether it may."""
+def _fall_back(s: State, head: CallUnclaimed, call: Call) -> State:
+    """Turns it into a server-side call. It runs alone, since its tool may not allow concurrency."""
     calls, batch = list(s.batch.calls), s.batch
     calls[head.index] = replace(call, client=None, fallback=head.fallback, attempt=0, concurrent=False)
     left = {id: question for id, question in s.questions.open.items() if id != head.id}
@@ -63,7 +63,7 @@ def _offered(s: State, head: CallClaimed | CallUnclaimed) -> Question | None:
 
 
 def claimable(question: Question, token: str, *, renewed: bool = False) -> bool:
-    """Whether whoever has this token may have the call to itself. `renewed`: only if it had it already."""
+    """Whether a client with this token may claim the call; with `renewed`, only if it already holds the lease."""
     lease = question.lease
     if renewed:
         return lease is not None and lease.token == token
@@ -71,7 +71,7 @@ def claimable(question: Question, token: str, *, renewed: bool = False) -> bool:
 
 
 def answerable(question: Question, token: str) -> bool:
-    """Whether a client with this token, or "" for none, may answer the call."""
+    """Whether a client with this token, or without one (""), may answer the call."""
     lease = question.lease
     if token:
         return lease is not None and lease.token == token
@@ -90,7 +90,7 @@ def accepts(s: State, head: CallClaimed | CallUnclaimed) -> bool:
 
 
 def lost(s: State) -> list[New]:
-    """What follows for the calls whose lease has run out."""
+    """What to append for the calls whose lease has expired."""
     append: list[New] = []
     rule = s.limits.leases or _PLAIN
     for question in s.questions.open.values():
@@ -99,9 +99,9 @@ def lost(s: State) -> list[New]:
             continue
         call = s.batch.calls[question.index]
         if call.effect == "once":
-            append.append(closed(s, question.index, "in_doubt", prompts.in_doubt(call.name)))
+            append.append(closed(s, question.index, "in_doubt", prompts.calls.in_doubt(call.name)))
         elif rule.on_lost == "error":
-            append.append(closed(s, question.index, "timeout", prompts.client_gone(call.name)))
+            append.append(closed(s, question.index, "timeout", prompts.calls.client_gone(call.name)))
         else:
             fallback = rule.fallbacks.get(call.name, "") if rule.on_lost == "fallback" else ""
             append.append(New(given_back(s, question, "lost", fallback=fallback)))

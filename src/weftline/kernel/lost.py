@@ -1,13 +1,13 @@
-"""What becomes of work that an earlier process had begun and nobody is at any more.
+"""What happens to work that an earlier process had begun and that nobody is executing any more.
 
 `run.adopted` has marked it as lost (`evolve`). From here on the log alone decides:
 
 * a model call is closed as abandoned, with what it may have cost, and made again as the next attempt of its turn;
-* a tool call is carried out again, asked about, or closed as in doubt: its effect says which. It is the stricter of the
-  one in the log and the one that the tool declares now.
+* a tool call is executed again, reconciled, or closed as in doubt, depending on its effect: the stricter of the one in
+  the log and the one that the tool declares now.
 
-A turn that is complete and a call that has a result are never lost. Neither are calls for clients, questions to people
-and child runs: no process is at work on those.
+A completed turn and a call that has a result are never lost. Neither are calls for clients, questions to people and
+child runs, because no process was executing those.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ def model_call(s: State) -> Decision:
 
 
 def tool_call(s: State, index: int, call: Call, append: list[New], start: list[Command], *, still: bool) -> None:
-    """`still`: nothing begins for now, because the run is paused or about to end."""
+    """Decides about a lost call. With `still`, nothing begins for now, because the run is paused or about to end."""
     if call.awaiting:
         return  # a person is asked about it
     if results := result_of_answer(s, index):
         append += results
-    elif call.grant is not None:  # a person wants it carried out again
+    elif call.grant is not None:  # a person wants it executed again
         if not still:
             append.append(_again(s, index, call))
     elif call.effect == "once":
         if asks_about_doubt(s, call):
             append.append(ask_person(s, index, "doubt"))
         else:
-            append.append(closed(s, index, "in_doubt", prompts.in_doubt(call.name)))
+            append.append(closed(s, index, "in_doubt", prompts.calls.in_doubt(call.name)))
     elif still:
         return
     elif call.effect == "reconcile":

@@ -1,6 +1,6 @@
-"""The part of the log's vocabulary that is on record and changes nothing: what hooks and providers note about a turn,
-which prompts were rendered, and how many calls the child run of a call has made. These are observations: shown to those
-who ask, never folded.
+"""The log's vocabulary for notes, which change nothing: what hooks and providers record about a turn, which prompts
+were rendered, and how many calls the child run of a call has made. Notes are observations: readers can ask for them,
+and they are never folded.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 RUN_NOTE = "note.run"
-"""What a hook or a provider wants to be on record about a turn. Body: `RunNote`, one line."""
+"""What a hook or a provider records about a turn. Body: `RunNote`, one line."""
 PROMPT_NOTE = "note.prompt"
-"""A prompt of the agent's was rendered. Body: `PromptNote`, one line."""
+"""One of the agent's prompts was rendered. Body: `PromptNote`, one line."""
 
 
 CHILD_NOTE = "note.child"
 """The child run of a call has asked for further calls. Body: `ChildNote`, one line."""
 ARGS_DELTA = "delta.args"
-"""A piece of a call's arguments as the model writes them, in a run that asked for it. Body: `ArgsDelta`, one line."""
+"""A piece of a call's arguments as the model writes them, in runs that ask for these. Body: `ArgsDelta`, one line."""
 
 
 class RunNote(Struct, omit_defaults=True):
@@ -27,7 +27,7 @@ class RunNote(Struct, omit_defaults=True):
 
 
 class PromptNote(Struct, omit_defaults=True):
-    """Which version of which prompt, and what it was chosen for: a thread, labels, both or neither."""
+    """Which version of which prompt was used, and what it was selected for: a thread, labels, both or neither."""
 
     prompt: str
     version: str
@@ -36,7 +36,7 @@ class PromptNote(Struct, omit_defaults=True):
 
 
 class ChildNote(Struct, omit_defaults=True):
-    """`calls` is how many there are by now, of the child alone."""
+    """How many calls the child run has made so far, not counting those of its own children."""
 
     call: str
     name: str

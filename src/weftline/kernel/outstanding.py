@@ -1,4 +1,4 @@
-"""Whether the outcome of a command that is under way can still change anything. If not, it is cut off."""
+"""Whether the outcome of a running command can still change anything. If not, the command is cancelled."""
 
 from __future__ import annotations
 

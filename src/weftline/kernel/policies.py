@@ -1,12 +1,12 @@
-"""Policies: when a run has come as far as it may, and how its clock runs.
+"""Policies: how far a run may go, and how its active time is measured.
 
     a cap is reached ──▶ cap.reached ──▶ every call has its result ──▶ final.forced ──▶ one turn without tools
 
-The calls of a turn are judged together, before the first of them is announced: the filters and the policy engine take
-out some, the limit per turn takes those beyond it, and what is left fits in the cap on calls, or none of it runs. The
-clock counts what passes from fact to fact, unless the run waited for people, clients or a resume in between. When the
-time budget is used up, whatever is under way is cut off; calls of bookkeeping tools have until the grace is over, and
-so has the final turn.
+The calls of a turn are judged together, before the first of them is announced. The filters and the policy engine remove
+some, the limit per turn removes those beyond it, and the rest must fit into the cap on calls, or none of it runs. The
+clock adds up the time between facts, except while the run waits for people, clients or a resume. When the time budget
+is used up, whatever is running is cut off; calls of bookkeeping tools, and the final turn, have until the end of the
+grace period.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from weftline import prompts_policy
+from weftline import prompts
 from weftline.kernel import compaction
 from weftline.kernel.endings import await_closed, blocked, closed, end, result_of_answer, settled
 from weftline.kernel.entries import CallClosed, Fact, How
@@ -32,10 +32,10 @@ from weftline.kernel.policy import (
 from weftline.kernel.state import ActiveTime, Call, ConsultPolicy, Decision, New, State
 
 _COUNTED = frozenset[How]({"unknown", "invalid", "answered", "denied"})
-"""Calls that count although they were never announced as ones that may begin."""
+"""Calls that count although they were never announced as able to begin."""
 _FAILED = frozenset[How]({"failed", "timeout", "in_doubt"})
 _REFUSED = frozenset[How | None]({"excluded", "cap", "blocked", "budget", "loop", "repeat_of_doubt", "not_run"})
-"""Calls that take nothing of what a turn may have."""
+"""Calls that do not count towards the limit per turn."""
 _REPEATABLE = ("read", "idempotent")
 
 
@@ -43,7 +43,7 @@ _REPEATABLE = ("read", "idempotent")
 
 
 def out_of_time(s: State) -> Decision | None:
-    """Cuts off what is under way when the time is up; None if it is not, or nothing is."""
+    """Cuts off whatever is running when the time is up; None if there is time left, or nothing is running."""
     rule = s.limits.policy
     if rule is None or not _is_over(s):
         return None
@@ -59,14 +59,14 @@ def out_of_time(s: State) -> Decision | None:
     elif s.step == "batch" and s.batch.unclosed:
         append += _cut_off(s, rule)
     else:
-        return None  # the next model call will be the last one
+        return None  # the next model call will be the final one
     if s.policy.reached != "time_budget":
         append.insert(0, New(CapReached("time_budget", rule.time_budget_us or 0, s.policy.time.us)))
     return Decision(tuple(append)) if append else None
 
 
 def before_batch(s: State) -> Decision | None:
-    """Judges the calls of a turn, none of which is announced yet; None if they may be admitted as they are."""
+    """Judges the calls of a turn before any of them is announced; None if they may be admitted as they are."""
     rule, batch, use = s.limits.policy, s.batch, s.policy
     if rule is None or use.reached or not batch.asked or batch.asked < len(batch.calls):
         return None
@@ -74,13 +74,13 @@ def before_batch(s: State) -> Decision | None:
     if rule.engine and use.decided != turn:
         return Decision(start=() if s.control.paused else (ConsultPolicy(turn),))
     if rule.engine and use.disabled:
-        refused = [blocked(s, index, "cap", prompts_policy.TOOLS_DISABLED) for index in range(len(batch.calls))]
+        refused = [blocked(s, index, "cap", prompts.policy.TOOLS_DISABLED) for index in range(len(batch.calls))]
         return Decision((New(CapReached("policy")), *_flat(refused)))
     append: list[New] = []
     left: list[int] = []
     for index, call in enumerate(batch.calls):
         if rule.engine and use.failed:
-            append += blocked(s, index, "blocked", prompts_policy.policy_failed(call.name))
+            append += blocked(s, index, "blocked", prompts.policy.policy_failed(call.name))
         elif call.verdict == "excluded" or (rule.engine and use.allowed is not None and call.name not in use.allowed):
             append += blocked(s, index, "excluded", why_excluded(s, call.name))
         elif not call.bookkeeping:
@@ -88,17 +88,17 @@ def before_batch(s: State) -> Decision | None:
     per_turn = rule.per_turn_max_tool_calls
     if per_turn is not None:
         for index in left[per_turn:]:
-            append += blocked(s, index, "cap", prompts_policy.over_turn_limit(per_turn))
+            append += blocked(s, index, "cap", prompts.policy.over_turn_limit(per_turn))
         left = left[:per_turn]
     limit = call_cap(s)
     if limit is not None and use.calls + _needed(s, left) > limit:
-        refused = [blocked(s, index, "cap", prompts_policy.over_call_cap(limit)) for index in left]
+        refused = [blocked(s, index, "cap", prompts.policy.over_call_cap(limit)) for index in left]
         return Decision((New(CapReached("tool_cap", limit, use.calls)), *append, *_flat(refused)))
     return Decision(tuple(append)) if append else None
 
 
 def lacks_something(s: State) -> MissingFields | None:
-    """What is to follow from the results of a turn of which one says that something is missing; None for nothing."""
+    """What follows from a turn in which a result reports that something is missing; None if nothing does."""
     rule = s.limits.policy
     if rule is None or s.batch.lacking is None or s.guards.final or s.policy.reached or s.guards.given_up:
         return None
@@ -107,10 +107,10 @@ def lacks_something(s: State) -> MissingFields | None:
 
 
 def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | CapReached | None:
-    """What keeps a call from beginning that another call asked for: how it is closed and what is said about it, or the
-    cap that it would be beyond. `admitted` is how many are announced in the same append.
+    """What keeps a nested call from beginning: how it is closed and the text for that, or the cap that it would exceed.
 
-    It comes when the calls of its turn were judged: what the engine said about those holds for it, too.
+    `admitted` is how many nested calls are announced in the same append. The calls of the turn have been judged before;
+    what the policy engine decided about them applies to this one too.
     """
     rule, use = s.limits.policy, s.policy
     if rule is None:
@@ -120,12 +120,12 @@ def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | C
     if call.bookkeeping:
         return None
     if use.reached:
-        return "cap", prompts_policy.TOOLS_DISABLED
+        return "cap", prompts.policy.TOOLS_DISABLED
     per_turn = rule.per_turn_max_tool_calls
     held = sum([one.held and not one.bookkeeping for one in s.batch.calls])
     begun = [one.stage != "asked" and one.how not in _REFUSED and not one.bookkeeping for one in s.batch.calls]
     if per_turn is not None and sum(begun) + held + admitted >= per_turn:
-        return "cap", prompts_policy.over_turn_limit(per_turn)
+        return "cap", prompts.policy.over_turn_limit(per_turn)
     limit = call_cap(s)
     if limit is not None and use.calls + held + admitted >= limit:
         return CapReached("tool_cap", limit, use.calls)
@@ -133,11 +133,11 @@ def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | C
 
 
 def why_excluded(s: State, tool: str) -> str:
-    return prompts_policy.withheld(tool) if tool in s.guards.withheld else prompts_policy.excluded(tool)
+    return prompts.policy.withheld(tool) if tool in s.guards.withheld else prompts.policy.excluded(tool)
 
 
 def reached(s: State) -> Cap | None:
-    """What makes the next model call the last one."""
+    """The cap that makes the next model call the final one."""
     rule = s.limits.policy
     if rule is None:
         return None
@@ -159,9 +159,9 @@ def is_late(s: State) -> bool:
 
 
 def deadline_at(s: State) -> int | None:
-    """When the time is up, if the run goes on as it does; None if it waits, or has all the time in the world.
+    """When the time is up if the run stays active; None if its clock is stopped, or it has no time limit.
 
-    Also None if the time is up: what can be done about that has been done.
+    Also None if the time is up already, because everything that follows from that has been done.
     """
     time, limit = s.policy.time, _limit_us(s)
     if time.since is None or limit is None or time.us >= limit:
@@ -170,13 +170,13 @@ def deadline_at(s: State) -> int | None:
 
 
 def time_left_us(s: State) -> int | None:
-    """What was left of the time budget at the latest fact; None if there is none."""
+    """What was left of the time budget at the latest fact, at least 1; None if there is no budget."""
     budget = None if s.limits.policy is None else s.limits.policy.time_budget_us
     return None if budget is None else max(budget - s.policy.time.us, 1)
 
 
 def is_due(s: State, at: int) -> bool:
-    """Whether the time is up at `at`, and the state does not know it yet: its timer is late, or nobody was there."""
+    """Whether the time is up at `at`, unknown to the state: the timer is late, or no process was running."""
     rule, time = s.limits.policy, s.policy.time
     if rule is None or time.since is None:
         return False
@@ -195,7 +195,7 @@ def failure_cap(s: State) -> int | None:
 
 
 def _limit_us(s: State) -> int | None:
-    """How much active time there is, as things stand."""
+    """How much active time the run may use in its current phase."""
     rule = s.limits.policy
     if rule is None:
         return None
@@ -225,32 +225,33 @@ def _no_answer(s: State) -> Decision:
 
 
 def _cut_off(s: State, rule: PolicyRule) -> list[New]:
-    """Answers the calls that have no result. A child run is cancelled by the runtime, and its call closed then."""
+    """Answers the calls that have no result. The runtime cancels child runs, and their calls are closed then."""
     append: list[New] = []
     in_grace = s.policy.reached != "time_budget"
     for index, call in enumerate(s.batch.calls):
         if call.stage == "closed" or call.waits_for_child or call.child_ended:
             continue
         if call.bookkeeping and in_grace and (call.stage != "asked" or not rule.engine):
-            continue  # it has until the grace is over, unless the engine might have something against it
+            continue  # it has until the end of the grace period, unless the policy engine might still refuse it
         if call.awaiting:
             append.append(await_closed(s, index, "withdrawn"))
         if results := result_of_answer(s, index):
             append += results
         elif call.stage == "asked":
-            append += blocked(s, index, "not_run", prompts_policy.NO_TIME_TO_BEGIN)
+            append += blocked(s, index, "not_run", prompts.policy.NO_TIME_TO_BEGIN)
         elif (call.stage == "opened" and call.client is None) or call.asked_back:
-            append.append(closed(s, index, "not_run", prompts_policy.NO_TIME_TO_BEGIN))
+            append.append(closed(s, index, "not_run", prompts.policy.NO_TIME_TO_BEGIN))
         else:
             in_doubt = call.client is None and call.effect not in _REPEATABLE
-            text = prompts_policy.out_of_time(call.name, in_doubt=in_doubt)
+            text = prompts.policy.out_of_time(call.name, in_doubt=in_doubt)
             append.append(closed(s, index, "in_doubt" if in_doubt else "timeout", text))
     return append
 
 
 def _needed(s: State, left: list[int]) -> int:
-    """How many of these calls will count. Those that a tool budget refuses do not, unless gates or people may change
-    which ones these are."""
+    """How many of these calls will count. Calls that a tool budget refuses do not, unless gates or people may still
+    change which those are.
+    """
     calls = s.batch.calls
     if any(call.gated or call.asks is not None for call in calls):
         return len(left)
@@ -273,12 +274,12 @@ def _flat(pairs: list[tuple[New, New]]) -> list[New]:
 
 
 def keep_time(before: State, after: State, head: Fact, at: int) -> State:
-    """The state with its clock read: it ran since the fact before if the run was at work."""
+    """Reads the clock: the time since the previous fact counts if the run was active."""
     time = after.policy.time
     since = time.since
     us = time.us
     if since is not None:
-        # Nobody knows what an earlier process did after its last fact; but a wait before a retry goes on without it.
+        # What an earlier process did after its last fact is unknown, but the wait before a retry continues without it.
         until = at if type(head) is not RunUnattended else min(at, before.attempt.retry_at or 0)
         us += max(until - since, 0)
     now = at if since is None else max(at, since)
@@ -288,7 +289,7 @@ def keep_time(before: State, after: State, head: Fact, at: int) -> State:
 
 
 def _is_at_work(s: State) -> bool:
-    """Whether time passes for the run. Until its first model call it is not its turn yet."""
+    """Whether the run's clock is running. It starts with the first model call."""
     if s.ended or not s.totals.attempts:
         return False
     if s.attempt.open or s.compaction.open:
@@ -301,7 +302,7 @@ def _is_at_work(s: State) -> bool:
 
 
 def _is_running(s: State, call: Call) -> bool:
-    """What a crash cut off does not begin again before a resume."""
+    """Whether the call is executing. A call interrupted by a crash does not begin again before a resume."""
     return not call.awaiting and not _has_idle_child(call) and not (call.lost and s.control.paused)
 
 
@@ -310,19 +311,19 @@ def _has_idle_child(call: Call) -> bool:
 
 
 def stands_still(s: State) -> bool:
-    """Whether no time passes for a run that has begun, because of somebody outside."""
+    """Whether the clock of a run that has begun is stopped, because it waits for somebody outside."""
     return bool(s.totals.attempts) and not s.ended and not s.control.cancel and not _is_at_work(s)
 
 
 def cap_reached(s: State, head: CapReached) -> State:
-    # The time may be up while calls are under way of a run that has reached another cap: that cuts them off.
+    # The time may run out while calls are running in a run that has reached another cap: then they are cut off.
     reason = head.reason if head.reason == "time_budget" else s.policy.reached or head.reason
     use = replace(s.policy, reached=reason)
     return replace(s, version=s.version + 1, policy=use)
 
 
 def decided(s: State, head: PolicyDecided) -> State | None:
-    """None for a fact that does not fit."""
+    """The state after the fact, or None if the fact contradicts the state."""
     use = s.policy
     if head.turn != s.turn - 1 or use.decided >= head.turn:
         return None
@@ -341,12 +342,12 @@ def decided(s: State, head: PolicyDecided) -> State | None:
 
 
 def opened(s: State, call: Call) -> State:
-    """A call may begin, and counts."""
+    """Counts a call that may begin."""
     return s if s.limits.policy is None or call.bookkeeping else _count(s, 1)
 
 
 def call_closed(s: State, call: Call, head: CallClosed) -> State:
-    """What the result of a call means for the caps. `s` has it closed already."""
+    """Counts the result of a call towards the caps. In `s`, the call is already closed."""
     rule = s.limits.policy
     if rule is None or call.bookkeeping:
         return s if rule is None else _after_batch(s, rule)

@@ -1,6 +1,6 @@
-"""The part of the log's vocabulary that is about policies: how far a run may go, and which of its tools it may use.
+"""The log's vocabulary for policies: how far a run may go, and which of its tools it may use.
 
-The rules are fixed when a run is created. What a policy engine, which is code of the agent's, said about a turn is a
+The rules are fixed when a run is created. What a policy engine (part of the agent's code) decides about a turn is a
 fact of its own: it can tighten the rules and never loosen them; see `weftline.kernel.policies`.
 """
 
@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 Cap: TypeAlias = Literal["time_budget", "tool_cap", "failure_cap", "policy"]
-"""What of a policy brought a run to its end."""
+"""Which cap of a policy brought a run to its end."""
 FinalReason: TypeAlias = Literal[
     "loop_detected",
     "max_tool_turns",
@@ -24,12 +24,12 @@ FinalReason: TypeAlias = Literal[
     "budget",
     "tool_failure",
 ]
-"""What makes a turn the last one, without tools."""
+"""Why a turn is the final one, without tools."""
 GRACE_US = 10_000_000
 
 
 def tighter(one: int | None, other: int | None) -> int | None:
-    """The smaller of two limits, of which each may not be given."""
+    """The smaller of two limits; None means unlimited."""
     return one if other is None else other if one is None else min(one, other)
 
 
@@ -37,42 +37,42 @@ MissingFields: TypeAlias = Literal["finalize", "await_clarification"]
 
 
 def _stricter(one: MissingFields | None, other: MissingFields | None) -> MissingFields | None:
-    """Of two rules for a result that lacks something, the one that leaves less to the model."""
+    """Of two rules for a result with missing fields, the one that leaves less to the model."""
     return "finalize" if "finalize" in (one, other) else one or other
 
 
 class TagClause(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Holds for a tool with at least one of `allowed_any`, unless that is None, and none of `denied_any`."""
+    """Matches a tool with at least one of `allowed_any`, unless that is None, and none of `denied_any`."""
 
     allowed_any: tuple[str, ...] | None = None
     denied_any: tuple[str, ...] = ()
 
 
 class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """The policy of one run. Stored in full, as `Limits` are."""
+    """The policy of one run. Stored in full, like `Limits`."""
 
     max_tool_calls: int | None = None
     per_turn_max_tool_calls: int | None = None
     max_consecutive_failed_tool_calls: int | None = None
     failure_counting: Literal["turn", "call"] = "turn"
-    """Whether a turn whose calls all failed counts as one failure, or each failed call by itself."""
+    """Whether a turn whose calls all failed counts as one failure, or each failed call counts."""
     time_budget_us: int | None = None
-    """Of active time: what passes while the run waits for people, clients or a resume does not count."""
+    """Limits active time: waiting for people, clients or a resume does not count."""
     plan_timeout_us: int | None = None
-    """For one attempt of a model call, if the server does not give it less."""
+    """The time-out of one attempt of a model call, if the server's own is not shorter."""
     tool_timeout_us: int | None = None
     per_tool_timeout_us: dict[str, int] = {}
-    """By the name of a tool, or by the beginning of one with a `*` behind it."""
+    """By tool name, or by a prefix followed by `*`."""
     finalizer_grace_us: int | None = None
     restrict_to_tool: str | None = None
     allowed_tags: tuple[str, ...] | None = None
-    """A tool needs one of these; with none here, no tool is left."""
+    """A tool needs at least one of these; an empty tuple allows no tool."""
     denied_tags: tuple[str, ...] = ()
     tag_clauses: tuple[TagClause, ...] = ()
     on_missing_fields: MissingFields | None = None
-    """What follows a result that lacks something: the final turn, a question to a person, or just the next turn."""
+    """What follows a result with missing fields: the final turn, a question to a person, or just the next turn."""
     engine: bool = False
-    """Whether code of the agent's is asked about each turn with calls."""
+    """Whether the agent's code is asked about each turn with calls."""
 
     def allows(self, tool: str, tags: frozenset[str]) -> bool:
         """Whether the filters leave a tool with this name and these tags."""
@@ -85,7 +85,7 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
         )
 
     def within(self, above: PolicyRule | None) -> PolicyRule:
-        """The tighter of each: what a run is allowed that asked for this under the policy `above`."""
+        """The tighter of each rule: the policy of a run that asks for this one under the policy `above`."""
         if above is None:
             return self
         clauses = [*above.tag_clauses, *self.tag_clauses]
@@ -94,7 +94,7 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
         tool = above.restrict_to_tool if self.restrict_to_tool is None else self.restrict_to_tool
         if above.restrict_to_tool not in (None, tool):
             clauses.append(TagClause(()))
-        # A rule for a tool wins over those for more tools: so each has to be within what the other policy says there.
+        # A more specific rule overrides a general one, so each must be within what the other policy says for that tool.
         patterns = [*above.per_tool_timeout_us, *self.per_tool_timeout_us]
         limits = {name: tighter(above._tool_timeout_us(name), self._tool_timeout_us(name)) for name in patterns}
         rules = {name: limit for name, limit in limits.items() if limit is not None}
@@ -120,14 +120,15 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
     @property
     def filters(self) -> bool:
-        """Whether there is anything that `allows` could refuse."""
+        """Whether there is anything that `allows` could reject."""
         given = self.restrict_to_tool is not None or self.allowed_tags is not None
         return given or bool(self.denied_tags or self.tag_clauses)
 
     def tool_timeout_s(self, tool: str, own_s: float | None) -> float | None:
-        """How long a call of a tool may take that has a time-out of its own, or none; None if nobody says.
+        """The time-out of a call, given the tool's own time-out, if any; None if there is none at all.
 
-        The rule with its name, else the longest beginning of it, else the shorter of its own and that for all tools.
+        The rule with the tool's name applies, else the one with the longest matching prefix, else the shorter of the
+        tool's own time-out and the one for all tools.
         """
         found = self._rule_us(tool)
         if found is not None:
@@ -138,7 +139,7 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
         return min(limits) if limits else None
 
     def _tool_timeout_us(self, pattern: str) -> int | None:
-        """What holds for all tools of a pattern for which there is nothing more special."""
+        """The time-out of all tools that match a pattern and have no more specific rule."""
         found = self._rule_us(pattern)
         return self.tool_timeout_us or None if found is None else found
 
@@ -151,11 +152,11 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """As `entries.Head`."""
+    """Like `entries.Head`."""
 
 
 class CapReached(_Head, frozen=True, tag="cap.reached"):
-    """The run has come as far as its policy lets it: once its calls are closed, the final turn follows."""
+    """The run has reached a cap of its policy: once its calls are closed, the final turn follows."""
 
     reason: Cap
     limit: int = 0
@@ -164,16 +165,16 @@ class CapReached(_Head, frozen=True, tag="cap.reached"):
 
 
 class RunUnattended(_Head, frozen=True, tag="run.unattended"):
-    """No process was there since the entry before, although the clock of the run was running: that was no active time.
+    """No process was running since the previous entry although the run's clock was: that time does not count as active.
 
-    Whoever goes on in the place of another process says so first.
+    A process that takes over from another appends this first.
     """
 
 
 class PolicyDecided(_Head, frozen=True, tag="policy.decided"):
-    """What the policy engine said about the calls of a turn. Body: `PolicyBody`.
+    """What the policy engine decided about the calls of a turn. Body: `PolicyBody`.
 
-    `failed` stands for an engine that raised, or answered something malformed: no call of the turn may run.
+    `failed` means that the engine raised, or returned something malformed: no call of the turn may run.
     """
 
     turn: int

@@ -22,41 +22,41 @@ from weftline.messages import Usage
 
 
 class Room(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """A part of the state. A stored one with unknown fields is refused, never half-understood.
+    """A part of the state. A stored one with unknown fields is rejected rather than read in part.
 
-    Plain data has no cycles for the garbage collector to look for.
+    `gc=False`: plain data has no reference cycles.
     """
 
 
 class Question(Room, frozen=True):
-    """Something that the run asked someone outside and that is not answered yet.
+    """A question that the run has put to someone outside, not answered yet.
 
     A client-side call is one kind; the others are awaits, which people answer.
     """
 
     index: int
-    """The call's, in the batch; `OF_RUN` for an await about the run."""
+    """The index of the call in the batch; `OF_RUN` for an await about the run."""
     deadline_at: int | None = None
     kind: Literal["call"] | AwaitKind = "call"
     passed: bool = False
-    """Of an await: the agent's own code has nothing to say about it."""
+    """For an await: the agent's own code has left it to people."""
     asked_at: int = 0
-    """Of an await: when it was opened."""
+    """For an await: when it was opened."""
     lease: Lease | None = None
-    """Of a client-side call: the client that has it."""
+    """For a client-side call: the client that has claimed it."""
 
 
 class Questions(Room, frozen=True):
     open: dict[str, Question] = {}
     """By id; for a client-side call, the call's id."""
     due_at: int | None = None
-    """No deadline is earlier than this; it may belong to a question that has been answered since."""
+    """No deadline is earlier than this; it may belong to a question that has since been answered."""
     ignored: tuple[str, ...] = ()
     """Questions that were open when the run was cancelled: their answers are accepted and change nothing."""
 
 
 class Attempt(Room, frozen=True):
-    """The model call of the current turn: the one under way, or what came of the earlier ones."""
+    """The model call of the current turn: the one in progress, or the outcome of the earlier ones."""
 
     number: int = 0
     """Counts from 1 within the turn; 0 before the first."""
@@ -71,21 +71,21 @@ class Attempt(Room, frozen=True):
     failure_final: bool = False
     retry_at: int | None = None
     choice: int = 0
-    """Which of the run's models is asked: 0 is the one it named, then its fallbacks."""
+    """Which of the run's models is called: 0 is the one it named, then its fallbacks."""
     model: ModelRef = ModelRef()
 
 
 class Answer(Room, frozen=True):
-    """What the latest completed turn brought besides calls."""
+    """What the latest completed turn contained besides calls."""
 
     finish: str | None = None
     has_text: bool = False
     invalid: bool = False
     """It does not fit the output schema."""
     rejections: int = 0
-    """How often the model was asked once more for an answer that fits."""
+    """How often the model was asked again for a valid answer."""
     accepted: bool = False
-    """Code of the agent's has nothing against it."""
+    """The agent's code has accepted it."""
 
 
 class Streak(Room, frozen=True):
@@ -105,12 +105,12 @@ class BudgetUse(Room, frozen=True):
 
 
 class Doubt(Room, frozen=True):
-    """A call that may or may not have happened; the same call is not repeated."""
+    """A call that may or may not have taken effect; the same call is not repeated."""
 
     tool: str
     digest: str
     id: str = ""
-    """The call's. Empty in a state that an older fold made."""
+    """The call's id. Empty in a state that an older fold made."""
 
 
 class Guards(Room, frozen=True):
@@ -121,41 +121,41 @@ class Guards(Room, frozen=True):
     streak: Streak = Streak()
     doubts: tuple[Doubt, ...] = ()
     doubtful_tools: tuple[str, ...] = ()
-    """Tools with more calls in doubt than are remembered one by one."""
+    """Tools with more calls in doubt than are remembered individually."""
     final: str = ""
     """The reason for the forced final turn, once there is one."""
     withheld: tuple[str, ...] = ()
-    """The tools that are not offered in the current turn, because of how they failed in the one before."""
+    """The tools that are not offered in the current turn, because they failed in the previous one."""
     given_up: bool = False
     """A tool has failed in a way that brings the run to its end."""
 
 
 class ActiveTime(Room, frozen=True):
-    """The clock of a run with a policy. It stands still while the run waits for somebody, and while nothing drives it.
+    """The clock of a run with a policy. It stops while the run waits for somebody, and while no process drives it.
 
-    It is read from the times of the facts, and so is as late as the latest one.
+    It is computed from the times of facts, so it is only as current as the latest fact.
     """
 
     us: int = 0
     since: int | None = None
-    """When it was last read; None while it stands still."""
+    """When it was last read; None while it is stopped."""
     final_us: int | None = None
-    """What it showed when the final turn was forced."""
+    """What it read when the final turn was forced."""
 
 
 class PolicyUse(Room, frozen=True):
-    """What a run has used of its policy, and what its policy engine has made of it."""
+    """How much of its policy a run has used, and what its policy engine has decided."""
 
     calls: int = 0
     failures: int = 0
-    """In a row."""
+    """Consecutive failures."""
     reached: str = ""
     """The cap that brings the run to its end, once there is one."""
     max_calls: int | None = None
-    """What the engine has made of the cap on calls, if it has tightened it."""
+    """The cap on calls as tightened by the policy engine, if it has been."""
     max_failures: int | None = None
     decided: int = -1
-    """The latest turn that the engine was asked about; what follows is about that turn."""
+    """The latest turn that the engine was asked about; the fields below are about that turn."""
     allowed: tuple[str, ...] | None = None
     disabled: bool = False
     failed: bool = False
@@ -168,11 +168,11 @@ class Queued(Room, frozen=True):
 
 
 class Control(Room, frozen=True):
-    """What people outside asked for."""
+    """What people outside have requested."""
 
     paused: bool = False
     cancel: str = ""
-    """Why it is to end, once somebody has said so."""
+    """Why the run is being cancelled; empty if it is not."""
     cancelled_by: str = ""
     queue: tuple[Queued, ...] = ()
     held_by: str = ""
@@ -180,7 +180,7 @@ class Control(Room, frozen=True):
 
 
 class Compaction(Room, frozen=True):
-    """Shorter requests: the summary under way, and what came of the earlier ones."""
+    """Compaction: the summary in progress, and the outcome of the earlier ones."""
 
     number: int = 0
     """Summaries begun."""
@@ -188,21 +188,21 @@ class Compaction(Room, frozen=True):
     lost: bool = False
     """Begun by an earlier epoch."""
     cause: Cause = "size"
-    """Of the latest one."""
+    """The cause of the latest one."""
     estimate: int = 0
     measured: int = -1
     """The latest turn whose request was measured."""
     tokens: int = 0
     spare: int = 0
-    """How much of these a summary would replace."""
+    """How many of these tokens a summary would replace."""
     turns: int = 0
-    """Of the request that was measured."""
+    """The turns of the request that was measured."""
     not_below: int = 0
-    """No further summary is made because of the size before it exceeds this."""
+    """No further summary is written because of the size until it exceeds this."""
     turns_not_below: int = 0
-    """And none because of the number of turns before it has reached this."""
+    """No further summary is written because of the number of turns until it reaches this."""
     overflow: int = -1
-    """The latest turn whose request the model refused as too long."""
+    """The latest turn whose request the model rejected as too long."""
     again: bool = False
     """Whether a summary may be tried because of that."""
     failures: int = 0
@@ -210,22 +210,22 @@ class Compaction(Room, frozen=True):
     in_force: bool = False
     """Requests have a summary in place of the older messages."""
     undone: bool = False
-    """Someone has taken a summary back."""
+    """Someone has restored the full conversation."""
 
 
 class Budget(Room, frozen=True):
     """What the run has reserved in the budget tree, and what it was refused."""
 
     holds: dict[str, Held] = {}
-    """By what is under way: `a<turn>.<attempt>`, `s<number>` for a summary, `c<turn>.<index>` for a call."""
+    """By what they are for: `a<turn>.<attempt>`, `s<number>` for a summary, `c<turn>.<index>` for a call."""
     refused: BudgetRefused | None = None
-    """What brings the run to its end, or has it ask a person."""
+    """The refusal that brings the run to its end, or makes it ask a person."""
     asked: int = 0
     """How often a person was asked about that."""
 
 
 MAX_COST_NUSD = 10**18
-"""A billion dollars. What is beyond comes from a provider that counts nonsense, and could not be stored."""
+"""A billion dollars. A larger amount is a provider's counting error, and could not be stored."""
 
 
 class Totals(Room, frozen=True):
@@ -238,7 +238,7 @@ class Totals(Room, frozen=True):
     unpriced: bool = False
     """Some model call has no known price."""
     estimated: bool = False
-    """What some model call used is an estimate."""
+    """Whether the usage of some model call is an estimate."""
     active_us: int = 0
 
 
@@ -281,48 +281,49 @@ class State(Room, frozen=True):
 
     @property
     def in_flight(self) -> bool:
-        """Whether something was begun that a new driver would have to adopt. A child run is adopted by its own."""
+        """Whether something was begun that a new driver would have to adopt. A child run has a driver of its own."""
         if self.attempt.open or self.compaction.open:
             return True
         begun = [self.batch.calls[index] for index in self.batch.running if not self.may_be_cut_off(index)]
         return any(call.child is None and not call.awaiting and not call.asked_back for call in begun)
 
     def is_waiting(self, index: int) -> bool:
-        """Whether a call that asked for others cannot go on before somebody outside has moved one of those."""
+        """Whether the call waits for nested calls that can only advance through somebody outside."""
         batch, limits = self.batch, self.limits
         if not batch.nested:
             return False
         return batch.is_waiting(index, limit=limits.max_concurrent_calls, paused=self.control.paused)
 
     def may_be_cut_off(self, index: int) -> bool:
-        """Whether nothing is lost if such a call ends: it is carried out again from the start, and what it asks for is
-        answered as before."""
+        """Whether a waiting call can be stopped without loss: it is executed again from the start, and the calls it
+        repeats get the same results.
+        """
         return self.batch.calls[index].effect in ("read", "idempotent") and self.is_waiting(index)
 
     @property
     def keeps_time(self) -> bool:
-        """Whether its clock is running, so that a new process has to say that nobody was there meanwhile."""
+        """Whether its clock is running, so that a new process has to record that no process was running meanwhile."""
         return self.policy.time.since is not None
 
     @property
     def waits_for_people(self) -> bool:
-        """Whether nothing moves before a person has answered."""
+        """Whether nothing can happen before a person has answered."""
         return self._waits(all(call.awaiting for call in self._running), children=False)
 
     @property
     def waits_for_children(self) -> bool:
-        """Whether nothing moves before a child run has ended, or a person has answered."""
+        """Whether nothing can happen before a child run has ended, or a person has answered."""
         running = self._running
         still = all(call.awaiting or call.waits_for_child for call in running)
         return still and any(call.waits_for_child for call in running) and self._waits(still, children=True)
 
     @property
     def _running(self) -> list[Call]:
-        """The calls that have begun, without those that wait for others that they asked for."""
+        """The calls that have begun, except those that wait for their nested calls."""
         return [self.batch.calls[index] for index in self.batch.running if not self.is_waiting(index)]
 
     def _waits(self, still: bool, *, children: bool) -> bool:
-        """Whether no call begins, if those that have begun stand `still`."""
+        """Whether no call can begin, if those that have begun are `still`."""
         batch, limits = self.batch, self.limits
         if self.control.held_by:
             return True
@@ -332,9 +333,9 @@ class State(Room, frozen=True):
         if limits.await_gate and not all(question.passed for question in asked):
             return False  # the agent's own code is asked first
         if batch.busy and (not batch.concurrent or batch.busy >= limits.max_concurrent_calls):
-            return True  # nothing begins beside a call in doubt, or one that waits for those that it asked for
+            return True  # nothing begins beside a call in doubt, or one that waits for its nested calls
         if not batch.busy and any(message.mode == "steer" for message in self.control.queue):
-            return False  # whoever has something to say does not wait for whoever has yet to answer
+            return False  # a steering message does not wait for a person's answer
         begin = [
             index
             for index, call in enumerate(batch.calls)
@@ -349,15 +350,15 @@ class State(Room, frozen=True):
 
     @property
     def open_children(self) -> list[str]:
-        """The ids of its child runs whose end it has not heard of. It does not end before they have."""
+        """The ids of its child runs that have not ended, as far as it knows. It does not end before they have."""
         calls = [self.batch.calls[index] for index in self.batch.running]
         return [call.child for call in calls if call.child and call.waits_for_child]
 
 
 FOLD = 10
-"""The number of the fold: raised whenever `evolve` or `State` changes, so that stored states are folded again.
+"""The version of the fold: raised whenever `evolve` or `State` changes, so that stored states are rebuilt.
 
-A run row says which fold produced its state; a state with another number is discarded and rebuilt from the log.
+A run row records which fold produced its state; a state with another version is discarded and rebuilt from the log.
 """
 
 encode_state = msgpack.Encoder().encode
@@ -374,7 +375,7 @@ class CallModel(Struct, frozen=True):
 
 
 class RunTool(Struct, frozen=True):
-    """Carry out a server-side call that has been started."""
+    """Execute a server-side call that has been started."""
 
     turn: int
     index: int
@@ -382,7 +383,7 @@ class RunTool(Struct, frozen=True):
 
 
 class Reconcile(Struct, frozen=True):
-    """Ask the tool whether a call begun before a crash took place."""
+    """Ask the tool whether a call begun before a crash took effect."""
 
     turn: int
     index: int
@@ -403,14 +404,14 @@ class ConsultPolicy(Struct, frozen=True):
 
 
 class StartChild(Struct, frozen=True):
-    """Make the run that carries out a call, as its child."""
+    """Create the child run that executes a call."""
 
     turn: int
     index: int
 
 
 class FinishChild(Struct, frozen=True):
-    """Make the result of a call from what its child run came to."""
+    """Build the result of a call from the outcome of its child run."""
 
     turn: int
     index: int
@@ -425,7 +426,7 @@ class ConsultAwait(Struct, frozen=True):
 
 
 class CheckOutput(Struct, frozen=True):
-    """Ask code of the agent's about the answer of `turn`."""
+    """Ask the agent's code about the answer of `turn`."""
 
     turn: int
 
@@ -461,9 +462,10 @@ class New(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """Entries first: they are committed and folded, and decide is asked again; commands start only when there are none.
+    """What to do next: entries first. They are committed and folded, and `decide` is called again; commands start only
+    when there are none.
 
-    `due_at` is when decide wants to be asked again; None if only something outside can move the run.
+    `due_at` is when `decide` wants to be called again; None if only something outside can advance the run.
     """
 
     append: tuple[New, ...] = ()

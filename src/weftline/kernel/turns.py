@@ -43,11 +43,11 @@ def ask_model(s: State) -> Decision:
 
 
 def answered(s: State) -> Decision:
-    """After a turn without calls."""
+    """What follows a turn without calls."""
     if s.answer.finish == "max_tokens":
         return truncated(s)
     if s.answer.finish == "pause_turn" and s.turn <= s.limits.max_tool_turns:
-        return ask_model(s)  # the provider stopped in the middle of its own tools and wants to be asked again
+        return ask_model(s)  # the provider stopped in the middle of its own tools and must be called again
     if s.guards.final:
         return final_answer(s)
     if s.answer.invalid:
@@ -55,7 +55,7 @@ def answered(s: State) -> Decision:
             return end(s, "failed", code="invalid_output")
         return Decision((New(OutputRejected(s.turn - 1)),))
     if s.control.queue:
-        # A follow-up waits until no steering message is left.
+        # A follow-up waits until there are no more steering messages.
         return Decision((New(MessagesTaken(_queued(s, "steer") or _queued(s, "follow_up"))),))
     if s.limits.check_output and not s.answer.accepted:
         return Decision(start=(CheckOutput(s.turn - 1),))
@@ -63,7 +63,7 @@ def answered(s: State) -> Decision:
 
 
 def _reached(s: State) -> FinalReason | None:
-    """The limit that makes the next turn the last one; the time may run out while a turn is tried again, too."""
+    """The limit that makes the next turn the final one. Time may also run out while a turn is being retried."""
     limits = s.limits
     if s.budget.refused is not None:
         return "budget"
@@ -81,14 +81,14 @@ def _reached(s: State) -> FinalReason | None:
 
 
 def _is_last(s: State) -> bool:
-    """Whether there is nothing left for more than the last request: no time, or nothing to spend."""
+    """Whether only the final request is left: there is no more time, or no more budget."""
     return policies.is_late(s) or s.budget.refused is not None
 
 
 def _final_forced(s: State, cap: FinalReason) -> New:
     refused = s.budget.refused if cap == "budget" else None
     head = FinalForced(cap) if refused is None else FinalForced(cap, refused.level, refused.unit)
-    return New(head, prompts.FINAL_TURN[cap])
+    return New(head, prompts.turns.FINAL_TURN[cap])
 
 
 def truncated(s: State) -> Decision:
@@ -96,21 +96,21 @@ def truncated(s: State) -> Decision:
 
 
 def final_answer(s: State) -> Decision:
-    """After the forced final turn, which has no tools: its text is the answer, whatever else it called."""
+    """What follows the forced final turn: its text is the answer, whatever calls it contains."""
     final = s.guards.final
     if s.answer.has_text and s.answer.invalid:
         return end(s, "failed", code="invalid_output", reason=final)
     if s.answer.has_text and s.limits.check_output and not s.answer.accepted:
         return Decision(start=(CheckOutput(s.turn - 1),))
     if s.answer.has_text:
-        return end(s, "succeeded", reason=final, closing=prompts.NO_MORE_TOOLS)
+        return end(s, "succeeded", reason=final, closing=prompts.calls.NO_MORE_TOOLS)
     return end(
         s,
         "failed",
         code=final,
         reason=final,
         text=f"The model gave no final answer after the run was brought to its end ({final}).",
-        closing=prompts.NO_MORE_TOOLS,
+        closing=prompts.calls.NO_MORE_TOOLS,
     )
 
 

@@ -1,4 +1,4 @@
-"""An address, parsed once. Judging a URL, comparing its origin and dialling it all use this parse and no other.
+"""Addresses, parsed once. Checking a URL, comparing its origin and connecting to it all use this parser and no other.
 
 Two parsers of one URL can be made to disagree about the host: full-width or circled digits, ideographic dots, `127.1`,
 a backslash. So a host is first normalized, and one that has no normal form is refused.
@@ -60,7 +60,7 @@ class Address(Struct, frozen=True):
 
     @property
     def basic(self) -> str | None:
-        """The Authorization header that the credentials amount to."""
+        """The Authorization header for the credentials."""
         if not self.credentials:
             return None
         user, _, password = self.credentials.partition(":")
@@ -79,7 +79,7 @@ class Address(Struct, frozen=True):
 
 def parse(url: str) -> Address:
     """Reads an http or https URL. Raises `InvalidAddress`."""
-    # As browsers do, wherever they appear.
+    # Dropped wherever they appear, as in browsers.
     match = _URL.fullmatch(url.translate(_DROPPED))
     scheme = match[1].lower() if match else ""
     if match is None or scheme not in _PORTS:
@@ -97,12 +97,12 @@ def parse(url: str) -> Address:
 
 
 def origin_of(url: str) -> Origin:
-    """Scheme, host and port of a URL. Raises `InvalidAddress`."""
+    """Returns scheme, host and port of a URL. Raises `InvalidAddress`."""
     return parse(url).origin
 
 
 def canonical_host(text: str) -> str:
-    """The normal form of a host. Raises `InvalidAddress` if it has none."""
+    """Returns the normal form of a host. Raises `InvalidAddress` if it has none."""
     if text.startswith("["):
         address = literal(text[1:-1])
         if not isinstance(address, IPv6Address):
@@ -113,15 +113,14 @@ def canonical_host(text: str) -> str:
     host = (text if text.isascii() else _ascii(text)).lower().removesuffix(".")
     if not _NAME.fullmatch(host):
         raise InvalidAddress(f"{text!r} is not a host.")
-    # Browsers and resolvers take anything that ends in a number for an IPv4 address, and each reads odd ones its own
-    # way.
+    # Browsers and resolvers read anything that ends in a number as an IPv4 address, but differ on unusual forms.
     if _NUMBER.fullmatch(host.rpartition(".")[2]) and literal(host) is None:
         raise InvalidAddress(f"{text!r} is not a host; an IPv4 address has four decimal numbers.")
     return host
 
 
 def literal(host: str) -> IPv4Address | IPv6Address | None:
-    """The host as an IP address; None for a name, and for an address with a zone."""
+    """Returns the host as an IP address; None for a name, and for an address with a zone."""
     try:
         return ip_address(host) if "%" not in host else None
     except ValueError:
@@ -138,7 +137,7 @@ def _ascii(host: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Encodes spaces and other unsafe characters; what is already encoded stays unchanged."""
+    """Encodes spaces and other unsafe characters; encoded ones stay unchanged."""
     if text.isascii() and text.isprintable() and " " not in text:
         return text
     return quote(text, safe=_NEEDS_NO_QUOTING)

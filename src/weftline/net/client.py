@@ -1,4 +1,4 @@
-"""The one client for outgoing HTTP: opened at its first request on each event loop, closed once."""
+"""The only client for outgoing HTTP: opened on the first request of each event loop, closed once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class HttpClient:
-    """Sends requests over kept-alive connections, which each event loop has its own of.
+    """Sends requests over kept-alive connections, separately for each event loop.
 
-    Those of a loop are closed with the client, or with the loop if that ends first and is ended as `asyncio.run` does.
-    `check` judges each address before it is connected to. `proxies` are those of the environment unless given. `tls`
-    says whose certificates to trust, instead of the system's authorities. Bodies over `max_body_bytes` fail.
+    The connections of a loop are closed with the client, or with the loop if that ends first, as with `asyncio.run`.
+    `check` is called for each address before connecting. `proxies` are the environment's by default. `tls` sets which
+    certificates to trust instead of the system's. Larger bodies than `max_body_bytes` fail.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class HttpClient:
         self._tls = tls
         self._max_body_bytes = max_body_bytes
         self._sessions: dict[asyncio.AbstractEventLoop, tuple[HttpSession, AsyncGenerator[None]]] = {}
-        """By loop, with what closes it."""
+        """By loop, with the generator that closes it."""
         self._closed = False
 
     async def preload(self) -> None:
-        """Imports the HTTP library in a thread, so that the first request does not stall the event loop."""
+        """Imports the HTTP library in a thread, so that the first request does not block the event loop."""
         if "weftline.net.session" not in sys.modules:
             await asyncio.to_thread(import_module, "weftline.net.session")
 
@@ -89,7 +89,7 @@ class HttpClient:
                 tls=self._tls,
                 max_body_bytes=self._max_body_bytes,
             )
-            # Loops close their async generators before they end: the only way to be told in time.
+            # Loops close their async generators before they end, which is the only notice in time.
             closing = _closing(session, self._sessions, loop)
             self._sessions[loop] = session, closing
             await anext(closing)
@@ -113,10 +113,10 @@ def _close_there(loop: asyncio.AbstractEventLoop, session: HttpSession, closing:
 
 
 async def _closed(session: HttpSession, closing: AsyncGenerator[None]) -> None:
-    """Closes the session, and then the generator, which has nothing to wait for any more.
+    """Closes the session, and then the generator, which has nothing left to do.
 
-    A loop that ends closes the generator as well, perhaps at this moment: if it found it waiting for the session, it
-    would complain that it is running already.
+    An ending loop closes the generator too, perhaps at this moment: if it were still waiting for the session, that
+    would fail because the generator is already running.
     """
     await session.aclose()
     if not getattr(closing, "ag_running", False):
@@ -124,4 +124,4 @@ async def _closed(session: HttpSession, closing: AsyncGenerator[None]) -> None:
 
 
 _ending: set[asyncio.Task[None]] = set()
-"""A loop alone does not keep a task."""
+"""Keeps references to the tasks, as a loop does not."""

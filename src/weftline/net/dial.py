@@ -1,4 +1,4 @@
-"""Outgoing HTTP for tools and webhooks, to addresses that other people supplied."""
+"""Outgoing HTTP for tools and webhooks, to untrusted addresses."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class Dialer:
-    """Carries requests to where `egress` allows. Keeps no cookies. Belongs to one event loop; see `HttpClient`.
+    """Sends requests to addresses that `egress` allows. Keeps no cookies. Belongs to one event loop; see `HttpClient`.
 
-    A request that may have taken effect is never sent again. Each workspace has a share of the requests that are under
-    way at once; what is not sent `of` one counts as the server's own.
+    A request that may have taken effect is never repeated. Each workspace has a share of the concurrent requests; those
+    not sent through `of` count as the server's own.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Dialer:
     ) -> None:
         self.egress = egress
         self._connect_s = connect_s
-        # Only a caller may name this machine; someone else's page must not redirect us here.
+        # Only a caller may name this machine; a foreign page must not redirect us here.
         outside = replace(egress, reach="public") if egress.reach == "loopback" else egress
         self._client, self._outside = (
             HttpClient(check=policy.check, proxies=proxies, tls=tls) for policy in (egress, outside)
@@ -53,7 +53,7 @@ class Dialer:
         self._owner: Hashable = None
 
     def of(self, workspace: Hashable) -> Dialer:
-        """A copy of this dialer for the requests of a workspace."""
+        """Returns a copy of this dialer for the requests of a workspace."""
         own = copy.copy(self)
         own._owner = workspace
         return own
@@ -72,9 +72,9 @@ class Dialer:
     ) -> AsyncGenerator[HttpResponse]:
         """Sends one request and follows up to `redirects` redirects, each under the same policy.
 
-        Headers and body go only to the origin they were meant for: another one gets a bare GET or HEAD, and any other
-        request ends there. `timeout_s` bounds each request, its body included, and the wait for a turn; None is for
-        streams that never end. One that only `listens` does not take a turn. Raises `RequestFailed`.
+        Headers and body are sent only to the original origin: another one gets a bare GET or HEAD, and any other method
+        ends there. `timeout_s` limits each request, including its body and the wait for a slot; None is for endless
+        streams. A request that only `listens` does not take a slot. Raises `RequestFailed`.
         """
         async with AsyncExitStack() as stack:
             if not listens:
@@ -97,7 +97,7 @@ class Dialer:
             try:
                 response = await client.send(method, url, headers=headers, body=body, limits=limits)
             except RequestFailed as error:
-                # Whatever happens while following a redirect does not undo the request that was answered with it.
+                # A failure while following a redirect does not undo the request that was answered with it.
                 error.sent = error.sent or not first
                 raise
             first = False
@@ -126,7 +126,7 @@ class Dialer:
 
 
 def with_traceparent(headers: dict[str, str]) -> dict[str, str]:
-    """The headers of a request, and the span of the call that sends it if there is one and they do not name another."""
+    """Returns the headers with the span of the current call, if there is one and they do not set their own."""
     traceparent = call_traceparent.get()
     if traceparent is None or any(name.lower() == "traceparent" for name in headers):
         return headers

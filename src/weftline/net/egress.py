@@ -1,8 +1,8 @@
 """Which addresses the server may connect to on someone's behalf.
 
-A URL that a tenant or a model names must not lead into the server's own network. The name is resolved first, the
-addresses are judged, and the connection goes to a judged address: what the name resolves to a moment later does not
-matter. Every redirect is judged again.
+A URL from a tenant or a model must not lead into the server's own network. The name is resolved first, the addresses
+are checked, and the connection goes to a checked address, whatever the name resolves to a moment later. Every redirect
+is checked again.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ _GUARDED: tuple[Network, ...] = (
     ip_network("fd00:42::42/128"),
     ip_network("64:ff9b:1::/48"),
 )
-"""Where clouds hand out credentials to anyone inside who asks, link-local addresses, and the local prefix for address
-translation, which may stand for any of them.
-"""
+"""Addresses where clouds hand out credentials, link-local ones, and the local NAT64 prefix, which may map to any."""
 _LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 _GLOBAL_V6 = ip_network("2000::/3")
 """The only IPv6 addresses allocated for the public internet."""
@@ -61,27 +59,29 @@ _NOT_PUBLIC: tuple[Network, ...] = (
     ip_network("2002::/16"),
     ip_network("3fff::/20"),
 )
-"""The special-purpose registries of IANA and multicast, whole ranges. Not `is_global`: what that says depends on the
-version of Python, and older ones count some of these as public.
+"""Whole ranges of IANA's special-purpose registries, and multicast.
+
+Not `is_global`, which depends on the version of Python: older ones count some of these as public.
 """
 _CARRIES_V4 = (ip_network("64:ff9b::/96"), ip_network("::ffff:0:0:0/96"))
 
 
 class EgressRefused(OSError):
-    """The server does not connect to this address. An `OSError`, since that is what connecting fails with."""
+    """The server does not connect to this address. An `OSError`, as connection failures are."""
 
 
 class Egress(Struct, frozen=True):
-    """What may be reached. `hosts` (lower-case names) and `networks` (address ranges) are allowed in addition.
+    """Which addresses may be reached. `hosts` (lower-case names) and `networks` (address ranges) are allowed in
+    addition.
 
-    A range opens guarded addresses only if it lies inside a guarded range: `0.0.0.0/0` does not mean those.
+    A range only includes guarded addresses if it lies inside a guarded range; `0.0.0.0/0` does not.
     """
 
     reach: Reach = "public"
     hosts: frozenset[str] = frozenset()
     networks: tuple[Network, ...] = ()
     remedy: str = ""
-    """What a refusal says about how to allow it, where no server's configuration does."""
+    """What a refusal says about how to allow it, if there is no server configuration."""
 
     def check(self, host: str, address: str) -> None:
         """Raises `EgressRefused` unless `address`, which `host` resolved to, may be connected to."""
@@ -115,7 +115,7 @@ _REFUSALS: dict[Kind, tuple[str, str]] = {
 
 
 def allowed(check: AddressCheck, host: str, addresses: Iterable[str]) -> list[str]:
-    """The addresses of `host` that may be connected to. Raises `EgressRefused` if there are none."""
+    """Returns the addresses of `host` that may be connected to. Raises `EgressRefused` if there are none."""
     found: list[str] = []
     refused: EgressRefused | None = None
     for address in addresses:
@@ -131,13 +131,13 @@ def allowed(check: AddressCheck, host: str, addresses: Iterable[str]) -> list[st
 
 
 def egress_from(server: Mapping[str, Any], *, loopback: bool = False, origin: str = "") -> Egress:
-    """The policy of the `[server]` table of a configuration.
+    """Reads the policy in the `[server]` table of a configuration.
 
         [server]
         allow_private_egress = true                          # loopback and private networks, for every kind of tool
         allow_egress = ["10.20.0.0/16", "intranet.example"]  # or only these
 
-    With `loopback` this machine may be reached unless `allow_private_egress` is false.
+    With `loopback`, this machine may be reached unless `allow_private_egress` is false.
     """
     private = server.get("allow_private_egress")
     if private is not None and not isinstance(private, bool):
@@ -172,7 +172,7 @@ def kind_of(address: Address) -> Kind:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name alone says that it is this machine."""
+    """Whether a host's name alone identifies this machine."""
     address = literal(host)
     return host == "localhost" if address is None else kind_of(address) == "loopback"
 
@@ -190,7 +190,7 @@ def _is_inside(inner: Network, outer: Network) -> bool:
 
 
 def _carried(address: Address) -> Address:
-    """The IPv4 address that an IPv6 one stands for; any other address unchanged."""
+    """Returns the IPv4 address embedded in an IPv6 one; any other address unchanged."""
     if isinstance(address, IPv4Address):
         return address
     if address.ipv4_mapped is not None:

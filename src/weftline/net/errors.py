@@ -1,4 +1,4 @@
-"""Why a request failed, whatever the HTTP library calls it."""
+"""Why a request failed, independent of the HTTP library."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ Reason: TypeAlias = Literal[
     "busy",
     "unknown",
 ]
-"""`invalid`: the request cannot be sent as it is. `refused`: this server does not connect there. `redirected`: the
-answer leads to another origin, which must not get the request. `proxy`: the proxy refused. `broken`: the connection, or
-what came over it. `closed`: the client is shut down. `busy`: too many requests of the same workspace are under way.
+"""The reasons.
+
+`invalid`: the request cannot be sent as it is. `refused`: this server does not connect there. `redirected`: the
+response redirects to another origin, which must not get the request. `proxy`: the proxy refused. `broken`: the
+connection, or what came over it. `closed`: the client is shut down. `busy`: the workspace has too many concurrent
+requests.
 """
 
 
 class RequestFailed(Exception):
-    """No response came, or it broke off. `sent` is False if the request certainly did not reach a server.
+    """There was no response, or it broke off. `sent` is False if the request certainly did not reach a server.
 
     `message` may be shown to a model and to users: it names the host, never path, query, headers or body.
     """
@@ -38,7 +41,7 @@ class RequestFailed(Exception):
 
 
 class BodyTooLarge(RequestFailed):
-    """The body of a response is over the limit, measured after decompression."""
+    """The body of a response exceeds the limit, after decompression."""
 
     def __init__(self, host: str, limit_bytes: int) -> None:
         super().__init__("too_large", f"The response from {host} is over {limit_bytes} bytes.", sent=True)

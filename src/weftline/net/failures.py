@@ -1,4 +1,4 @@
-"""The HTTP library's errors in our own terms."""
+"""Translates the HTTP library's errors to our own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 
 
 def failure(error: Exception, *, host: str, begun: bool, limits: TimeLimits = DEFAULT_LIMITS) -> RequestFailed:
-    """`begun` says whether the head of the answer had arrived; `limits` were those of the request."""
+    """Returns the failure.
+
+    `begun` says whether the head of the response had arrived; `limits` were those of the request.
+    """
     import aiohttp
 
     match error:

@@ -1,4 +1,4 @@
-"""What a server may send around its answer: before the head, and between the bytes of the body."""
+"""Limits what a server may send around its response: before the head, and between the bytes of the body."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from aiohttp.streams import StreamReader
 
 MAX_INTERIM = 16
-"""Answers of status 1xx before the real one."""
+"""How many interim responses (1xx) may precede the real one."""
 MAX_FRAMING_BYTES = 1024 * 1024
-"""What chunks may take beyond their content, unless that has as many bytes itself. Chunks of one byte take five."""
+"""How much framing a chunked body may have, unless its content is as large. Chunks of one byte take five."""
 _PIECE = 8 * 1024
-"""How much of what has arrived is parsed in one go until the head is there."""
+"""How much of the received data is parsed at once until the head is complete."""
 
 
 class BoundedHandler(ResponseHandler):
-    """A connection that gives up a server that goes on sending interim answers (1xx), or a body that is mostly framing.
+    """A connection that fails if a server keeps sending interim responses (1xx), or a body that is mostly framing.
 
-    aiohttp reads any number of both, and parses all that the socket holds in one go: ten thousand interim answers, or
-    forty thousand chunks, at a time.
+    aiohttp reads any number of both, and parses everything in the socket at once: ten thousand interim responses, or
+    forty thousand chunks.
     """
 
     _interim = 0

@@ -1,4 +1,4 @@
-"""How long a request may take."""
+"""Time limits of a request."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 
 class TimeLimits(Struct, frozen=True, kw_only=True):
-    """Seconds; None means no limit. The defaults are those of the vendors' own clients: 5 to connect, 600 in all."""
+    """Seconds; None means no limit. The defaults are those of the vendors' own clients: 5 to connect, 600 in total."""
 
     connect_s: float | None = 5.0
     """Until the connection is established: name lookup, every address, TLS."""
     first_byte_s: float | None = 300.0
-    """From the start until the head of the answer has arrived."""
+    """From the start until the head of the response has arrived."""
     idle_s: float | None = 300.0
-    """Between two pieces of the body, while a reader waits for the next. A live answer never hits it."""
+    """Between two pieces of the body, while a reader waits. A live response never reaches it."""
     total_s: float | None = 600.0
     """From the start to the end of the body."""
 
@@ -25,14 +25,14 @@ class TimeLimits(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} must be a number of seconds above 0, not {seconds!r}")
 
     def within(self, total_s: float) -> TimeLimits:
-        """These limits, with no more than `total_s` in all."""
+        """Returns these limits, with at most `total_s` in total."""
         if self.total_s is not None and self.total_s <= total_s:
             return self
         return replace(self, total_s=total_s)
 
     @property
     def head_s(self) -> float | None:
-        """Until the head of the answer must have arrived, by whichever limit comes first."""
+        """When the head of the response must have arrived, by whichever limit comes first."""
         if self.first_byte_s is None or self.total_s is None:
             return self.total_s if self.first_byte_s is None else self.first_byte_s
         return min(self.first_byte_s, self.total_s)

@@ -1,4 +1,4 @@
-"""Proxies, as the environment names them: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, in either case.
+"""The proxies in the environment: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, in upper or lower case.
 
 The lower-case name wins. Loopback is never reached through a proxy: the proxy's loopback is a different machine.
 """
@@ -27,7 +27,7 @@ class _Exempt(Struct, frozen=True):
 
 
 class Proxies(Struct, frozen=True):
-    """Which proxy leads to an address. Falsy if the environment names none, so that callers need not ask."""
+    """Finds the proxy for an address. Falsy if the environment has none, as a shortcut for callers."""
 
     by_scheme: dict[str, str] = {}
     exempt: tuple[_Exempt, ...] = ()
@@ -54,14 +54,14 @@ class Proxies(Struct, frozen=True):
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The machines that the proxies run on."""
+        """The hosts of the proxies."""
         return frozenset(urlsplit(proxy).hostname or "" for proxy in self.by_scheme.values())
 
     def find(self, scheme: str, host: str, port: int | None) -> str | None:
-        """The proxy for an address, None for a direct connection.
+        """Returns the proxy for an address; None for a direct connection.
 
         Raises:
-            RequestFailed: if it is a kind of proxy that we cannot use. Bypassing it would be worse.
+            RequestFailed: if it is a kind of proxy that we do not support, as bypassing it would be worse.
         """
         proxy = self.by_scheme.get(scheme)
         if proxy is None or self.exempt_all or self._is_exempt(host.lower().rstrip("."), port):

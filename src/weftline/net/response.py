@@ -1,4 +1,4 @@
-"""An answer whose head has arrived, and its body, read piecemeal or whole."""
+"""A response whose head has arrived, and its body, read in pieces or whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ MAX_PIECE_BYTES = 8 * 1024
 
 
 class HttpResponse:
-    """The body can be read once. `max_bytes` bounds it after decompression; None leaves that to the reader."""
+    """A response. The body can be read once.
+
+    `max_bytes` limits it after decompression; None leaves that to the reader.
+    """
 
     __slots__ = (
         "_content",
@@ -50,7 +53,7 @@ class HttpResponse:
         self._host = host
         self._limit = self._left = max_bytes
         self._rest = memoryview(b"")
-        """What has arrived and was not handed out yet."""
+        """Received data that was not returned yet."""
         self._watch = BodyWatch(response.content, host=host, limits=limits, started=started)
         self.url = url
         self.status = response.status
@@ -66,12 +69,12 @@ class HttpResponse:
         return self._response.charset
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body in pieces, each being what had arrived when it was requested; 8 KiB at most.
+        """Returns the body in pieces, each what had arrived when it was requested, at most 8 KiB.
 
-        Whoever parses them while they arrive holds up others for the length of one piece, however fast the server
-        sends: between two that arrived together, others get their turn.
+        A reader that parses them blocks the loop for one piece at most, however fast the server sends: other tasks get
+        a turn between pieces that arrived together.
         """
-        # Not a generator: an iterator abandoned in the middle leaves nothing to close.
+        # Not a generator, so that an iterator abandoned midway leaves nothing to close.
         return self
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -91,13 +94,13 @@ class HttpResponse:
         return bytes(piece)
 
     async def _arrived(self) -> bytes:
-        """What has arrived, about 256 KiB at most; nothing at the end."""
+        """Returns what has arrived, about 256 KiB at most; empty at the end."""
         watch = self._watch
         watch.waiting_since = watch.now()
         try:
             piece = await self._content.readany()
         except Exception as error:
-            # aiohttp drops what it has not handed over yet. That may include the last events of an answer, since some
+            # aiohttp drops what it has not passed on yet. That may include the last events of a response, as some
             # servers hang up without a proper end.
             piece = self._content._read_nowait(-1)  # pyright: ignore[reportPrivateUsage]
             if not piece:
@@ -110,7 +113,7 @@ class HttpResponse:
         return piece
 
     async def read(self, *, limit: int | None = None) -> bytes:
-        """The whole body. Raises `BodyTooLarge` as soon as it is over `limit` bytes."""
+        """Returns the whole body. Raises `BodyTooLarge` as soon as it exceeds `limit` bytes."""
         pieces: list[bytes] = []
         size = 0
         while piece := await self._arrived():
@@ -121,7 +124,7 @@ class HttpResponse:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def read_up_to(self, limit: int) -> tuple[bytes, bool]:
-        """The body, or its first `limit` bytes, and whether that is all of it."""
+        """Returns the body, or its first `limit` bytes, and whether that is all of it."""
         pieces: list[bytes] = []
         left = limit
         while piece := await self._arrived():

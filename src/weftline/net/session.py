@@ -1,7 +1,7 @@
-"""The place that uses aiohttp. Importing this module imports it, which takes a while, so `client.py` does it late.
+"""The only module that uses aiohttp. Importing it takes a while, so `client.py` does that late.
 
-What measurably matters (docs/decisions/0003-direct-transport.md): one session, no look at the environment per request,
-no traces, no aiohttp timer per request, and bodies in the pieces that the socket delivered.
+What measurably matters (docs/decisions/0003-direct-transport.md): one session, no environment look-up per request, no
+traces, no aiohttp timer per request, and bodies in the pieces that the socket delivered.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 USER_AGENT = f"weftline/{__version__}"
 _ENCODINGS = "gzip, deflate"
-"""Only what aiohttp inflates with a bound; others would be offered as soon as their package was installed."""
+"""Only what aiohttp decompresses with a limit; others would be offered as soon as their package is installed."""
 _KEEP_ALIVE_S = 30.0
 _MAX_BYTES_AT_ONCE = 1024 * 1024
-"""From this size on aiohttp warns about plain bytes, which it writes in one go; it writes a file in pieces."""
+"""From this size on, aiohttp warns about plain bytes, which it writes at once; a file is written in pieces."""
 
 _reused: ContextVar[bool] = ContextVar("_reused", default=False)
 """Whether the current request uses a connection that has carried another."""
@@ -90,10 +90,10 @@ class HttpSession:
         limits: TimeLimits,
         resend: bool,
     ) -> HttpResponse:
-        """Sends a request and waits for the head of its answer. Raises `RequestFailed`.
+        """Sends a request and waits for the head of its response. Raises `RequestFailed`.
 
-        With `resend` a request of any method goes out once more when it met a kept-alive connection that the server
-        had closed, provided that not a single byte of an answer had arrived. Without it only idempotent ones do.
+        With `resend`, a request of any method is sent again if it hit a kept-alive connection that the server had
+        closed, provided that not a single byte of a response had arrived. Otherwise only idempotent ones are.
         """
         started = asyncio.get_running_loop().time()
         host = "the server"
@@ -145,27 +145,27 @@ class HttpSession:
                 resend = False
 
     async def _route(self, address: Address) -> str | None:
-        """The proxy to go through, if any. Raises `EgressRefused` for an address that must not be connected to.
+        """Returns the proxy to use, if any. Raises `EgressRefused` for an address that must not be connected to.
 
-        A host that is connected to directly is judged by the resolver, once its addresses are known.
+        For a direct connection, the resolver checks the host once its addresses are known.
         """
         host = address.host
         proxy = self._proxies.find(address.scheme, host, address.port) if self._proxies else None
         if self._check is None:
             return proxy
         if address.ip is not None:
-            # The resolver is asked about names only.
+            # The resolver is only called for names.
             self._check(host, host)
         elif proxy is not None or host in self._proxy_hosts:
             await self._judge(host, self._check)
         return proxy
 
     async def _judge(self, host: str, check: AddressCheck) -> None:
-        """Judges a host that a proxy will look up once more. Every address must pass, since the proxy chooses."""
+        """Checks a host that a proxy will resolve again. Every address must be allowed, since the proxy chooses."""
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except OSError:
-            # What cannot be judged is treated as the worst case; a host that is allowed by name passes even so.
+            # A host that cannot be resolved is treated as the worst case; one that is allowed by name passes anyway.
             try:
                 check(host, "169.254.169.254")
             except EgressRefused:
@@ -188,7 +188,7 @@ class HttpSession:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Records whether a request gets a connection that has carried another. Traces would show that too, at a price."""
+    """Records whether a request gets a used connection. Traces would show that too, at a cost."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
@@ -222,7 +222,7 @@ class _CheckedResolver(aiohttp.ThreadedResolver):
 
 
 def _dialled(address: Address) -> URL:
-    """The address as the HTTP library dials it, which must be the one that was judged."""
+    """Returns the address for the HTTP library, which must be the one that was checked."""
     url = URL(address.bare_url, encoded=True)
     if (url.scheme, url.raw_host, url.port) != address.origin:
         raise InvalidAddress("The host of the address is ambiguous.")
@@ -231,6 +231,6 @@ def _dialled(address: Address) -> URL:
 
 def _is_unanswered(error: Exception) -> bool:
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        # If an answer broke off, its bytes are handed over as a half-parsed message in place of the text.
+        # If a response broke off, its bytes are passed as a half-parsed message instead of the text.
         return isinstance(error.message, str)
     return not isinstance(error, aiohttp.ClientConnectorError)

@@ -1,4 +1,4 @@
-"""How many requests one workspace may have under way at once: peers that hang must not hold up other workspaces."""
+"""Limits the concurrent requests of a workspace, so that hanging peers do not block other workspaces."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from weftline.net.errors import RequestFailed
 
 MAX_AT_ONCE = 64
 WAIT_S = 20.0
-"""The longest that a request waits for its turn."""
+"""How long a request may wait for its turn."""
 
 
 class Shares:
-    """Requests beyond `max_at_once` wait, the oldest first."""
+    """Shares of concurrent requests. Those beyond `max_at_once` wait, the oldest first."""
 
     def __init__(self, *, max_at_once: int = MAX_AT_ONCE) -> None:
         self._max_at_once = max_at_once
@@ -22,7 +22,7 @@ class Shares:
 
     @asynccontextmanager
     async def turn(self, owner: Hashable, *, timeout_s: float | None) -> AsyncGenerator[float | None]:
-        """Waits for a turn, for half of `timeout_s` at most, and yields what is left of it.
+        """Waits for a turn, at most half of `timeout_s`, and yields the time that is left.
 
         Raises `RequestFailed` if it does not come.
         """
@@ -68,4 +68,4 @@ class _Share:
     def __init__(self, max_at_once: int) -> None:
         self.turns = asyncio.Semaphore(max_at_once)
         self.users = 0
-        """Those under way and those that wait."""
+        """How many are in progress or waiting."""

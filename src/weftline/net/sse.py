@@ -1,4 +1,4 @@
-"""Server-sent events, read from bytes: the streams of model APIs, and in the client those of a Weftline server."""
+"""Parses server-sent events: the streams of model APIs, and in the client those of a Weftline server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weftline.json_size import excess
 from weftline.net.errors import RequestFailed
 
 MAX_IDLE_LINES = 500_000
-"""Comments, empty events and lines of an unfinished event: this many in a row are not a useful stream."""
+"""How many comments, empty events and lines of an unfinished event may follow each other in a useful stream."""
 
 
 class SseEvent(NamedTuple):
@@ -20,9 +20,9 @@ class SseEvent(NamedTuple):
 
 
 class SseParser:
-    """Takes the bytes of a stream in any pieces and returns the completed events.
+    """Parses the bytes of a stream, in pieces of any size, and returns completed events.
 
-    Lines end in CR, LF or CRLF. Comments and `retry` are left out, and so are events without data. An event
+    Lines end in CR, LF or CRLF. Comments, `retry` and events without data are left out. An event
     without a final empty line is never returned: the stream was cut. An event whose JSON costs too much to read raises
     `RequestFailed`, and so do endless lines without content.
     """
@@ -31,9 +31,9 @@ class SseParser:
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
-        """The pieces of the line that is not complete yet."""
+        """The pieces of an incomplete line."""
         self._skip_lf = False
-        """The last piece ended in CR: an LF at the start of the next belongs to it."""
+        """Whether the last piece ended in CR, so that an LF at the start of the next belongs to it."""
         self._begun = False
         self._event = ""
         self._id = ""

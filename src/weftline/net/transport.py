@@ -1,4 +1,4 @@
-"""Outgoing HTTP as a model family sees it: it posts a body and reads the answer, whole or piece by piece."""
+"""Outgoing HTTP for model families: posts a body and reads the response, whole or in pieces."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from weftline.net.response import HttpResponse
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-"""The largest answer of a model, decompressed. Images come as base64 in JSON, hence the size."""
+"""The largest response of a model, decompressed. It has to fit images, which are base64 in JSON."""
 
 
 class Response(Protocol):
-    """An answer whose head has arrived. The body can be read once, by `read` or by `chunks`."""
+    """A response whose head has arrived. The body can be read once, with `read` or `chunks`."""
 
     @property
     def status(self) -> int: ...
@@ -32,19 +32,19 @@ class Response(Protocol):
         ...
 
     async def read(self) -> bytes:
-        """The whole body."""
+        """Returns the whole body."""
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body in pieces, each being what the socket had at the time."""
+        """Returns the body in pieces, each what the socket had at the time."""
         ...
 
 
 class Transport(Protocol):
-    """Carries requests to model APIs, on whichever event loop they are made.
+    """Sends requests to model APIs, on the event loop of the caller.
 
-    Leaving the context before the body was read to its end closes the connection. Failures of the connection, before
-    the answer or in the middle of it, are raised as `RequestFailed`; an HTTP error is an answer like any other.
+    Leaving the context before the body was read to its end closes the connection. Connection failures, before or during
+    the response, are raised as `RequestFailed`; an HTTP error is a response like any other.
     """
 
     def post(
@@ -61,8 +61,8 @@ class Transport(Protocol):
 class AiohttpTransport:
     """The transport over aiohttp, which is imported at first use or by `preload`. See `HttpClient`.
 
-    A request on a kept-alive connection that the server had already closed is sent once more, provided that not a
-    single byte of an answer had arrived; any other failure is the caller's to retry.
+    A request on a kept-alive connection that the server had already closed is sent again, provided that not a single
+    byte of a response had arrived; the caller retries any other failure.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class AiohttpTransport:
         self._client = HttpClient(check=check, proxies=proxies, tls=tls, max_body_bytes=max_body_bytes)
 
     async def preload(self) -> None:
-        """Imports the HTTP library in a thread, so that the first call does not stall the event loop."""
+        """Imports the HTTP library in a thread, so that the first call does not block the event loop."""
         await self._client.preload()
 
     def post(

@@ -1,4 +1,4 @@
-"""The time limits that hold while a body is read."""
+"""The time limits while a body is read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class BodyWatch:
-    """One timer per body, which is not moved at every read: when it fires, it checks where things stand.
+    """One timer per body, which is not reset at every read: when it fires, it checks the progress.
 
     The reader sets `waiting_since` while it waits for the next piece.
     """
@@ -31,7 +31,7 @@ class BodyWatch:
         self._timer: asyncio.TimerHandle | None = None
         if not content.is_eof():
             self._look()
-            # A body that has fully arrived may be read at leisure.
+            # A body that has fully arrived may be read at any pace.
             content.on_eof(self.stop)
 
     def stop(self) -> None:

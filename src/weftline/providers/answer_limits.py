@@ -1,8 +1,8 @@
 """How much one answer of a model may contain.
 
-A model's own limit on its output keeps any honest answer far below these. Whoever runs a model API may send what they
-like, and each call and each part costs the event loop time that every workspace shares. An answer is cut off where it
-exceeds a limit: what follows is not read.
+A model's own output limit keeps any honest answer far below these. But a model API may send anything, and each call and
+part takes time on the event loop that all workspaces share. An answer is cut off where it exceeds a limit, and the rest
+is not read.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from typing import Final
 from weftline.providers.base import ProviderError
 
 MAX_CALLS: Final = 1_024
-"""Tool calls. Handling this many takes some 50 ms, a fraction of a millisecond for each."""
+"""Tool calls. Handling this many takes about 50 ms."""
 MAX_PARTS: Final = 4_096
-"""Parts in all: calls, stretches of text and of thinking, images, tools that the provider ran, opaque blocks."""
+"""All parts: calls, blocks of text and of thinking, images, tools that the provider ran, opaque blocks."""
 MAX_NAME_CHARS: Final = 1_024
-"""Of a tool's name, which some APIs send in pieces."""
+"""The length of a tool's name, which some APIs send in pieces."""
 
 
 def too_many(what: str, limit: int) -> ProviderError:
-    """The same request would be answered in the same way, so it is not repeated; it was billed all the same."""
+    """Returns the error for an answer that exceeds a limit.
+
+    It is not retryable, as the same request would get the same answer and be billed again.
+    """
     message = f"The model's answer has more than {limit:,} {what}."
     return ProviderError("server", message, code="answer_too_large", retryable=False, unanswered=True)
 
@@ -35,6 +38,6 @@ def too_many_parts() -> ProviderError:
 
 
 def bounded(parts: Sized) -> None:
-    """Raises `ProviderError` if what was collected of an answer has too many parts."""
+    """Raises `ProviderError` if the answer so far has too many parts."""
     if len(parts) > MAX_PARTS:
         raise too_many_parts()

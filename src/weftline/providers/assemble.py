@@ -6,7 +6,7 @@
     if assembler.complete:
         message = assembler.message()
 
-`collect` does just that for callers that do not pass the deltas on.
+`collect` does this for callers that do not need the deltas.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from weftline.providers.base import (
 from weftline.surrogates import whole
 
 MAX_COUNT = 10**12
-"""The largest token count that every JSON reader keeps exact; a larger one is nonsense and is cut to it."""
+"""The largest token count that every JSON reader keeps exact; a larger one is nonsense and is capped."""
 
 _text = attrgetter("text")
 _BLOCK = 1024
@@ -81,23 +81,23 @@ class Assembler:
     def __init__(self, provider: str) -> None:
         self.provider = provider
         self.complete = False
-        """Whether the stream reached its `Finish`. Without it the message is only what arrived before the cut."""
+        """Whether the stream reached its `Finish`. Otherwise the message is only what arrived before the cut."""
         self.usage = Usage()
         """The last usage reported, sanitized; all zero if there was none."""
         self._finish: str | None = None
         self._parts: list[AssistantPart | _Call] = []
         self._calls: dict[str | int, _Call] = {}
         self._call_count = 0
-        # The open run of text or of thinking, not yet in `_parts`.
+        # The open block of text or thinking, not yet in `_parts`.
         self._pieces: list[str] = []
         self._blocks = 0
-        """How many of the pieces, at the beginning, are blocks of joined ones."""
+        """How many of the first pieces are joined blocks."""
         self._in_text = False
         self._in_thinking = False
 
     def feed(self, chunks: Sequence[Chunk]) -> None:
         """Takes the next chunks in upstream order."""
-        # Text is nearly all of a stream, and the deltas of one read are taken together.
+        # Nearly all of a stream is text, and the deltas of one read are taken together.
         for kind, run in groupby(chunks, type):
             if kind is TextDelta and not self.complete:
                 self._take_texts([*map(_text, run)])
@@ -105,7 +105,7 @@ class Assembler:
                 for chunk in run:
                     self._take(chunk)
         if len(self._pieces) - self._blocks >= _BLOCK:
-            # A string takes fifty bytes besides its characters, and a delta has ten or twenty of them.
+            # A string takes fifty bytes besides its characters, of which a delta has ten or twenty.
             self._pieces[self._blocks :] = ["".join(self._pieces[self._blocks :])]
             self._blocks += 1
 
@@ -213,7 +213,7 @@ class Assembler:
             self._in_text = self._in_thinking = False
 
     def message(self) -> Assistant:
-        """The message as far as it has arrived. A call whose API gives no id has the id `""`: the runtime mints one."""
+        """Returns the message so far. A call without an id from the API has the id `""`, which the runtime replaces."""
         parts = [self._tool_call(part) if type(part) is _Call else part for part in self._parts]
         run = self._open_run()
         if run is not None:
@@ -247,12 +247,15 @@ class Assembler:
         UsageUpdate: _take_usage,
         Finish: _end,
     }
-    """What each kind of chunk does. A table: patterns that do not match would cost more than all the rest."""
+    """The handler of each kind of chunk. A table is much cheaper than patterns that do not match."""
 
 
 def clean_usage(usage: Usage) -> Usage:
-    """Counts as they may be added up: whole, not negative, `cached` and `cache_write` within input, `reasoning` within
-    output. What a family read from a missing, null or absurd field becomes 0."""
+    """Sanitizes counts so that they can be added up.
+
+    They become integers that are not negative, with `cached` and `cache_write` within input and `reasoning` within
+    output. Missing, null or absurd values become 0.
+    """
     counts = usage.input, usage.cached, usage.reasoning, usage.output, usage.cache_write
     plain = {*map(type, counts)} == {int} and min(counts) >= 0 and max(counts) <= MAX_COUNT
     if plain and usage.cached + usage.cache_write <= usage.input and usage.reasoning <= usage.output:
@@ -270,7 +273,7 @@ def clean_usage(usage: Usage) -> Usage:
 
 
 def _count(value: object) -> int:
-    # Struct fields are not checked when a struct is built, so a family may pass on what its API sent.
+    # Structs do not check their fields, so these may be whatever the API sent.
     if type(value) is int and 0 <= value <= MAX_COUNT:
         return value
     if isinstance(value, float):

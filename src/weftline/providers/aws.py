@@ -44,7 +44,7 @@ def signed(
     service: str,
     now: datetime,
 ) -> dict[str, str]:
-    """The headers, and those that sign the request together with them. The host is that of `url`."""
+    """Returns the headers with those added that sign the request. The host is that of `url`."""
     parts = urlsplit(url)
     moment = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     sent = {**headers, "x-amz-date": moment}
@@ -87,16 +87,16 @@ def _query(query: str) -> str:
 
 
 class Frame(NamedTuple):
-    """One message of an event stream. `headers` are those with text in them."""
+    """One message of an event stream. `headers` has those with text values."""
 
     headers: dict[str, str]
     payload: bytes
 
 
 class FrameDecoder:
-    """Takes the bytes of an `application/vnd.amazon.eventstream` in any pieces and gives the frames that are complete.
+    """Decodes an `application/vnd.amazon.eventstream`, in pieces of any size, into complete frames.
 
-    Raises `ProviderError` (`server`) when a checksum or a length is wrong.
+    Raises `ProviderError` (`server`) if a checksum or a length is wrong.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """The provider protocol: what a model family must offer, and the chunks that it streams.
 
-A provider is asked once per attempt and makes one upstream request; retries, fallbacks and limits are the runtime's.
+A provider is called once per attempt and makes one upstream request; the runtime handles retries, fallbacks and limits.
 It yields *lists* of chunks: everything parsed from one socket read is one list, so that a fast stream costs one
 wake-up per read and not one per delta. A good stream ends with exactly one `Finish`; one that ends without it is
 an error of class `server`. Failures are raised as `ProviderError`, even in the middle of a stream.
@@ -59,7 +59,7 @@ class ProviderError(Exception):
         self.retry_after_s = retry_after_s
         self.unanswered = unanswered
         self.provider: str | None = None
-        """The name of the provider, as soon as it is known."""
+        """The name of the provider, once it is known."""
 
 
 class TextDelta(Struct, frozen=True, gc=False):
@@ -106,7 +106,7 @@ class Whole(Struct, frozen=True):
 
 
 class UsageUpdate(Struct, frozen=True):
-    """What this call has used so far; replaces the update before it."""
+    """The usage of this call so far; replaces the previous update."""
 
     usage: Usage
 
@@ -142,8 +142,8 @@ class ModelRequest(Struct):
     """One model call.
 
     `messages` grows at its end from turn to turn and never changes before it, so a family may keep the native bytes of
-    `messages[i]` in `native[i]` and build its body by joining them: the list is the same object on every turn of a
-    resident run and is emptied when the run moves to another model.
+    `messages[i]` in `native[i]` and build its body by joining them. The list is the same object on every turn of a run
+    in memory, and is emptied when the run switches to another model.
     """
 
     model: str
@@ -154,9 +154,9 @@ class ModelRequest(Struct):
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool | None = None
     reasoning: int | None = None
-    """0–100; None if the request does not say, 0 turns thinking off."""
+    """0–100; None if the request has none, 0 turns thinking off."""
     reasoning_budget_tokens: int | None = None
-    """A number of tokens to think, for models that take one; others take `reasoning`."""
+    """A number of tokens to think, for models that support it; others use `reasoning`."""
     output_schema: OutputSchema | None = None
     max_output_tokens: int | None = None
     temperature: float | None = None
@@ -164,23 +164,23 @@ class ModelRequest(Struct):
     top_k: int | None = None
     stop: Sequence[str] = ()
     tools_disabled: bool = False
-    """A forced final turn: the runtime took the tools away."""
+    """Whether this is a forced final turn, without tools."""
     cache: bool = True
-    """Whether a family that marks what may be cached does so."""
+    """Whether a family with explicit cache markers sets them."""
     cache_key: str | None = None
-    """The same for requests that continue one conversation, so that a family can send them where it is cached."""
+    """The same for requests that continue one conversation, so that a family can route them to its cache."""
     call_index: int = 0
     """How many model calls this run made before this one."""
     timeout_s: float = 600.0
     native: list[bytes | None] = []
     note: Callable[..., None] = _discard
-    """`note(text, labels=None)` puts something on record about this call, for whoever reads the run's log."""
+    """`note(text, labels=None)` records a note about this call in the run's log."""
     run: object = None
-    """The `RunContext` of the run that asks, if it is an agent's. For providers of your own: nothing of it is sent."""
+    """The `RunContext`, if an agent's run makes the call. For your own providers; it is not sent."""
 
 
 class NativeRequest(Struct, frozen=True):
-    """A model call as the API gets it, made safe to show: keys are redacted and binary content is left out."""
+    """A model call as the API receives it, safe to display: keys are redacted and binary content is left out."""
 
     url: str
     headers_redacted: dict[str, str]

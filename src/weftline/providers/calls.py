@@ -1,4 +1,4 @@
-"""A provider's requests: those of its transport, with connection failures raised as `ProviderError`."""
+"""Sends a provider's requests, and raises connection failures as `ProviderError`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def provider_error(error: RequestFailed) -> ProviderError:
 
 
 async def read_json(response: Response) -> bytes:
-    """The whole body, if it does not have too many JSON values. Raises `ProviderError`."""
+    """Returns the whole body, if it does not have too many JSON values. Raises `ProviderError`."""
     body = await response.read()
     if too_much := excess(body):
         raise ProviderError("server", f"The model API's answer has {too_much}.", retryable=False, unanswered=True)
@@ -42,7 +42,7 @@ async def read_json(response: Response) -> bytes:
 
 
 class Call:
-    """`async with Call(transport.post(…)) as response`: raises `ProviderError`, also while the body is read."""
+    """`async with Call(transport.post(…)) as response`: raises `ProviderError`, even while the body is read."""
 
     __slots__ = ("_request",)
 

@@ -40,7 +40,7 @@ class Entry(Struct, frozen=True):
     source: Source
     context_window_tokens: int | None
     pricing: Price | None
-    """Only for the platform's models: the prices of a workspace's own provider are not ours to know."""
+    """Only for the platform's models: the prices of a workspace's own provider are unknown."""
     max_output_tokens: int | None = None
     vision: bool | None = None
     reasoning: bool | None = None
@@ -90,16 +90,16 @@ class Catalog:
         self._unpriced: set[str] = set()
 
     async def preload(self) -> None:
-        """Loads the table of prices in a thread if a model may be in it: the first price would stall the loop."""
+        """Loads the price table in a thread if a model may be in it, as the first price would block the loop."""
         if not UNPRICED.issuperset([offer.provider.name.lower() for offer in self._offers.values()]):
             await self._prices.preload()
 
     def price(self, entry: Entry) -> Price | None:
-        """The list price of a model, whoever serves it; None when it is not known."""
+        """Returns the list price of a model, whoever serves it; None if it is unknown."""
         return self._prices.price(provider=entry.provider, model=entry.vendor_model_id, offer=entry.offer)
 
     def cost_usd(self, usage: Usage, model: ResolvedModel) -> float | None:
-        """What a model call cost; None when its price is not known."""
+        """Returns the cost of a model call; None if its price is unknown."""
         if model.catalog_id in self._unpriced:
             return None
         entry = model.entry
@@ -117,7 +117,7 @@ class Catalog:
         source: Source = "workspace_provider",
         own: str = "",
     ) -> None:
-        """Offers a provider's models. `any_model`: ids that it does not list are accepted too.
+        """Offers a provider's models. With `any_model`, ids that it does not list are accepted too.
 
         `own` is the id of a provider that the workspace added: it replaces the server's provider of the same name, and
         `provider:<id>` names it too.
@@ -131,7 +131,7 @@ class Catalog:
             for entry in present.entries.values():
                 del self._by_id[entry.id]
         offer = _Offer(name, provider, any_model, source, {}, own)
-        # A provider needs only a name and a stream (or `generate`); anything else it offers is used.
+        # A provider needs only a name and `stream` (or `generate`); the rest is optional.
         listing = getattr(provider, "models", None)
         infos: Sequence[ModelInfo] = listing() if listing is not None else ()
         for info in infos:
@@ -143,7 +143,7 @@ class Catalog:
         self._known.clear()
 
     def remove(self, name: str) -> None:
-        """Takes back what was added under a name."""
+        """Removes what was added under a name."""
         for entry in self._offers.pop(name).entries.values():
             self._by_id.pop(entry.id, None)
             self._unpriced.discard(entry.id)
@@ -159,7 +159,7 @@ class Catalog:
         return other
 
     def include(self, other: Catalog) -> None:
-        """Adds what another catalog offers, where this one has no provider of the name."""
+        """Adds what another catalog offers, unless this one has a provider of the same name."""
         for name, offer in other._offers.items():
             if name not in self._offers:
                 self._offers[name] = offer
@@ -174,24 +174,24 @@ class Catalog:
         return [entry for _, entry in self._by_id.values()]
 
     def unavailable(self) -> Sequence[UnavailableProvider]:
-        """Providers that are not available, with the reason: no key, an extra that is not installed."""
+        """Returns the providers that are not available, with the reason: a missing key or extra."""
         return tuple(self._unavailable)
 
     @property
     def default_id(self) -> str | None:
-        """The id of the model that a request without one gets: the configured one, else the first provider's first."""
+        """The id of the model for a request without one: the configured one, else the first provider's first."""
         if self._default_model is not None:
-            # A model that the workspace's own provider of that name does not have cannot be the default.
+            # The workspace's own provider of that name may not have the model.
             with suppress(WeftlineError):
                 return self.resolve(self._default_model).catalog_id
         for offer in self._offers.values():
-            # Scripts are for tests and demos: they must be named explicitly.
+            # Scripts are for tests and demos, so they must be named explicitly.
             if offer.entries and offer.provider.name != "scripted":
                 return next(iter(offer.entries.values())).id
         return None
 
     def check_default(self) -> None:
-        """Raises `WeftlineError` (`invalid_model`) if the configured default is not there, which may have a reason."""
+        """Raises `WeftlineError` (`invalid_model`) if the configured default is not available, with the reason."""
         default = self._default_model
         if default is None:
             return
@@ -201,7 +201,7 @@ class Catalog:
             raise InvalidRequest(f"default_model: {error.message}", code=error.code, **error.details) from None
 
     def unused_prices(self) -> list[PriceOverride]:
-        """Prices that the configuration gives for models that no provider of it has."""
+        """Returns the configured prices for models that no configured provider has."""
         return [override for override in self._prices.overrides if not self._may_be_used(override)]
 
     def _may_be_used(self, override: PriceOverride) -> bool:
@@ -209,17 +209,18 @@ class Catalog:
         offers = self._offers.values()
         of_it = [offer for offer in offers if name in (offer.name.lower(), offer.provider.name.lower())]
         if not of_it:
-            # Perhaps it has no key today, or workspaces bring their own.
+            # It may lack a key today, or workspaces may bring their own.
             return name in {*FAMILIES, *(one.name.lower() for one in (*self._unavailable, *usual_providers()))}
         return any(offer.any_model or override.model in offer.entries for offer in of_it)
 
     def resolve(self, model_id: str | None) -> ResolvedModel:
-        """What `model_id` names; None asks for the default.
+        """Resolves a model id; None means the default.
 
-        In this order: an id of the catalog, `platform:<id>` or `provider:<name or id>`; `provider:<name or id>:<vendor
-        id>`; a bare vendor id that exactly one provider lists, those of the workspace before those of the platform;
-        `<provider>:<vendor id>`; a bare vendor id when exactly one provider that the workspace brought takes any.
-        Raises `WeftlineError` (`invalid_model`, with `candidates`) for an id that names nothing or more than one model.
+        Tried in this order: an id of the catalog, `platform:<id>` or `provider:<name or id>`; `provider:<name or
+        id>:<vendor id>`; a bare vendor id that exactly one provider lists, those of the workspace before those of the
+        platform; `<provider>:<vendor id>`; a bare vendor id when exactly one provider that the workspace brought takes
+        any. Raises `WeftlineError` (`invalid_model`, with `candidates`) for an id that names nothing or more than one
+        model.
         """
         known = self._known.get(model_id)
         if known is None:
@@ -257,7 +258,7 @@ class Catalog:
         return found
 
     def lister(self, name: str) -> Lists:
-        """The provider of that name, to ask its own API for models. Raises `WeftlineError` if it cannot be asked."""
+        """Returns the provider of that name, to list its models. Raises `WeftlineError` if it cannot list them."""
         offer = self._named(name)
         if offer is None:
             raise InvalidRequest(f"There is no provider {name!r}; there are {', '.join(self._offers) or 'none'}.")
@@ -330,7 +331,7 @@ class Catalog:
         return [_resolved(offer, offer.entries[model_id]) for offer in nearest]
 
     def _by_any_model(self, model_id: str) -> list[ResolvedModel]:
-        """An id with a colon names a specific provider and matches no other."""
+        """Returns matches among providers that accept any model. An id with a colon names a specific provider."""
         offers = [offer for offer in self._own.values() if offer.any_model and ":" not in model_id]
         return [found for offer in offers if (found := self._of_offer(offer, model_id)) is not None]
 
@@ -369,10 +370,10 @@ async def close_provider(provider: Provider) -> None:
 
 
 def usual_providers() -> Sequence[ProviderSettings]:
-    """The providers that need nothing but their usual environment variable.
+    """Returns the providers that need only their usual environment variable.
 
-    Whoever has a gateway has told the vendor's library so with another variable: neither the key nor a prompt may go to
-    the vendor then.
+    A user with a gateway has set another variable for the vendor's library; then neither the key nor prompts may be
+    sent to the vendor.
     """
     usual = ProviderSettings
     google = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
@@ -402,10 +403,10 @@ def build_catalog(
     environ: Mapping[str, str] | None = None,
     check_default: bool = True,
 ) -> Catalog:
-    """A catalog of the providers that can be used here; the others are in `unavailable()`.
+    """Builds a catalog of the providers that can be used; the others are in `unavailable()`.
 
-    Raises `WeftlineError`: `bad_config` for settings that are wrong and, with `check_default`, `invalid_model` for a
-    default that is not there.
+    Raises `WeftlineError`: `bad_config` for invalid settings and, with `check_default`, `invalid_model` for a default
+    that is not available.
     """
     catalog = Catalog(default_model=default_model, prices=prices)
     for one in settings:

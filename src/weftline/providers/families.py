@@ -11,7 +11,6 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, Final, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 from weftline.errors import WeftlineError
 from weftline.net.limits import TimeLimits
 from weftline.net.transport import Transport
+from weftline.plugins import entry_points
 from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.oauth import OAuthSettings, OAuthTransport
 from weftline.providers.offers import streaming
@@ -68,16 +68,16 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     api_key: str | None = None
     key_env: tuple[str, ...] = ()
     base_url_env: str = ""
-    """The variable that names the address if `base_url` does not: the one that the vendor's own library reads."""
+    """The variable with the address if `base_url` is not set, as the vendor's own library uses."""
     keyless: bool = False
     oauth: OAuthSettings | None = None
-    """Instead of a key: an access token that is refreshed."""
+    """An access token that is refreshed, instead of a key."""
     models: tuple[ModelInfo, ...] = ()
     any_model: bool | None = None
     """Whether ids that are not listed are accepted; None: when no models are listed."""
     source: Source = "workspace_provider"
     max_concurrency: int = DEFAULT_CONCURRENCY
-    """Concurrent calls; the number drops by itself when the provider refuses, and grows again."""
+    """Concurrent calls. The number drops automatically when the provider refuses calls, and grows again."""
     tokens_per_minute: int | None = None
     options: dict[str, Any] = {}
     """Further arguments of the family's class."""
@@ -89,18 +89,23 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
 
 
 class NotAvailable(Exception):
-    """A provider cannot be used here; the message says why and holds no secret."""
+    """A provider cannot be used; the message says why and contains no secret."""
 
 
 def build_provider(settings: ProviderSettings, *, transport: Transport, environ: Mapping[str, str]) -> Provider:
-    """Raises `NotAvailable` when a key or package is missing and `WeftlineError` (`bad_config`) for wrong settings."""
+    """Builds a provider.
+
+    Raises `NotAvailable` if a key or package is missing, `WeftlineError` (`bad_config`) if settings are wrong.
+    """
+    if not settings.origin:
+        _key(settings, environ)  # the settings are our own: without a key there is no need to load the family
     family = _family(settings)
     accepted = inspect.signature(family).parameters
     options = dict(settings.options)
     arguments: dict[str, Any] = {}
     if "limits" in accepted:
         arguments["limits"] = _limits(settings, options)
-    # Before the key is looked for: a provider without one is merely not available, and nobody reads about its slips.
+    # Before the key is looked up: without a key the provider is only unavailable, and mistakes would go unnoticed.
     _require_known(settings, options, accepted)
     if settings.oauth is not None:
         transport = OAuthTransport(transport, _oauth(settings.oauth, environ))
@@ -138,7 +143,7 @@ TIME_OPTIONS: Final = {
     "first_byte_timeout_s": "first_byte_s",
     "idle_timeout_s": "idle_s",
 }
-"""The options that every family of ours takes, and the limits that they set."""
+"""The options that all our families have, and the limits that they set."""
 
 
 def _limits(settings: ProviderSettings, options: dict[str, Any]) -> TimeLimits:
@@ -154,7 +159,7 @@ def _limits(settings: ProviderSettings, options: dict[str, Any]) -> TimeLimits:
 
 
 def known_families() -> Sequence[str]:
-    return sorted({*FAMILIES, *(point.name for point in entry_points(group=GROUP))})
+    return sorted({*FAMILIES, *(point.name for point in entry_points(GROUP))})
 
 
 def bad_setting(origin: str, key: str, fault: str) -> WeftlineError:
@@ -168,7 +173,7 @@ def _family(settings: ProviderSettings) -> Callable[..., Provider]:
         if target is not None:
             module, _, name = target.partition(":")
             return cast("Callable[..., Provider]", getattr(import_module(module), name))
-        for point in entry_points(group=GROUP):
+        for point in entry_points(GROUP):
             if point.name == settings.family:
                 return cast("Callable[..., Provider]", point.load())
     except ImportError as error:
@@ -201,7 +206,7 @@ def _address(settings: ProviderSettings, environ: Mapping[str, str]) -> str | No
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise bad_setting("", settings.base_url_env, "must be an http or https address")
     if settings.family == "google" and not _VERSION.search(parts.path):
-        return f"{url}/v1beta"  # as Google's library does, whatever path the address has
+        return f"{url}/v1beta"  # as Google's library does, whatever the path of the address
     return url
 
 

@@ -1,4 +1,4 @@
-"""What a failed response of a model API means: its class, its own code and message, and when to retry."""
+"""Interprets failed responses of model APIs: their class, code and message, and when to retry."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MAX_MESSAGE_CHARS: Final = 2_000
 
 
 class ErrorDetail(Struct, frozen=True):
-    """What an error response says about itself. `status` is None for an error inside a stream that names none."""
+    """The details of an error response. `status` is None for an error inside a stream without one."""
 
     status: int | None
     code: str | None
-    """The provider's own code or type, as it wrote it."""
+    """The provider's own code or type, verbatim."""
     message: str
     body: bytes
 
@@ -79,7 +79,7 @@ def classify(
     hook: Hook | None = None,
     secrets: Sequence[str] = (),
 ) -> ProviderError:
-    """The error for a response that was not a success, or (with `status` None) for an error inside a stream.
+    """Returns the error for a failed response, or (with `status` None) for an error inside a stream.
 
     `secrets` are redacted from the message and the code: some APIs echo the key that they refuse.
     """
@@ -199,7 +199,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _until(date: str, now: str | None) -> float | None:
-    """Seconds from the response's own date (or from this machine's clock, if it has none) to `date`."""
+    """Returns the seconds until `date`, from the response's own date or else this machine's clock."""
     try:
         start = parsedate_to_datetime(now).timestamp() if now else time.time()
         return max(parsedate_to_datetime(date).timestamp() - start, 0.0)

@@ -26,22 +26,22 @@ _UNREADABLE = "The model API's list of models could not be read."
 
 
 class ModelPage(Struct, frozen=True):
-    """`cursor` asks for the next page; None after the last."""
+    """A page of models. `cursor` requests the next page; None after the last."""
 
     models: tuple[ModelInfo, ...]
     cursor: str | None = None
 
 
 class Lists(Protocol):
-    """A provider whose models can be listed: what a family offers on top of `Provider` if its API has a listing."""
+    """A provider whose models can be listed, if its API supports that."""
 
     async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
-        """One page, the first without a `cursor`. `search` keeps the models whose id or label contains it."""
+        """Returns one page, the first without a `cursor`. `search` keeps models whose id or label contains it."""
         ...
 
 
 async def every_model(provider: Lists, *, search: str = "") -> AsyncIterator[ModelInfo]:
-    """All models, page after page until no cursor is left."""
+    """Yields all models, page by page."""
     cursor: str | None = None
     while True:
         page = await provider.list_models(search=search, cursor=cursor)
@@ -55,7 +55,7 @@ async def every_model(provider: Lists, *, search: str = "") -> AsyncIterator[Mod
 async def fetch(
     transport: Transport, url: str, query: Mapping[str, str], *, headers: Mapping[str, str], secrets: Sequence[str]
 ) -> dict[str, Any]:
-    """The JSON object at `url`. Raises `ProviderError`."""
+    """Returns the JSON object at `url`. Raises `ProviderError`."""
     address = f"{url}?{urlencode(query)}" if query else url
     async with Call(transport.get(address, headers=headers, limits=LISTING_LIMITS)) as response:
         body = await read_json(response)
@@ -94,7 +94,7 @@ def count(row: Mapping[str, Any], *names: str) -> int | None:
 
 
 def words(row: Mapping[str, Any], name: str) -> frozenset[str] | None:
-    """A list of words; None when the row has no such list."""
+    """Returns a list of words; None if the row has no such list."""
     value = row.get(name)
     if not isinstance(value, list):
         return None

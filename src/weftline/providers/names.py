@@ -59,20 +59,20 @@ class NameMap:
         return name in self._back
 
     def out(self, name: str) -> str:
-        """The name to send. Names of tools that this request does not have are repaired the same way."""
+        """Returns the name to send. Names of tools that this request does not have are repaired in the same way."""
         sent = self._out.get(name)
         if sent is None:
             sent = repaired(name, allowed=self._allowed, limit=self._limit, first=self._first)
         return sent
 
     def back(self, name: str) -> str:
-        """Our name for the one that the model used; a name that was never sent comes back as it is."""
+        """Returns our name for the one that the model used; a name that was never sent is returned as it is."""
         return self._back.get(name, name)
 
 
 @lru_cache(maxsize=4096)
 def repaired(name: str, *, allowed: str = ALLOWED, limit: int = 64, first: str | None = None) -> str:
-    """`name` with every character that is not allowed as `_`, and, when too long, its end as a digest of the whole."""
+    """Replaces characters that are not allowed by `_`, and the end of a long name by a digest of the whole."""
     one = re.compile(allowed)
     sent = "".join(char if one.fullmatch(char) else "_" for char in name) or "_"
     if first is not None and not re.fullmatch(first, sent[0]):

@@ -53,7 +53,7 @@ _decode = msgspec.json.Decoder(_Granted, strict=False).decode
 class OAuthTransport:
     """A transport whose requests carry a fresh access token. Concurrent calls share one refresh.
 
-    `transport` carries the requests for tokens too; it stays its owner's to close.
+    `transport` is also used to request tokens; its owner closes it.
     """
 
     def __init__(self, transport: Transport, settings: OAuthSettings) -> None:
@@ -91,7 +91,7 @@ class OAuthTransport:
         if task is None:
             task = self._refreshing = asyncio.create_task(self._refresh())
             task.add_done_callback(self._refreshed)
-        # A caller that gives up must not lose the new token or deprive others of it: it may be issued only once.
+        # Shielded: a token may be issued only once, so a cancelled caller must not lose it for itself and others.
         token = await asyncio.shield(task)
         renewed()
         return token
@@ -99,7 +99,7 @@ class OAuthTransport:
     def _refreshed(self, task: asyncio.Task[str]) -> None:
         self._refreshing = None
         if not task.cancelled():
-            task.exception()  # callers that were waiting have it; there may be none
+            task.exception()  # retrieved here, as there may be no waiting callers
 
     async def _refresh(self) -> str:
         settings = self._settings
@@ -129,7 +129,7 @@ class OAuthTransport:
 
 
 class _Redacted:
-    """The response with the refresh token redacted: the text of a failure is shown to people."""
+    """The response with the refresh token redacted, since people may see the text of a failure."""
 
     def __init__(self, response: Response, secret: bytes) -> None:
         self._response = response

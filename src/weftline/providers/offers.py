@@ -1,4 +1,4 @@
-"""What a provider may offer on top of a name and a stream, and the defaults if it does not.
+"""Optional features of a provider beyond a name and a stream, and the defaults without them.
 
     answer = await generate(provider, ModelRequest("some-model", [User.of("Hello")]))
     print(answer.message.text, await builtin_tools(provider))
@@ -54,7 +54,7 @@ class Generates(Protocol):
 
 
 async def generate(provider: Provider | Generates, request: ModelRequest) -> Generated:
-    """One model call, with the provider's own `generate` if it has one. Raises `ProviderError`."""
+    """Makes one model call, with the provider's own `generate` if it has one. Raises `ProviderError`."""
     own = getattr(provider, "generate", None)
     if own is not None:
         return await own(request)
@@ -63,7 +63,7 @@ async def generate(provider: Provider | Generates, request: ModelRequest) -> Gen
 
 
 async def builtin_tools(provider: Provider | Generates) -> Sequence[str]:
-    """The tools that the provider runs itself, from a sync or async method; empty if it has none."""
+    """Returns the tools that the provider itself runs, from a sync or async method; empty if it has none."""
     listing = getattr(provider, "builtin_tools", None)
     if listing is None:
         return ()
@@ -72,7 +72,7 @@ async def builtin_tools(provider: Provider | Generates) -> Sequence[str]:
 
 
 async def late_metadata(provider: Provider, request: ModelRequest) -> dict[str, str]:
-    """What the provider reports about a complete answer; empty if it reports nothing or fails."""
+    """Returns what the provider reports about a complete answer; empty if it reports nothing or fails."""
     own = getattr(provider, "response_metadata", None)
     if own is None:
         return {}
@@ -86,14 +86,14 @@ async def late_metadata(provider: Provider, request: ModelRequest) -> dict[str, 
 
 
 def streaming(provider: Provider | Generates) -> Provider:
-    """The provider itself, or one that streams the result of its `generate`."""
+    """Returns the provider itself, or one that streams the result of its `generate`."""
     if hasattr(provider, "stream") or not hasattr(provider, "generate"):
         return cast("Provider", provider)
     return cast("Provider", _InOnePiece(cast("Generates", provider)))
 
 
 class _InOnePiece:
-    """Everything else that the provider offers is passed through."""
+    """Streams the result of `generate`. Everything else that the provider offers is passed through."""
 
     def __init__(self, provider: Generates) -> None:
         self._inner = provider

@@ -1,7 +1,7 @@
-"""What a model call cost, in US dollars.
+"""The cost of model calls, in US dollars.
 
-Prices come from overrides, which are data, and otherwise from the `genai-prices` package (the extra `prices`). A model
-that neither knows has no price: its cost is None and never 0.
+Prices come from overrides or else from the `genai-prices` package (the extra `prices`). A model in neither has no
+price: its cost is None, never 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Price(Struct, frozen=True, omit_defaults=True):
     cache_write_per_1m_usd: float | None = None
 
     def cost_usd(self, usage: Usage) -> float | None:
-        """The cost of `usage`; None when it has tokens whose price is unknown."""
+        """Returns the cost of `usage`; None if the price of some tokens is unknown."""
         fresh = usage.input - usage.cached - usage.cache_write
         total = Decimal(0)
         for tokens, price in (
@@ -53,8 +53,10 @@ class Price(Struct, frozen=True, omit_defaults=True):
 
 
 class PriceOverride(Struct, frozen=True):
-    """The price of one model, before any other source. `provider` is a provider's name in the configuration, or a
-    family, for all of its providers."""
+    """The price of one model, which takes precedence over other sources.
+
+    `provider` is a provider's name in the configuration, or a family, for all of its providers.
+    """
 
     provider: str
     model: str
@@ -81,13 +83,13 @@ class Prices:
         self._overrides = {(row.provider.lower(), row.model): row.price for row in self.overrides}
 
     async def preload(self) -> None:
-        """Loads the price table in a thread, so that the first price does not stall the event loop."""
+        """Loads the price table in a thread, so that the first price does not block the event loop."""
         await asyncio.to_thread(_package)
 
     def price(self, *, provider: str, model: str, offer: str = "") -> Price | None:
-        """The list price of a model, of its lowest tier where prices grow with the size of the prompt.
+        """Returns the list price of a model: its lowest tier, if prices grow with the size of the prompt.
 
-        `provider` is the family, whose prices are known; `offer` is what the configuration calls this provider of it.
+        `provider` is the family, whose prices are known; `offer` is the provider's name in the configuration.
         """
         override = self._override(provider, model, offer)
         if override is not None:
@@ -105,7 +107,7 @@ class Prices:
         return None if price == Price() else price
 
     def cost_usd(self, usage: Usage, *, provider: str, model: str, offer: str = "") -> float | None:
-        """What `usage` cost, tiers included; None when the model, or a price that the usage needs, is unknown."""
+        """Returns the cost of `usage`, tiers included; None if the model, or a price that is needed, is unknown."""
         override = self._override(provider, model, offer)
         if override is not None:
             return override.cost_usd(usage)
@@ -127,7 +129,7 @@ class Prices:
         try:
             return float(found[1].calc_price(priced, found[0]).total_price)
         except ValueError:
-            # A mix of counts that the package cannot take apart; the list price is the next best thing.
+            # The package cannot split this mix of counts, so the list price is used.
             return price.cost_usd(usage)
 
     def _override(self, provider: str, model: str, offer: str) -> Price | None:
@@ -140,7 +142,7 @@ def _first(*values: float | None) -> float | None:
 
 
 def _package() -> Any:
-    """The package's current table, or None when the extra is not installed."""
+    """Returns the package's current table, or None if the extra is not installed."""
     try:
         from genai_prices.data_snapshot import get_snapshot
     except ImportError:

@@ -1,4 +1,4 @@
-"""The scale of reasoning levels, 0 to 100, and how a model's own words sit on it."""
+"""The scale of reasoning levels, 0 to 100, and how a model's own levels map to it."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from collections.abc import Sequence
 
 
 def nearest(places: Sequence[int], level: int) -> int:
-    """The place nearest to `level`; the lower of two that are equally near."""
+    """Returns the place nearest to `level`; the lower one on a tie."""
     return min(places, key=lambda place: (abs(place - level), place))

@@ -1,6 +1,6 @@
-"""A provider that repeats what it was sent: its key is redacted from its answers before anyone sees them.
+"""Redacts a provider's key from its answers, in case it repeats what it was sent.
 
-A workspace's provider is somebody's server, and whoever may read the workspace's runs need not know its key.
+A workspace's provider may be any server, and not everybody who can read the workspace's runs may know its key.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from weftline.providers.throttle import close_stream
 from weftline.redaction import REDACTED, Redactor
 
 _MIN_CHARS = 8
-"""Keys are longer. A shorter one would black out words."""
+"""Keys are longer. Redacting anything shorter would remove ordinary words."""
 _THOROUGH_CHARS = 64 * 1024
-"""In what is longer, a secret is found only as it is: the rest would hold up the event loop."""
+"""In a longer text, a secret is only found verbatim, since other forms would block the event loop for too long."""
 
 
 class RedactingProvider:
@@ -76,21 +76,21 @@ class RedactingProvider:
 
 
 class _Piece:
-    """A text of the answer at its place among the other chunks."""
+    """A text of the answer, at its position among the other chunks."""
 
     __slots__ = ("delta", "text", "visible")
 
     def __init__(self, delta: type[TextDelta] | type[ThinkingDelta], text: str) -> None:
         self.delta = delta
         self.text = text
-        """What waits: with what follows on its channel, it may be a secret."""
+        """Text that is held back: together with what follows on its channel, it may be a secret."""
         self.visible = ""
 
 
 class _RedactedAnswer:
-    """One answer. Text that may be the beginning of a secret waits for what follows it on its channel.
+    """Redacts one answer. Text that may be the beginning of a secret is held back until more arrives on its channel.
 
-    Whatever comes in between waits behind it, so that everything keeps its place.
+    Other chunks wait behind it, so that the order stays the same.
     """
 
     def __init__(self, secrets: Sequence[str], redactor: Redactor) -> None:
@@ -98,10 +98,10 @@ class _RedactedAnswer:
         self._redactor = redactor
         self._any = re.compile("|".join([re.escape(one) for one in sorted(secrets, key=len, reverse=True)]) or "(?!)")
         self._waiting: dict[type[TextDelta] | type[ThinkingDelta], list[_Piece]] = {TextDelta: [], ThinkingDelta: []}
-        """By channel: the pieces that are not shown completely yet."""
+        """By channel: the pieces that are not fully passed on yet."""
         self._queue: deque[Chunk | _Piece] = deque()
         self._args: dict[str | int, list[str]] = {}
-        """The arguments of calls, which nobody is shown before they are complete."""
+        """The arguments of calls, which are not passed on before they are complete."""
 
     def take(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         out: list[Chunk] = []
@@ -126,7 +126,7 @@ class _RedactedAnswer:
         return out
 
     def rest(self) -> list[Chunk]:
-        """What is still held when nothing more comes."""
+        """Returns what is still held back at the end."""
         out: list[Chunk] = []
         self._resolve_all()
         self._drain(out)
@@ -139,14 +139,14 @@ class _RedactedAnswer:
         self._args.clear()
 
     def _resolve(self, waiting: list[_Piece], *, at_end: bool = False) -> None:
-        """Decides what of the waiting pieces of a channel may be shown."""
+        """Decides which of the waiting pieces of a channel may be passed on."""
         text = "".join([piece.text for piece in waiting])
         secret = [(found.start(), found.end()) for found in self._any.finditer(text)]
         after = secret[-1][1] if secret else 0
         begun = after + min([_begun(one, text[after:]) for one in self._secrets], default=len(text) - after)
         if at_end:
             held = text[begun:]
-            # Most of a secret is as good as all of it.
+            # Most of a secret is as bad as all of it.
             if any(one.startswith(held) and len(held) > len(one) // 2 for one in self._secrets):
                 secret.append((begun, len(text)))
             begun = len(text)
@@ -159,7 +159,7 @@ class _RedactedAnswer:
         waiting[:] = [piece for piece in waiting if piece.text]
 
     def _drain(self, out: list[Chunk]) -> None:
-        """Moves what waits for nothing."""
+        """Moves chunks that no longer wait to `out`."""
         while self._queue:
             first = self._queue[0]
             if isinstance(first, _Piece):
@@ -209,7 +209,7 @@ class _RedactedAnswer:
 
 
 def _without(text: str, secret: Sequence[tuple[int, int]], start: int, end: int) -> str:
-    """This part of a text; in place of what is secret there is a mark, where it begins."""
+    """Returns this part of a text, with a mark where a secret begins instead of the secret."""
     parts: list[str] = []
     for first, last in secret:
         if first < end and last > start:
@@ -222,7 +222,7 @@ def _without(text: str, secret: Sequence[tuple[int, int]], start: int, end: int)
 
 
 def _begun(secret: str, text: str) -> int:
-    """Where the end of a text may be the beginning of a secret; its length if it is not."""
+    """Returns where the end of a text may be the beginning of a secret; the text's length if it is not."""
     place = text.find(secret[0], max(0, len(text) - len(secret) + 1))
     while place >= 0:
         if secret.startswith(text[place:]):

@@ -1,4 +1,4 @@
-"""Credentials that a provider renews for a model call: whoever makes the call hears of it."""
+"""Notifies the caller of a model call when a provider renews its credentials for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 
 class Renewals:
-    """Those of one model call."""
+    """The renewals of one model call."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -15,7 +15,7 @@ class Renewals:
         self._count += 1
 
     def taken(self) -> bool:
-        """Whether there were some since this was last asked."""
+        """Whether there were any since the last check."""
         count, self._count = self._count, 0
         return count > 0
 
@@ -24,14 +24,14 @@ _present: ContextVar[Renewals | None] = ContextVar("renewals of the model call",
 
 
 def watch_renewals() -> Renewals:
-    """Those of the model call that the present task makes next."""
+    """Returns the renewals of the next model call of the current task."""
     renewals = Renewals()
     _present.set(renewals)
     return renewals
 
 
 def renewed() -> None:
-    """A provider calls this when it has renewed its credentials for the call that it is making."""
+    """Called by a provider that has renewed its credentials for the current call."""
     renewals = _present.get()
     if renewals is not None:
         renewals.add()

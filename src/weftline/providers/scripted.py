@@ -1,7 +1,7 @@
 """The scripted model family: answers from a script, with no key and no network.
 
 `ScriptedModel` plays one script and is made for tests; `ScriptedProvider` is the family that a server lists, with one
-model per script. What a script may say is in `scripts.py`.
+model per script. The format of scripts is in `scripts.py`.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class ScriptedModel:
 
     >>> ScriptedModel([calls("weather", city="Oslo"), "Sunny."])
 
-    Every request is kept in `requests`, as it was when it came. With `strict` a call beyond the last turn fails instead
-    of repeating that turn (one marked `loop` still repeats), and so does a template that has no value. Used as a
-    context manager it fails at the end when a turn was never played.
+    Every request is kept in `requests`, unchanged. With `strict`, a call beyond the last turn fails instead of
+    repeating that turn (one marked `loop` still repeats), and so does a template without a value. As a context manager,
+    it fails at the end if a turn was never played.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class ScriptedModel:
         return self._player.play(request, index)
 
     def assert_done(self) -> None:
-        """The same as `assert_played`."""
+        """Alias of `assert_played`."""
         self.assert_played()
 
     def assert_played(self) -> None:
-        """Raises `AssertionError` when a turn was never played, or one was asked for that the script does not have."""
+        """Raises `AssertionError` if a turn was never played, or one was requested that the script does not have."""
         turns = len(self.script.turns)
         missing = [f"turns[{index}]" for index in range(turns) if index not in self._played]
         if self.script.finalize is not None and turns not in self._played:
@@ -122,7 +122,7 @@ class ScriptedModel:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # A test that already fails shows its own error.
+        # A test that already fails keeps its own error.
         if kind is None:
             self.assert_played()
 
@@ -130,7 +130,7 @@ class ScriptedModel:
 class ScriptedProvider:
     """A model family with one model per script: the request's `model` is the script's name.
 
-    Keeps requests in `requests` only with `record=True`: a server that runs for long must not.
+    Keeps requests in `requests` only with `record=True`, as a long-running server must not.
     """
 
     def __init__(self, scripts: Mapping[str, Script], *, record: bool = False, sleep: Sleep = asyncio.sleep) -> None:
@@ -166,7 +166,7 @@ def calls(*each: tuple[str, Mapping[str, object]]) -> dict[str, object]: ...
 def calls(*each: str | tuple[str, Mapping[str, object]], **args: object) -> dict[str, object]:
     """A turn in which the model calls one tool: `ScriptedModel([calls("order", cake="lemon"), "Ordered."])`.
 
-    Several calls of one turn are pairs: `calls(("order", {"cake": "lemon"}), ("pay", {"amount": 5}))`.
+    Pass pairs for several calls in one turn: `calls(("order", {"cake": "lemon"}), ("pay", {"amount": 5}))`.
     """
     if args and not (len(each) == 1 and isinstance(each[0], str)):
         raise TypeError("arguments by name belong to one call: calls('order', cake='lemon')")
@@ -185,7 +185,7 @@ def _info(script: Script) -> ModelInfo:
 
 
 def _snapshot(request: ModelRequest) -> ModelRequest:
-    # The run's message list grows in place and would otherwise change under the test that looks at it.
+    # The run's message list grows in place and would otherwise change under the test that inspects it.
     return replace(request, messages=tuple(request.messages), tools=tuple(request.tools), native=[])
 
 
@@ -195,7 +195,7 @@ async def _refused(message: str, *, code: str) -> AsyncIterator[Sequence[Chunk]]
 
 
 class _Player:
-    """A script made ready to be played: whatever is the same in every play is built once, here."""
+    """A script prepared for playing: what is the same in every play is built once, here."""
 
     __slots__ = ("_final", "_loop_at", "_sleep", "_strict", "_turns")
 
@@ -207,7 +207,7 @@ class _Player:
         self._final = None if script.finalize is None else _Ready(script.finalize)
 
     def index(self, request: ModelRequest) -> int:
-        """Which turn this request plays; `len(turns)` is `finalize`."""
+        """Returns the index of the turn that this request plays; `len(turns)` means `finalize`."""
         turns = len(self._turns)
         at = min(request.call_index, turns - 1)
         if self._loop_at is not None and at >= self._loop_at:
@@ -257,7 +257,7 @@ class _Player:
 
 
 class _Ready:
-    """A turn with the chunks that do not depend on the request."""
+    """A turn with its chunks that do not depend on the request."""
 
     __slots__ = ("_final", "deltas", "tail", "thinking", "turn", "whole")
 
@@ -268,7 +268,7 @@ class _Ready:
         if turn.thinking:
             self.thinking = (*(ThinkingDelta(text) for text in turn.thinking), ThinkingDone())
         texts = [phrase for phrase in turn.deltas if isinstance(phrase, str)]
-        # None when there is a template among them.
+        # None if one of them is a template.
         self.deltas: list[TextDelta] | None = None
         if len(texts) == len(turn.deltas):
             self.deltas = [TextDelta(text) for text in texts]
@@ -276,13 +276,13 @@ class _Ready:
         self.tail: tuple[Chunk, ...] = () if usage is None else (UsageUpdate(usage),)
         if turn.error is None:
             self.tail = (*self.tail, Finish(turn.finish_reason))
-        # The whole answer, for a turn that is the same whenever it is played.
+        # The whole answer, for a turn that is always the same.
         self.whole: tuple[Chunk, ...] | None = None
         if self.deltas is not None and not turn.calls and not turn.error and not (turn.delay_s and len(texts) > 1):
             self.whole = (*self.deltas, *self.tail)
 
     def without_calls(self) -> _Ready:
-        """What a forced final turn says when the script has no `finalize`: the turn's text, and no calls."""
+        """Returns the turn's text without calls, for a forced final turn if the script has no `finalize`."""
         turn = self.turn
         if not turn.calls:
             return self
@@ -326,7 +326,7 @@ def _render(phrase: Phrase, request: ModelRequest, strict: bool) -> str:
 
 
 def _value(slot: Slot, request: ModelRequest) -> str | None:
-    """What stands for the slot in this request; None for a result or a tool that is not there."""
+    """Returns the value of a slot for this request; None for a missing result or tool."""
     match slot.name:
         case "n":
             return str(request.call_index)
@@ -359,7 +359,7 @@ def _value(slot: Slot, request: ModelRequest) -> str | None:
 
 
 def _sampling(request: ModelRequest) -> str:
-    """The settings that were asked for, as JSON."""
+    """Returns the requested settings as JSON."""
     asked = {
         "temperature": request.temperature,
         "top_p": request.top_p,
@@ -370,7 +370,7 @@ def _sampling(request: ModelRequest) -> str:
 
 
 def _attachments(request: ModelRequest) -> list[str]:
-    """The images and files of the user's messages: what each is, and its content's size or its address."""
+    """Returns the images and files of the user's messages: the kind of each, and its size or address."""
     parts = [part for message in request.messages if isinstance(message, User) for part in message.parts]
     return [
         f"{part.media_type} {part.url if part.data is None else f'{len(b64decode(part.data))} bytes'}"
@@ -387,8 +387,8 @@ def _last_result(request: ModelRequest, number: int) -> str | None:
 
 
 def _results_of_run(request: ModelRequest) -> list[str]:
-    # The prompt of a later run on a thread begins with the results of earlier ones. A run has at most one answer for
-    # each call it made, so what stands before that many answers is not its own.
+    # The prompt of a later run on a thread begins with the results of earlier runs. A run has at most one answer for
+    # each call it made, so anything before that many answers is not its own.
     batches: list[list[str]] = []
     answers = 0
     for message in reversed(request.messages):

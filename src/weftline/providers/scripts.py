@@ -1,7 +1,7 @@
-"""The script format: what a scripted model will say, as data.
+"""The script format: the answers of a scripted model, as data.
 
-A script file is a JSON object from script name to `{turns, finalize}`. Everything that is wrong with one is refused
-at load with `WeftlineError(code="bad_script")`, whose message names the file, the script, the turn and the fault.
+A script file is a JSON object from script name to `{turns, finalize}`. An invalid file is refused at load with
+`WeftlineError(code="bad_script")`, whose message names the file, the script, the turn and the mistake.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Phrase: TypeAlias = str | Template
 
 
 class ScriptedCall(Struct, frozen=True):
-    """`args` is the JSON text when it is the same in every play, and otherwise the value with templates in it."""
+    """A scripted call. `args` is the JSON text if it is always the same, and otherwise `value` has templates in it."""
 
     name: str
     args: str | None
@@ -75,7 +75,7 @@ class ScriptedFailure(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True):
-    """One answer of the model. `usage` None stands for the default, and for none at all on a turn that fails."""
+    """One answer of the model. A `usage` of None means the default, or none on a turn that fails."""
 
     deltas: tuple[Phrase, ...] = ()
     delay_s: float = 0.0
@@ -88,7 +88,7 @@ class Turn(Struct, frozen=True):
 
 
 class Script(Struct, frozen=True):
-    """The turns of a scripted model, and the one that it plays when tools are disabled for the final turn."""
+    """The turns of a scripted model, and the one it plays if tools are disabled for the final turn."""
 
     name: str
     turns: tuple[Turn, ...]
@@ -105,7 +105,7 @@ def load_scripts(path: str | Path) -> dict[str, Script]:
 
 
 def parse_scripts(data: bytes, *, source: str = "scripts") -> dict[str, Script]:
-    """The scripts in the bytes of a script file; `source` names it in errors."""
+    """Returns the scripts in the bytes of a script file; `source` names it in errors."""
     place = _Place(source)
     try:
         decoded: object = json.loads(
@@ -119,7 +119,7 @@ def parse_scripts(data: bytes, *, source: str = "scripts") -> dict[str, Script]:
 
 
 def parse_script(value: object, *, name: str, source: str = "scripts") -> Script:
-    """One script from its JSON value."""
+    """Returns one script from its JSON value."""
     place = _Place(source, name)
     if not name:
         place.refuse("the name of a script must not be empty")
@@ -282,7 +282,7 @@ def _call(value: object, what: str, place: _Place) -> ScriptedCall:
 
 
 def _compile(value: object, what: str, place: _Place) -> tuple[object, bool]:
-    """The value with its string values as phrases, and whether any of them has a template."""
+    """Compiles the strings in a value; returns it, and whether any of them has a template."""
     if isinstance(value, str):
         phrase = _phrase(_text(value, what, place), what, place)
         return phrase, isinstance(phrase, Template)

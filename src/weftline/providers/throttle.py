@@ -1,8 +1,8 @@
 """Limits on a provider's concurrent calls and tokens per minute that adjust themselves.
 
 A refusal for rate or load halves the number of concurrent calls and holds new ones back for as long as the provider
-asked; each success lets the number grow again, slowly. Nothing is ever refused here: calls wait for their turn, in the
-order they came. Retrying is left to the runtime.
+asked; each success lets the number grow again, slowly. No call is refused here: calls wait for their turn, in order.
+Retrying is left to the runtime.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 DEFAULT_CONCURRENCY = 1024
 _REFUSALS = frozenset({"rate_limit", "overloaded"})
 MAX_HOLD_S = 60.0
-"""One refusal holds back calls of other runs and models, which it may not concern, no longer than this."""
+"""A refusal holds back other runs and models, which it may not concern, no longer than this."""
 _SETTLE_S = 1.0
-"""Refusals that come together count once: they are signs of a single overload."""
+"""Refusals within this time count once, as signs of a single overload."""
 
 
 class Throttle:
-    """Slots for calls. `limit` moves between 1 and `maximum`; `tokens_per_minute` None means no limit on tokens."""
+    """Slots for calls. `limit` moves between 1 and `maximum`; without `tokens_per_minute`, tokens are not limited."""
 
     def __init__(self, maximum: int = DEFAULT_CONCURRENCY, *, tokens_per_minute: int | None = None) -> None:
         self.limit = float(maximum)
@@ -41,7 +41,7 @@ class Throttle:
         self._timer: asyncio.TimerHandle | None = None
 
     async def enter(self) -> None:
-        """Returns when the call may begin."""
+        """Waits until the call may begin."""
         if not self._waiting and self._free_in() == 0.0:
             self.under_way += 1
             return
@@ -52,8 +52,8 @@ class Throttle:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.leave()  # was let in and is gone already
-            elif turn in self._waiting:  # else it was passed over in the same iteration of the loop
+                self.leave()  # it was let in and is already gone
+            elif turn in self._waiting:  # otherwise it was skipped in the same iteration of the loop
                 self._waiting.remove(turn)
             raise
 
@@ -80,7 +80,7 @@ class Throttle:
             self.limit = max(min(self.limit, self.under_way) / 2, 1.0)
 
     def _free_in(self) -> float:
-        """Seconds until another call may begin; infinity if one must end first."""
+        """Returns the seconds until another call may begin; infinity if one must end first."""
         if self.under_way >= int(self.limit):
             return float("inf")
         now = _now()
@@ -155,7 +155,10 @@ class ThrottledProvider:
 
 
 def open_stream(provider: Provider, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
-    """Whatever a provider raises comes from its stream, even if its `stream` is a plain function that raises."""
+    """Opens a stream.
+
+    Errors of the provider are raised by the stream, even if its `stream` is a plain function that raises.
+    """
     try:
         return provider.stream(request)
     except Exception as error:
@@ -168,7 +171,7 @@ async def _failed(error: Exception) -> AsyncIterator[Sequence[Chunk]]:
 
 
 async def close_stream(stream: AsyncIterator[Sequence[Chunk]]) -> None:
-    """Closes a stream and its connection now: one abandoned half-read would wait for the garbage collector."""
+    """Closes a stream and its connection now, rather than when it is garbage-collected."""
     close = getattr(stream, "aclose", None)
     if close is not None:
         await close()

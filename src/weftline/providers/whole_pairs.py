@@ -1,4 +1,4 @@
-"""Events of a model API, rejoining characters that were split between one event and the next.
+"""Rejoins characters that a model API split between two events.
 
 Some APIs cut their deltas by UTF-16 units, so that an emoji may come as `"\\ud83d"` and `"\\ude00"`. Neither is text.
 """
@@ -15,17 +15,17 @@ from weftline.net.sse import SseEvent
 from weftline.surrogates import lone_halves, may_have_halves, whole_json
 
 _NOTHING_BYTES = 4096
-"""An event that says nothing is shorter than this."""
+"""An event without content is shorter than this."""
 
 
 class EventParser(Protocol):
-    """Takes the bytes of an answer in any pieces and returns the completed events."""
+    """Parses the bytes of an answer, in pieces of any size, and returns completed events."""
 
     def feed(self, data: bytes) -> Sequence[SseEvent]: ...
 
 
 class WholePairs:
-    """A parser around another. An event whose text ends in an unpaired surrogate waits for the next one with text."""
+    """Wraps another parser. An event whose text ends in an unpaired surrogate waits for the next event with text."""
 
     __slots__ = ("_held", "_parser")
 
@@ -43,7 +43,7 @@ class WholePairs:
         return ready
 
     def end(self) -> Sequence[SseEvent]:
-        """The event that is still waiting, once no other will come."""
+        """Returns the event that is still waiting, if any, once no other will come."""
         held, self._held = self._held, None
         return () if held is None else (held._replace(data=whole_json(held.data)),)
 
@@ -69,7 +69,7 @@ class WholePairs:
 
 
 def _carries_nothing(data: bytes) -> bool:
-    """Whether this is a ping or an empty delta, in the words of any of the APIs."""
+    """Whether this is a ping or an empty delta of any of the APIs."""
     if len(data) > _NOTHING_BYTES:
         return False
     try:
@@ -100,7 +100,7 @@ def _is_empty(value: Any, *but: str) -> bool:
 
 
 def _last_high(data: bytes) -> re.Match[bytes] | None:
-    """The first half of a character at the end of a string."""
+    """Finds an unpaired high surrogate at the end of a string."""
     return next((half for half in lone_halves(data) if not _is_low(half) and data[half.end() :][:1] == b'"'), None)
 
 

@@ -23,11 +23,11 @@ from weftline.redaction import Redactor
 
 
 class OwnProvider(Struct, frozen=True):
-    """A provider that a workspace added, as stored."""
+    """A provider that a workspace added, as it is stored."""
 
     id: str
     version: int
-    """A different number after each change."""
+    """Changes with each update."""
     settings: ProviderSettings
     fault: str = ""
     """Why it cannot be used, if that is already known."""
@@ -40,8 +40,8 @@ LoadOwn: TypeAlias = Callable[[int], Awaitable[Sequence[OwnProvider]]]
 class WorkspaceCatalogs:
     """Catalogs by workspace, each built once and kept until `refresh`.
 
-    A provider that has not changed is kept too, with what its throttle has learned; one that has changed or was deleted
-    serves the calls under way to their end. Without `own` every workspace has the catalog `base`.
+    An unchanged provider is kept, with what its throttle has learned; one that was changed or deleted still completes
+    its calls in progress. Without `own` every workspace has the catalog `base`.
     """
 
     def __init__(self, base: Catalog, *, own: LoadOwn | None = None, transport: Transport | None = None) -> None:
@@ -55,11 +55,11 @@ class WorkspaceCatalogs:
         self._retired: list[Provider] = []
 
     def of(self, workspace: int) -> Catalog:
-        """The models that this workspace may use, as last loaded; only `base` before that."""
+        """Returns the models that this workspace may use, as last loaded; only `base` before that."""
         return self._catalogs.get(workspace, self.base)
 
     async def load(self, workspace: int) -> Catalog:
-        """The models that this workspace may use; its own providers are read the first time."""
+        """Returns the models that this workspace may use. Its own providers are read the first time."""
         if self._load is None:
             return self.base
         found = self._catalogs.get(workspace)
@@ -102,7 +102,7 @@ class WorkspaceCatalogs:
                 continue
             any_model = not settings.models if settings.any_model is None else settings.any_model
             catalog.add(provider, name=settings.name, any_model=any_model, source="workspace_provider", own=row.id)
-            await asyncio.sleep(0)  # it may have hundreds of models: let others have a turn
+            await asyncio.sleep(0)  # it may have hundreds of models: yield to other tasks
         return catalog
 
     def _provider(self, row: OwnProvider) -> Provider:
@@ -126,7 +126,7 @@ class WorkspaceCatalogs:
 
 
 def _secrets_of(settings: ProviderSettings) -> list[str]:
-    """What the provider is sent and nobody else is to see. Not every header: models may speak of their values."""
+    """Returns what only the provider may see. Not every header counts, as models may mention their values."""
     key = settings.api_key or ""
     parts = key.split(":") if settings.family == "bedrock" else ()
     headers = settings.options.get("headers")

@@ -1,1 +1,3 @@
-"""What can be done with runs that have ended: take them elsewhere, run them again, go on from one of their turns."""
+"""What can be done with runs that have ended: export and import them, replay them, or fork them at one of their
+turns.
+"""

@@ -1,4 +1,4 @@
-"""Two runs side by side: a run and its fork, or any two."""
+"""Compares two runs: a run and its fork, or any two."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from weftline.store.base import LogReader, RunRow
 
 
 class Outcome(Struct, frozen=True):
-    """What a run came to. Of a fork these are its own turns alone."""
+    """The outcome of a run. For a fork, these are its own turns alone."""
 
     run: str
     status: str
@@ -40,21 +40,23 @@ class Compared(Struct, frozen=True):
     first: Outcome
     second: Outcome
     inherited: Outcome | None
-    """What the second has from the first, which is its origin: nothing of this was paid for again."""
+    """What a fork inherited from its origin, without paying for it again; None if the second run is not a fork of the
+    first.
+    """
     first_difference: int | None
-    """The first turn that differs, as the first run counts; None if they answer the same throughout."""
+    """The first turn that differs, as the first run counts; None if all answers are the same."""
 
 
 class _Read(Struct):
     outcome: Outcome
     turns: list[bytes]
-    """What was said and called in each, encoded. Ids of calls are each run's own."""
+    """The text and calls of each turn, encoded, without the ids of calls, which differ between runs."""
     before: Outcome
-    """What it came to before some turn."""
+    """The outcome up to a turn."""
 
 
 async def compare_runs(log: LogReader, first: RunRow, second: RunRow) -> Compared:
-    """Raises `Conflict` if one of them has not ended or is not all there."""
+    """Raises `Conflict` if one of them has not ended or is incomplete."""
     created = bodies.decode_created((await require_whole(log, second)).body)
     first_id = ids.run_id(first.key, first.salt)
     is_fork = created.origin is not None and created.origin.run == first_id
@@ -70,7 +72,7 @@ async def compare_runs(log: LogReader, first: RunRow, second: RunRow) -> Compare
 
 
 async def _read(log: LogReader, row: RunRow, *, upto: int) -> _Read:
-    """`upto` is the turn before which what was used is told apart."""
+    """`upto` is the turn up to which usage is counted separately."""
     origin = bodies.decode_created((await require_whole(log, row)).body).origin
     run_id = ids.run_id(row.key, row.salt)
     turns: list[bytes] = []
@@ -103,7 +105,7 @@ async def _read(log: LogReader, row: RunRow, *, upto: int) -> _Read:
                 text = body.text or body.error
             case _:
                 pass
-    assert ended is not None  # it is all there
+    assert ended is not None  # the log is complete
     usd = None if ended.cost_nusd is None else ended.cost_nusd / 1e9
     whole = Outcome(
         run_id,

@@ -1,4 +1,4 @@
-"""Where a replay diverges from the log, field by field and in words."""
+"""Where a replay diverges from the log: the fields that differ, and a description."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ABSENT = "(absent)"
 
 
 class Difference(Struct, frozen=True):
-    """One field, as the log has it and as this code would write it. `None` stands for a field that is not there."""
+    """One field, as it is in the log and as this code would write it. `None` stands for a missing field."""
 
     field: str
     log: Any
@@ -20,17 +20,17 @@ class Difference(Struct, frozen=True):
 
 
 class Divergence(Struct, frozen=True):
-    """The first difference between a log and what this code makes of it."""
+    """The first difference between a log and its replay with this code."""
 
     run: str
     turn: int
     """Counted from 0, as in events."""
     seq: int
-    """Of the first entry of the log that differs."""
+    """The seq of the first entry of the log that differs."""
     kind: str
-    """What the log has there; "" if it has ended."""
+    """The kind of entry in the log; "" if the log has ended."""
     now: str
-    """What comes instead; "" if nothing does."""
+    """The kind of entry that this code would write; "" if none."""
     differences: tuple[Difference, ...] = ()
 
     def __str__(self) -> str:
@@ -70,12 +70,12 @@ def differences(log: object, now: object, *, path: str = "") -> list[Difference]
 
 
 def body_value(body: bytes) -> object:
-    """The body of an entry, to be compared."""
+    """The body of an entry, decoded for comparison."""
     return decode(body) if body else {}
 
 
 def _plain(value: object) -> object:
-    """In JSON's own types, with integers as they are."""
+    """The value in JSON's own types, without rounding integers."""
     return decode(encode(value))
 
 

@@ -1,4 +1,6 @@
-"""A run and those below it as the lines of a file. Its log is read twice, a page at a time, and never held whole."""
+"""Exports a run and the runs below it as the lines of a file. Its log is read twice, a page at a time, never as a
+whole.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,9 @@ _PAGE = 200
 
 
 async def export_lines(log: LogReader, row: RunRow) -> AsyncGenerator[bytes]:
-    """The lines of the file, each with its newline. Two exports of a run are the same bytes.
+    """The lines of the file, each with its newline. Exporting a run twice gives the same bytes.
 
-    Raises `Conflict` before the first line if the run, or one below it, has not ended or is not all there.
+    Raises `Conflict` before the first line if the run, or one below it, has not ended or is incomplete.
     """
     rows = await _family(log, row)
     listed = [await _listed(log, one, parent=parent) for one, parent in rows]
@@ -54,9 +56,9 @@ async def export_lines(log: LogReader, row: RunRow) -> AsyncGenerator[bytes]:
 async def export_thread_lines(
     log: LogReader, records: Database, thread: ThreadRow, *, by_name: bool
 ) -> AsyncGenerator[bytes]:
-    """The lines of a thread's export: all of its messages and all of its runs. It may have none.
+    """The lines of a thread's export: all of its messages and all of its runs, of which it may have none.
 
-    Raises `Conflict` before the first line if one of its runs has not ended or is not all there.
+    Raises `Conflict` before the first line if one of its runs has not ended or is incomplete.
     """
     roots: list[RunRow] = []
     before: int | None = None
@@ -81,7 +83,7 @@ async def export_thread_lines(
 async def _runs_and_contents(
     log: LogReader, rows: Sequence[RunRow], digest: Digest, *, thread: int | None = None
 ) -> AsyncGenerator[bytes]:
-    """What follows the header. What `thread` has said is in the file already."""
+    """The lines after the header. The messages of `thread` are in the file already."""
     blobs: dict[str, None] = {}
     for one in rows:
         run_id = ids.run_id(one.key, one.salt)
@@ -102,7 +104,7 @@ async def _runs_and_contents(
 
 
 async def history_of(log: LogReader, row: RunRow) -> Sequence[bytes]:
-    """What the run's thread had said when it began."""
+    """The messages of the run's thread when the run began."""
     if row.thread is None:
         return ()
     for head in await log.heads(row.key, kinds=("history.pinned",)):
@@ -117,7 +119,7 @@ def messages_of(history: Sequence[bytes]) -> list[Message]:
 
 
 async def log_digest(log: LogReader, key: int, run_id: str) -> str:
-    """Of the lines that the entries of a run would be exported as."""
+    """The digest of the lines that the entries of a run would be exported as."""
     digest = Digest()
     async for item in entries(log, key):
         digest.take(entry_line(run_id, item))

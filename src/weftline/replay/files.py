@@ -1,4 +1,4 @@
-"""Exported runs as files on this machine."""
+"""Writes exported runs to local files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weftline.errors import Conflict, InvalidRequest
 
 
 async def write_file(lines: AsyncIterable[bytes], path: Path, *, force: bool = False) -> Path:
-    """Writes the lines to a new file, which has its name only once it is whole.
+    """Writes the lines to a new file, which gets its name only once it is complete.
 
     Raises `Conflict` if there is a file of this name, unless `force`.
     """
@@ -25,8 +25,8 @@ async def write_file(lines: AsyncIterable[bytes], path: Path, *, force: bool = F
 
 @contextmanager
 def new_file(path: Path, *, force: bool = False) -> Generator[BinaryIO]:
-    """A file that has its name only once everything is in it. Raises `Conflict` if the name is taken, and
-    `InvalidRequest` if there can be no such file.
+    """A file that gets its name only once it is complete. Raises `Conflict` if the name is taken, and `InvalidRequest`
+    if there can be no such file.
     """
     if path.exists() and not force:
         raise Conflict(f"{path} already exists.")

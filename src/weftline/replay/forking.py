@@ -1,7 +1,7 @@
-"""Going on from a turn of a run that has ended, as a run of its own.
+"""Forks: new runs that continue from a turn of a run that has ended.
 
-What was said before that turn is what the fork begins with: none of it is asked or done again. From there on everything
-is the fork's own: its turns, its idempotency keys, its approvals, its bill.
+A fork begins with the messages before that turn; no model or tool is called for them again. From there on everything is
+the fork's own: its turns, its idempotency keys, its approvals, its cost.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from weftline.store.base import IdempotencyKey, LogReader, RunRow, Stored
 
 
 class ForkPoint(Struct, frozen=True):
-    """Where a fork begins: what its origin was asked to do, and what was said before the turn."""
+    """Where a fork begins: its origin's plan, and the messages before the turn."""
 
     origin: Origin
     plan: RunPlan
     sent: bytes | None
-    """What the client sent, if one did."""
+    """The client's request, if there was one."""
     messages: tuple[Message, ...]
     blobs: tuple[Blob, ...] = ()
-    """What these messages name."""
+    """The blobs that these messages refer to."""
     thread: int | None = None
-    """That of the origin, if it has one."""
+    """The thread of the origin, if it has one."""
 
     def continued(self, plan: RunPlan, *, message: str | None, requested_by: str = "") -> RunPlan:
-        """A plan that goes on from here, perhaps with a message before the turn.
+        """A plan that continues from here, with an additional message before the turn if desired.
 
-        What was said before is in the plan, or in the thread of a fork that has one.
+        The earlier messages are in the plan, or in the thread if the fork has one.
         """
         added = (User.of(message),) if message is not None else ()
         before = self.messages if self.thread is None else ()
@@ -60,7 +60,7 @@ class ForkPoint(Struct, frozen=True):
 
 
 async def fork_point(log: LogReader, row: RunRow, *, turn: int) -> ForkPoint:
-    """Raises `Conflict` for a run that has not ended or is not all there, `InvalidRequest` for a turn that it did not
+    """Raises `Conflict` for a run that has not ended or is incomplete, `InvalidRequest` for a turn that it did not
     have, and `StoreError` (`log_damaged`).
     """
     first = await require_whole(log, row)
@@ -106,10 +106,10 @@ class ForkTarget(Protocol):
 
 
 class Threads(Protocol):
-    """Where a fork gets its thread from."""
+    """Creates the threads of forks."""
 
     async def branch(self, thread: int) -> int:
-        """A new thread that is like this one, and empty."""
+        """A new, empty thread with the settings of this one."""
         ...
 
     async def remove_unused(self, thread: int) -> None:
@@ -126,14 +126,16 @@ async def create_fork(
     workspace: int,
     **options: Unpack[CreateOptions],
 ) -> str:
-    """Creates a fork with a plan that continues from `point`; a fork of a thread's run lives on a thread of its own."""
+    """Creates a fork with a plan that continues from `point`. If the origin is on a thread, the fork gets one of its
+    own.
+    """
     options |= {"origin": point.origin, "blobs": point.blobs}
     if point.thread is None:
         return await engine.create(workspace, plan, **options)
     once = options.get("idempotency")
     if once is not None and (earlier := await engine.created_before(workspace, once)) is not None:
         return earlier
-    await engine.check(plan, workspace=workspace)  # before there is a thread
+    await engine.check(plan, workspace=workspace)  # before a thread is created
     history = await asyncio.to_thread(_encoded, point.messages)
     thread = await threads.branch(point.thread)
     options |= {"thread": thread, "history": history}
@@ -148,7 +150,7 @@ def _encoded(messages: Sequence[Message]) -> list[bytes]:
 
 
 def _created(body: bytes) -> tuple[CreatedBody, RunPlan]:
-    """In a thread, since it may have many megabytes."""
+    """Decodes in a thread, because it may have many megabytes."""
     created = decode_created(body)
     return created, decode_plan(created.plan)
 

@@ -1,15 +1,15 @@
-"""The file that a run is exported to: JSON lines, in an order that is the same each time.
+"""The file format of exported runs: JSON lines, always in the same order.
 
     {"line": "header", "version": 1, "run": …, "runs": [{"id": …, "sha256": …}, …]}
     {"line": "thread", "id": …, "name": …, "spec": {…}}   in the file of a thread, which has all runs of it
-    {"line": "said", "run": …, "message": {…}}        a message of the thread, and the run that left it there
-    {"line": "message", "run": …, "message": {…}}     in the file of a run: what its thread had said before it
+    {"line": "said", "run": …, "message": {…}}        a message of the thread, and the run that added it
+    {"line": "message", "run": …, "message": {…}}     in the file of a run: an earlier message of its thread
     {"line": "entry", "run": …, "seq": 1, "at": …, "kind": "run.created", "head": {…}, "body": {…}}
-    {"line": "blob", "id": …, "data": …}              what messages name, in base64
-    {"line": "offered", "run": …, "offered": {…}}     in files that tests are made of: prompt and tools
+    {"line": "blob", "id": …, "data": …}              content that messages refer to, in base64
+    {"line": "offered", "run": …, "offered": {…}}     in recordings for tests: prompt and tools
     {"line": "end", "lines": 17, "sha256": …}         of everything above
 
-The run comes first, then its children, each after its parent. `head` and `body` are the bytes of the log, as they are:
+The run comes first, then its children, each after its parent. `head` and `body` are the bytes of the log, unchanged:
 fields that this version does not know survive. Times are integer microseconds, UTC.
 """
 
@@ -27,42 +27,42 @@ from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import Stored
 
 VERSION = 1
-"""Of the file. It rises when a reader of the one before would misunderstand what it reads."""
+"""The version of the file format. It is raised when a reader of the previous version would misread the file."""
 MAX_KEY = 2**60 - 1
-"""The largest that fits an id."""
+"""The largest key that fits into an id."""
 
 
 class _Line(Struct, frozen=True, tag_field="line", omit_defaults=True, gc=False):
-    """One line. Fields that are not known are ignored: what would mislead without them needs a new `VERSION`."""
+    """One line. Unknown fields are ignored; if ignoring a field would be misleading, it needs a new `VERSION`."""
 
 
 class ExportedRow(Struct, frozen=True, omit_defaults=True):
-    """What a list shows of a run, and what its entries must come to."""
+    """The columns of a run's row, and the digest that its entries must have."""
 
     id: str
     name: str
     status: str
     rules: int
     format: int
-    """Of its log: see `weftline.kernel.entries.FORMAT`."""
+    """The version of its log: see `weftline.kernel.entries.FORMAT`."""
     created_at: int
     ended_at: int
     last_seq: int
     sha256: str
-    """Of the lines of its entries."""
+    """Digest of the lines of its entries."""
     plan_sha256: str = ""
-    """Of what it was asked to do, as its first entry has it."""
+    """Digest of its plan, as in its first entry."""
     started_at: int | None = None
     agent: str | None = None
     metadata: dict[str, str] = {}
     parent: str | None = None
-    """The run whose call it carried out."""
+    """The run whose call it executed."""
     key: int = 0
-    """The number of a run that was given its id: others have it in theirs."""
+    """The key of a run whose id was chosen by the client; generated ids contain it."""
 
     @property
     def number(self) -> tuple[int, str] | None:
-        """Its key, and what the store has as its salt; None if there can be no such run."""
+        """Its key, and its salt in the store; None if there can be no such run."""
         if not self.key:
             return ids.parse(self.id, prefix="run_")
         possible = 0 < self.key <= MAX_KEY and run_ids.is_possible(self.id)
@@ -85,7 +85,7 @@ class MessageLine(_Line, frozen=True, tag="message"):
 
 
 class ThreadLine(_Line, frozen=True, tag="thread"):
-    """A thread, without the secrets of its tools. `by_name`: it is one of code, which knows it by its name."""
+    """A thread, without the secrets of its tools. `by_name`: it was created by code, which finds it by its name."""
 
     id: str
     name: str
@@ -124,14 +124,14 @@ class OfferedTool(Struct, frozen=True):
 
 
 class Offered(Struct, frozen=True):
-    """What models are offered besides the conversation: tools by name, and the instructions."""
+    """What models are given besides the conversation: tools by name, and the instructions."""
 
     system: str | None
     tools: dict[str, OfferedTool]
 
 
 class OfferedLine(_Line, frozen=True, tag="offered"):
-    """What the models of a run were offered when the file was written. Only in files that tests are made of."""
+    """What the models of a run were given when the file was written. Only in recordings for tests."""
 
     run: str
     offered: Offered
@@ -160,7 +160,7 @@ def encode_line(line: Line) -> bytes:
 
 
 def version_of(line: bytes) -> int:
-    """The version of a file, by its first line; 0 if it is something else."""
+    """The version of a file, from its first line; 0 if it is not an export."""
     try:
         found = decode(line, type=_Version)
     except (DecodeError, UnicodeDecodeError, RecursionError):
@@ -189,7 +189,7 @@ def offered_by(system: str | None, toolbox: Toolbox) -> Offered:
 
 
 class Digest:
-    """Of lines, as they come."""
+    """The digest of a sequence of lines."""
 
     def __init__(self) -> None:
         self._sum = sha256()

@@ -1,4 +1,4 @@
-"""Adds exported runs to a store: all of a file or nothing, as they were. They have ended, so nobody drives them."""
+"""Imports exported runs into a store unchanged, all of a file or nothing. They have ended, so they are never driven."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from weftline.store.columns import MAX_TIME_US
 
 
 class Imported(Struct, frozen=True):
-    """The runs of a file: those that are new here, and those that were here already, as they are in the file."""
+    """The runs of a file: those that were added, and those that were here already with the same content."""
 
     created: tuple[str, ...]
     present: tuple[str, ...]
     thread: str | None = None
-    """The thread of a thread's file, as it is known here."""
+    """The thread of a thread's file, under its id in this store."""
 
 
 class ImportTarget(Protocol):
     """Where runs are added: the store itself, or the engine that owns it."""
 
     async def add_ended(self, write: Write, *, last_key: int) -> Written:
-        """Carries out a write that creates runs that have ended. No new run gets a key up to `last_key`."""
+        """Applies a write that creates ended runs. No new run gets a key up to `last_key`."""
         ...
 
 
@@ -102,7 +102,7 @@ def _write(run: ExportedRun, contents: dict[str, Blob], *, workspace: int) -> Wr
         raise InvalidRequest(f"The content {lost[0]} that {row.id} names is not in the file.", code="bad_export")
     return Write(
         key=key,
-        epoch=0,  # the target's to say
+        epoch=0,  # assigned by the target
         base_seq=1,
         base_version=0,
         items=[Item(item.at, item.kind, item.head, item.body, item.count) for item in run.items],
@@ -135,7 +135,7 @@ def _is_readable(item: Stored) -> bool:
 
 
 def number_of(run: ExportedRun) -> tuple[int, str]:
-    """Its key, and what the store has as its salt."""
+    """The run's key, and its salt in the store."""
     number = run.row.number
     assert number is not None  # checked when the file was read
     return number

@@ -1,4 +1,4 @@
-"""What this code would bring to a run: today's tools and prompt, without a network, a key or anybody's deps."""
+"""What the current code would provide to a run: tools and prompt, without a network, a key or anybody's deps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from weftline.tools.builtin import builtin_tools
 
 
 class PresentCode(Struct):
-    """`system` are the instructions of today's agent; unset if it makes them by code, or is not here."""
+    """`system` are the instructions of the current agent; unset if it builds them in code, or is not here."""
 
     toolbox: Toolbox = EMPTY
     complete: bool = True
-    """Whether these are all tools of the run. What is not here is taken to be as it was."""
+    """Whether these are all tools of the run. Missing ones are assumed to be unchanged."""
     system: str | UnsetType | None = UNSET
     missing: tuple[str, ...] = ()
     """The tools of the run's server that are not here."""
@@ -30,10 +30,10 @@ class CodeSource(Protocol):
 
 
 class NoAgents:
-    """Of runs that clients described: their tools are in their plans, except for those of other servers."""
+    """For runs that clients described: their tools are in their plans, except those of other servers."""
 
     def __init__(self, tools: Mapping[str, Tool] | None = None) -> None:
-        """`tools` are those of the run's server, as far as they are here."""
+        """`tools` are those of the run's server that are available here."""
         named = {**builtin_tools(), **(tools or {})}
         self._tools = ServerTools(named)
 
@@ -46,7 +46,7 @@ class NoAgents:
 
 
 def own_name(ref: ServerRef) -> str:
-    """The name of a tool that may have been asked for as `@file/tool-name`: here the file may be called otherwise."""
+    """The name of a tool that may be referred to as `@file/tool-name`: the file may have another name here."""
     return ref.name.rpartition("/")[2].replace("-", "_") if ref.name.startswith("@") else ref.name
 
 
@@ -57,5 +57,5 @@ def missing_tools(plan: RunPlan, toolbox: Toolbox) -> tuple[str, ...]:
 
 
 def has_remote_tools(plan: RunPlan) -> bool:
-    """Whether only other servers, or a store, could tell what tools the plan names."""
+    """Whether the plan has tools that only other servers, or a store, can resolve."""
     return any(isinstance(ref, StoredRef | A2ARef | McpRef) for ref in plan.tools)

@@ -1,4 +1,4 @@
-"""A run as a test: a file of Python, and beside it the recording that it replays."""
+"""Generates a test from a run: a Python file, and beside it the recording that it replays."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def write_test(
 
 
 def _from(path: Path, agents: Path) -> str:
-    """How the file of the agents is found from the test, wherever both are moved together."""
+    """The path from the test to the agents' file, which stays valid if both are moved together."""
     return os.path.relpath(agents.absolute(), path.absolute().parent)
 
 

@@ -1,4 +1,4 @@
-"""Reads an exported file: whole and undamaged, or refused with the line that is wrong."""
+"""Reads an exported file. A damaged or incomplete one is rejected with the line that is wrong."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from weftline.runtime.message_parts import blobs_of
 from weftline.store.base import Stored
 
 MAX_NAME_CHARS = 4096
-"""Of a run, a thread or an agent: more than anything that is made here has."""
+"""For the name of a run, a thread or an agent: longer than any that we create."""
 
 
 class ExportedRun(Struct):
@@ -57,11 +57,11 @@ class ExportedRun(Struct):
 class ExportedThread(Struct):
     line: ThreadLine
     messages: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
-    """Each message with the id of the run that left it there."""
+    """Each message with the id of the run that added it."""
 
 
 class Export(Struct):
-    """What a file holds. The first run is the one that was exported, unless it is the file of a thread."""
+    """The content of a file. The first run is the one that was exported, unless it is the file of a thread."""
 
     runs: list[ExportedRun]
     blobs: list[Blob]
@@ -69,7 +69,9 @@ class Export(Struct):
 
 
 def read_export(path: Path) -> Export:
-    """Raises `InvalidRequest` (`bad_export`) for a file that is damaged, cut, newer or something else."""
+    """Raises `InvalidRequest` (`bad_export`) for a file that is damaged, truncated, from a newer version or not an
+    export.
+    """
     try:
         with path.open("rb") as file:
             return read_lines(file, name=str(path))
@@ -160,7 +162,7 @@ class _Reader:
                 raise self._wrong("there is a second header")
 
     def _check_names(self, id: str, name: str, agent: str | None, metadata: dict[str, str]) -> None:
-        """Lists show them, whatever they hold."""
+        """Limits their size, because lists display them."""
         if max(len(name), len(agent or "")) > MAX_NAME_CHARS:
             raise self._wrong(f"the name of {id}, or of its agent, has more than {MAX_NAME_CHARS:,} characters")
         if len(encode(metadata)) > MAX_METADATA_BYTES:
@@ -175,7 +177,7 @@ class _Reader:
         self._thread = ExportedThread(line)
 
     def _take_blob(self, line: BlobLine) -> None:
-        # Contents are shared by all runs of a store that name them: another one under this id would be everybody's.
+        # All runs of a store share contents by id, so wrong content under this id would affect all of them.
         if sha256(line.data).hexdigest() != line.id:
             raise self._wrong(f"the content {line.id[:64]!r} does not match its id, which is a digest")
         if line.id in self._blob_lines:
@@ -221,7 +223,9 @@ class _Reader:
                 raise self._wrong(f"no run of the file names the content {id}")
 
     def _check_thread(self, thread: ExportedThread, named: set[str]) -> None:
-        """What it says can be read and rests on the file alone. Its runs began with what was said before them."""
+        """Checks that the thread's messages can be decoded and refer only to contents of the file, and gives each run
+        the messages that it began with.
+        """
         messages = [message for _, message in thread.messages]
         try:
             lost = blobs_of([decode_message(message) for message in messages]) - named

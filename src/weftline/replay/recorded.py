@@ -1,4 +1,4 @@
-"""A run as it was recorded: in a store, or in a file."""
+"""A recorded run, in a store or in a file."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Recorded(Protocol):
     def run_id(self) -> str: ...
 
     def facts(self) -> AsyncIterator[Stored]:
-        """In order. They are read as they are asked for."""
+        """The facts in order, read one at a time."""
         ...
 
     async def history(self) -> Sequence[bytes]:
-        """What its thread had said when it began."""
+        """The messages of its thread when it began."""
         ...
 
     @property
     def offered(self) -> Offered | None:
-        """What its models were offered, if that was recorded."""
+        """What its models were given, if that was recorded."""
         ...
 
 
@@ -62,7 +62,7 @@ class FileRun:
 
 
 async def recorded_in_store(log: LogReader, row: RunRow) -> list[Recorded]:
-    """The run and those below it. Raises `Conflict` if one of them has not ended or is not all there."""
+    """The run and those below it. Raises `Conflict` if one of them has not ended or is incomplete."""
     await require_whole(log, row)
     found: list[Recorded] = [StoredRun(log, row)]
     for child in await children_of(log, row.key):

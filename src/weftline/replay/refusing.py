@@ -1,4 +1,4 @@
-"""Which runs cannot be taken elsewhere, run again or forked, and why. Asked before anything is done."""
+"""Checks whether a run can be exported, replayed or forked, before anything is done."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def find_run(log: LogReader, run_id: str, *, workspace: int | None = None)
 
 
 async def require_whole(log: LogReader, row: RunRow) -> Stored:
-    """The first entry of a run that has ended and whose log is all there and can be read.
+    """The first entry of a run that has ended and whose log is complete and can be read.
 
     Raises `Conflict`: `unsupported_run`, `run_unfinished` or `run_trimmed`.
     """
@@ -35,6 +35,6 @@ async def require_whole(log: LogReader, row: RunRow) -> Stored:
 
 
 async def children_of(log: LogReader, key: int) -> list[str]:
-    """The ids of the runs that carried out calls of a run, in the order in which they began."""
+    """The ids of the runs that executed calls of a run, in the order in which they began."""
     heads = [decode_fact.decode(head) for head in await log.heads(key, kinds=("call.started",))]
     return [head.child for head in heads if isinstance(head, CallStarted) and head.child]

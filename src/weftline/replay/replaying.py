@@ -1,9 +1,9 @@
-"""Runs a run again that has ended: models, tools, clients and people are answered from its log.
+"""Replays a run that has ended: models, tools, clients and people are answered from its log.
 
 The log leads. Whatever came from outside (an answer of a model, a result, a cancel, the clock, a new process after a
-crash) is folded as it was recorded, if the run still takes it. Whatever the run itself decided must come out again of
-`decide`, word for word, and what the tool pipeline made of a model's answer must come out again of today's tools. The
-first difference ends the replay.
+crash) is folded as it was recorded, if the run still accepts it. Whatever the run itself decided must be decided again
+by `decide`, exactly, and the current tools must prepare a model's calls as they were prepared then. The first
+difference ends the replay.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class Replayed(Struct, frozen=True):
     turns: int
     calls: int
     runs: int = 1
-    """This one and those below it."""
+    """How many runs were replayed: this one and those below it."""
     divergence: Divergence | None = None
     code_missing: bool = False
     """The agent's code was not here: its prompt, its tools and its handling of arguments were not compared."""
     tools_missing: tuple[str, ...] = ()
-    """The tools of the run's server that were not here: they were taken to be as they were."""
+    """The tools of the run's server that were not here: they are assumed to be unchanged."""
 
     def __str__(self) -> str:
         if self.divergence is not None:
@@ -115,14 +115,14 @@ async def replay_run(recorded: Recorded, today: CodeSource) -> Replayed:
 
 
 async def offered_now(recorded: Recorded, today: CodeSource) -> Offered:
-    """What the models of a run would be offered."""
+    """What the models of a run would be given now."""
     created, plan = await _beginning(recorded)
     known = await _opened(today, plan, _name(recorded, created))
     return offered_by(_system(plan, known), known.toolbox)
 
 
 async def _opened(today: CodeSource, plan: RunPlan, run: RunName) -> PresentCode:
-    """Today's code, with the tools that the policy of the run leaves."""
+    """The current code, with the tools that the run's policy allows."""
     known = await today.open(plan, run)
     return replace(known, toolbox=known.toolbox.under(plan.limits.policy))
 
@@ -151,7 +151,7 @@ class _Replay:
         conversation = Conversation([*plan.messages], size=input_bytes(plan), result_limit_bytes=limit)
         self._work = WorkingSet(self._recorded.run_id, plan, conversation, unique_id=self._recorded.run_id)
         self._work.toolbox = known.toolbox
-        # Without its thread the size of its requests is not what it was.
+        # Without its thread, the size of its requests is unknown.
         self._sized = known.complete and (created.thread is None or bool(history))
         missing = plan.code is not None and known.toolbox.code is None
         divergence: Divergence | None = None
@@ -176,7 +176,7 @@ class _Replay:
         )
 
     async def _follow(self, item: Stored, facts: AsyncIterator[Stored], history: Sequence[bytes]) -> None:
-        """Takes in the next fact of the log, and those that belong to the same decision."""
+        """Processes the next fact of the log, and those that belong to the same decision."""
         self._seq = item.seq
         head = decode_fact.decode(item.head)
         if isinstance(head, AttemptStarted) and not self._state.totals.attempts:
@@ -185,7 +185,7 @@ class _Replay:
         if await self._is_decided(decided, item, head, facts):
             return
         if not _comes_from_outside(self._state, head):
-            # A run whose recovery failed again and again ends with what its log does not say.
+            # A run that was given up after repeated failures ends with an entry that does not follow from its log.
             given_up = decide(replace(self._state, broken="given up")).append
             if await self._is_decided(given_up, item, head, facts, by_force=True):
                 return
@@ -202,7 +202,9 @@ class _Replay:
     async def _is_decided(
         self, decided: Sequence[New], item: Stored, head: Fact, facts: AsyncIterator[Stored], *, by_force: bool = False
     ) -> bool:
-        """Whether the log goes on with what is decided now. A decision is made on one state, and appended as one."""
+        """Whether the log continues with what is decided now. A decision is made on one state, and appended as a
+        whole.
+        """
 
         def drafted(new: New, log: Fact) -> Draft:
             return Draft(new.head, plain_body(new)) if by_force else self._drafted(new, log)
@@ -224,12 +226,12 @@ class _Replay:
         return True
 
     def _drafted(self, new: New, log: Fact) -> Draft:
-        """What would be appended. What no replay can know, such as a price, is as the log has it."""
+        """What would be appended. What no replay can know, such as a price, is taken from the log."""
         match new.head, log:
             case AttemptStarted() as now, AttemptStarted():
                 size = self._work.conversation.estimate(self._known.toolbox) if self._sized else log.estimate
                 offered = self._offered(log.offered)
-                # Under a limit in money, models without a price were passed over.
+                # Under a limit in money, models without a price were skipped.
                 choice = now.choice if log.held is None else max(now.choice, log.choice)
                 return Draft(
                     replace(now, model=log.model, estimate=size, offered=offered, held=log.held, choice=choice)
@@ -249,7 +251,7 @@ class _Replay:
                 return write_down(self._state, self._work, new)
 
     def _offered(self, log: str) -> str:
-        """The digest of what models are offered now, if the log has one and all of it is here."""
+        """The digest of what models are given now, if the log has one and everything is available here."""
         if not log or not self._known.complete:
             return log
         system = self._work.conversation.system or _system(self._work.plan, self._known)
@@ -259,7 +261,7 @@ class _Replay:
         """What differs between an entry and what would be written in its place."""
         if type(log) is not type(now.head):
             return [Difference("type", item.kind, KIND[type(now.head)])]
-        body = in_private(item.body) if isinstance(log, RunEnded) else item.body  # other texts are for clients alone
+        body = in_private(item.body) if isinstance(log, RunEnded) else item.body  # clients may read another text
         if log == now.head and body == now.body:
             return []
         found = differences(log, now.head)
@@ -269,7 +271,7 @@ class _Replay:
         return [one for one in found if one.field.partition(".echo")[0] not in unknown]
 
     def _unknown(self, log: Fact) -> tuple[str, ...]:
-        """Fields that depend on tools, messages or a store that are not here."""
+        """Fields that depend on tools, messages or a store that are not available here."""
         match log:
             case CallOpened() if not self._known.complete:
                 return ("body",)
@@ -278,7 +280,7 @@ class _Replay:
             case ContextMeasured() if not self._sized:
                 return ("tokens", "spare", "turns")
             case AwaitOpened(kind="doubt"):
-                return ("body.key",)  # it is made with the id of the store, which a log does not have
+                return ("body.key",)  # derived from the id of the store, which a log does not contain
             case _:
                 return ()
 
@@ -290,7 +292,7 @@ class _Replay:
         self._diverge(item.kind, kind, self._compared(item, head, now) if kind == item.kind else ())
 
     def _check_offer(self) -> None:
-        """The prompt and the tools that the first request, and so every one, is made with."""
+        """Compares the prompt and the tools of the first request, and so of every request."""
         plan, known, recorded = self._work.plan, self._known, self._recorded.offered
         found: list[Difference] = []
         rendered = self._work.conversation.system is not None
@@ -303,7 +305,7 @@ class _Replay:
             self._diverge("attempt.started", "attempt.started", found)
 
     async def _check_turn(self, head: TurnCompleted, item: Stored) -> None:
-        """What today's tools make of the calls that the model asked for, and today's checks of its answer."""
+        """Compares how the current tools prepare the model's calls, and how the current checks judge its answer."""
         body = bodies.decode_turn(item.body)
         asked, turn = await prepare_calls(
             body.message, self._work, self._services, turn=head.turn, withheld=self._state.guards.withheld
@@ -328,7 +330,7 @@ class _Replay:
             self._diverge(item.kind, item.kind, found)
 
     async def _check_asked(self, head: CallAsked, item: Stored) -> None:
-        """What today's tools make of a call that another call asked for. The one that asked is not carried out."""
+        """Compares how the current tools prepare a nested call. The call that asked for it is not executed."""
         log = head.call
         if not self._known.complete and self._known.toolbox.get(log.name) is None:
             return
@@ -368,7 +370,7 @@ class _Replay:
 
 
 def _comes_from_outside(state: State, head: Fact) -> bool:
-    """Whether a fact that is not decided here is one that the run still takes."""
+    """Whether a fact that is not decided here is one that the run still accepts."""
     match head:
         case RunCreated():
             return not state.created
@@ -397,7 +399,7 @@ def _comes_from_outside(state: State, head: Fact) -> bool:
 
 
 def _attempts(state: State, head: CallClosed | CallStarted | AwaitOpened) -> tuple[int, ...]:
-    """The attempts of a call that an outcome may belong to: a client's answer has none."""
+    """The attempts of a call that an outcome may belong to; 0 for a client's answer."""
     calls = state.batch.calls
     if not 0 <= head.index < len(calls):
         return ()
@@ -406,7 +408,7 @@ def _attempts(state: State, head: CallClosed | CallStarted | AwaitOpened) -> tup
 
 
 def _pipeline_fields(body: TurnBody, index: int) -> dict[str, object]:
-    """What the pipeline had to say about a call."""
+    """What the pipeline recorded about a call."""
     if index >= len(body.calls):
         return {"invalid": "", "ask": None}
     return {"invalid": body.calls[index].invalid, "ask": body.calls[index].ask}

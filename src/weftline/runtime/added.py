@@ -1,4 +1,4 @@
-"""Runs that were carried out elsewhere."""
+"""Importing runs that ran elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from weftline.store.base import LogStore, Write, Written
 
 
 async def add_ended(store: LogStore, write: Write) -> Written:
-    """Carries out a write that creates runs that have ended, as one that this owner of the store makes."""
+    """Applies a write that creates ended runs, under an epoch of this owner of the store."""
     for one in (write, *write.children):
         one.epoch = store.next_epoch()
     [written] = await store.flush([write])

@@ -2,7 +2,7 @@
 
 Event loop timers stop while a machine is suspended, so it never sleeps longer than half a minute without checking the
 wall clock. If it wakes up late, by the wall clock or by the loop's, the process was stalled, the machine suspended, or
-its clock set; it then says by how much before it rings.
+its clock set; it then reports the delay before it rings.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable
 from weftline.runtime.clock import Clock
 
 STALL_US = 1_000_000
-"""Being late by less than this is not a stall."""
+"""A shorter delay does not count as a stall."""
 _LONGEST_S = 30.0
 
 
 class Alarm:
-    """`ring` is called when the time has come, `on_stall` with the delay after nothing moved for a while."""
+    """`ring` is called when a run is due, `on_stall` with the delay after a stall."""
 
     def __init__(self, ring: Callable[[], None], *, on_stall: Callable[[int], None], clock: Clock) -> None:
         self._ring = ring
@@ -34,7 +34,7 @@ class Alarm:
         """Rings at `due_at` at the latest; an earlier time set before still holds."""
         if self._due_at is None or due_at < self._due_at:
             if self._handle is not None:
-                self._measure()  # the look that is cancelled now may be overdue
+                self._measure()  # the check that is cancelled here may be overdue
             self._due_at = due_at
             self._arm()
 
@@ -60,7 +60,7 @@ class Alarm:
             return
         self._measure()
         if self._clock.now_us() < self._due_at:
-            self._arm()  # early, or only half a minute later: look again, never drop it
+            self._arm()  # early, or just the half-minute check: check again, never drop it
             return
         self._due_at = None
         self._ring()

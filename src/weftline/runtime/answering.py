@@ -1,6 +1,6 @@
-"""Answers of people: what is checked before one becomes a fact, and what an answer is that comes again.
+"""People's answers: what is checked before one becomes a fact, and how repeated ones are treated.
 
-A refused answer changes nothing: the run goes on waiting for the right one.
+A rejected answer changes nothing: the run keeps waiting for a valid one.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _LOOK_BACK_BYTES = 32 * 1024 * 1024
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What a person says to an await.
+    """A person's answer to an await.
 
-    A confirmation is approved, if need be with other `args`, or denied. A question is answered with a `value`, or
-    denied; several questions at once with a list of values. A plan is approved, if need be with another one in `args`
-    and with a comment in `reason`, denied, or answered with a comment. Of a call in doubt, `approved` means that it did
-    not happen and may begin again, `answered` that it happened with the result in `value`, `denied` that nobody knows.
-    A run that other code would continue may do so (`approved`), or is cancelled (`denied`).
+    A confirmation is approved, with other `args` if desired, or denied. A question is answered with a `value`, or
+    denied; several questions at once are answered with a list of values. A plan is approved, with another one in `args`
+    and a comment in `reason` if desired, denied, or answered with a comment. For a call in doubt, `approved` means that
+    it did not happen and may begin again, `answered` that it happened with the result in `value`, `denied` that nobody
+    knows. A run that a deploy would continue with different code may do so (`approved`), or is cancelled (`denied`).
     """
 
     outcome: AnswerOutcome
@@ -57,13 +57,15 @@ class Answer(Struct, frozen=True, kw_only=True):
     value: Any = None
     reason: str = ""
     labels: dict[str, str] = {}
-    """Kept with the answer."""
+    """Stored with the answer."""
     remember: Pattern | None = None
-    """Later calls of the run that are approved with this one. A pattern without a tool is for that of the call."""
+    """Later calls of the run that are approved together with this one. A pattern without a tool applies to the call's
+    tool.
+    """
     request: str = ""
-    """What tells this request from another one with the same answer; without it, the two are the same."""
+    """Distinguishes this request from another one with the same answer; without it, the two count as one."""
     idempotency_key: str = ""
-    """Another answer of the same person to this await under the same key is a mistake, and refused as one."""
+    """A different answer by the same person to this await under the same key is rejected."""
 
     @property
     def digest(self) -> str:
@@ -77,14 +79,16 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     @property
     def mark(self) -> str:
-        """What a log tells a repeated answer by: its digest and, where it was sent with one, that of its key."""
+        """What identifies a repeated answer in the log: its digest and, if it was sent with a key, the digest of
+        that.
+        """
         return f"{self.digest} {self._key_digest}" if self.idempotency_key else self.digest
 
     def was_sent_as(self, mark: str) -> bool:
         return mark in (self.mark, self.digest)  # older logs have no digest of the key
 
     def shares_key_with(self, mark: str) -> bool:
-        """Whether the answer with that mark was sent under the same key, whatever it said."""
+        """Whether the answer with that mark was sent under the same key, whatever its content."""
         return bool(self.idempotency_key) and mark.partition(" ")[2] == self._key_digest
 
     @property
@@ -99,13 +103,13 @@ def _plain(pattern: Pattern | None) -> list[Any] | None:
 
 
 NAMELESS = "library"
-"""Who answers through the library without saying who."""
+"""The name of somebody who answers through the library without giving one."""
 
 
 def pattern_of(tool: str, remember: bool | Mapping[str, object]) -> Pattern | None:
     """Which later calls an approval covers: all of the tool, or those with these arguments.
 
-    A text that ends in `*` stands for every text that begins like it and goes on with plain words.
+    A text that ends in `*` matches every text that begins with it and continues with plain words.
     """
     if remember is False:
         return None
@@ -128,8 +132,8 @@ def pattern_of(tool: str, remember: bool | Mapping[str, object]) -> Pattern | No
 
 
 def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str) -> None:
-    """Raises `InvalidRequest` for an answer that the await does not take, whatever its arguments, and `Forbidden` for
-    somebody else's than the approvers'.
+    """Raises `InvalidRequest` for an answer that this kind of await does not accept, whatever its arguments, and
+    `Forbidden` if there are approvers and `by` is not one of them.
     """
     assert question.kind != "call"
     if question.index != OF_RUN and question.kind != "clarification":
@@ -159,8 +163,8 @@ def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str
 
 
 def _fault(run: LiveRun, question: Question, value: object) -> str:
-    """What is wrong with the answer to a question; "" if nothing is."""
-    if question.kind == "clarification":  # an empty answer is one, too
+    """What is wrong with the answer to a question, or "" if nothing is."""
+    if question.kind == "clarification":  # an empty string is an answer too
         return "" if isinstance(value, str) else "must be a string"
     asked = question_of(question.index, run.work) if question.kind == "question" else None
     if not needs_tools(run, question):
@@ -181,7 +185,7 @@ def needs_tools(run: LiveRun, question: Question) -> bool:
 
 
 def _too_large(answer: Answer) -> list[Issue]:
-    """The same limits at every door: over HTTP they hold before anything is looked at."""
+    """The limits are the same for every caller. Over HTTP they are checked before anything else."""
     issues: list[Issue] = []
     for name, value in (("value", answer.value), ("args", answer.args)):
         try:
@@ -200,9 +204,9 @@ def _misfit(*issues: Issue) -> InvalidRequest:
 
 
 async def edited(run: LiveRun, index: int, args: dict[str, Any]) -> bytes:
-    """The final arguments of a call of the latest turn, changed by a person: they pass the checks that a model's do.
+    """The final arguments of a call of the latest turn, changed by a person. They pass the same checks as a model's.
 
-    Raises `InvalidRequest` if they do not fit, and `Conflict` if the tool is gone.
+    Raises `InvalidRequest` if they do not fit, and `Conflict` if the tool no longer exists.
     """
     toolbox, call = run.work.toolbox or EMPTY, run.state.batch.calls[index]
     tool = toolbox.get(call.name)
@@ -220,13 +224,13 @@ async def edited(run: LiveRun, index: int, args: dict[str, Any]) -> bytes:
 
 
 def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: str, args: bytes | None) -> Draft:
-    """The fact that closes an await, for an answer that was checked. `args` are final."""
+    """The fact that closes an await, for an answer that has been checked. `args` are final."""
     if question.index == OF_RUN:
         about_run = AwaitClosed(run.state.turn, OF_RUN, id, answer.outcome, by)
         return Draft(about_run, encode(AnswerBody(reason=answer.reason, sent=answer.mark)))
     call = run.state.batch.calls[question.index]
     known = run.work.conversation.turn.args
-    if question.index >= len(known):  # the entry of the turn is not found by its kind any more
+    if question.index >= len(known):  # the turn's entry can no longer be found by its kind
         raise StoreError(f"The log of run {run.work.run_id} is damaged: a call of it cannot be read.", code=LOG_DAMAGED)
     present = known[question.index]
     changed = args is not None and args != present
@@ -238,7 +242,7 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
         if not covers(remember, call.name, final):
             raise _misfit(Issue("remember", "the pattern does not cover the call itself"))
     value = UNSET if answer.value is None else Raw(canonical_value(answer.value))
-    if question.kind == "plan":  # the call stays as the model made it: another plan is what is said to it
+    if question.kind == "plan":  # the call keeps its arguments; an edited plan is the value of the answer
         body = AnswerBody(UNSET, Raw(final) if changed else value, answer.reason, remember, sent, answer.labels)
         changed = False
     else:
@@ -255,10 +259,11 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
 
 
 async def earlier_outcome(store: LogReader, run: int, id: str, answer: Answer, *, by: str, ended: bool) -> AwaitOutcome:
-    """What became of an await that is not open: the same answer, given again by the same person, has the same outcome.
+    """The outcome of an await that is no longer open. The same answer, repeated by the same person, has the same
+    outcome.
 
-    Raises `NotFound` for an await that never was, and `Conflict` for one with another answer, somebody else's, or none
-    (`idempotency_conflict` if the other answer was sent under the same key).
+    Raises `NotFound` for an unknown await, and `Conflict` for one that was closed by a different answer, by somebody
+    else, or without one (`idempotency_conflict` if the other answer was sent under the same key).
     """
     closed = await store.newest_facts(run, kinds=(KIND[AwaitClosed],), limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)
     for fact in reversed(closed):

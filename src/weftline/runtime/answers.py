@@ -1,4 +1,4 @@
-"""Clients' results of calls: the fact that each becomes, and those that come again."""
+"""Clients' results for calls: turning each into a fact, and recognizing repeated ones."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from weftline.tools.base import ToolOutput
 
 _LOOK_BACK = 1000
 _LOOK_BACK_BYTES = 32 * 1024 * 1024
-"""Of the newest results: whoever got no answer asks again soon."""
+"""How far back results are searched for a repeated one: a client that got no response retries soon."""
 
 
 def closed_by_client(
     run: LiveRun, question: Question, output: ToolOutput, *, message_id: str, idempotency_key: str, lease: str = ""
 ) -> Draft:
-    """The end of the call that this open question stands for."""
+    """The fact that closes the call of this open question with a client's result."""
     call, turn = run.state.batch.calls[question.index], run.state.turn - 1
     given = output
     output = shaped_result(output, run.work, turn=turn, index=question.index, id=call.id, name=call.name)
@@ -59,26 +59,26 @@ def closed_by_client(
 
 
 def digest_of(output: ToolOutput) -> str:
-    """What tells a client's result from another one."""
+    """Identifies a client's result."""
     return blake2b(encode((output.parts, output.is_error)), digest_size=16).hexdigest()
 
 
 def is_stored_as(output: ToolOutput, parts: tuple[UserPart, ...], *, is_error: bool) -> bool:
-    """Whether a client's result is what was stored; what a person changed about the call may stand after it."""
+    """Whether a client's result equals what was stored. A note about a person's edits may follow it there."""
     return (parts[: len(output.parts)], is_error) == (output.parts, output.is_error)
 
 
 def is_repeated(output: ToolOutput, head: CallClosed, body: ClosedBody) -> bool:
-    """Whether a client's result is the one that has closed the call, whatever its tool has made of it."""
+    """Whether a client's result is the one that closed the call, whatever its tool made of it."""
     if body.sent:
         return body.sent == digest_of(output)
     return is_stored_as(output, body.parts, is_error=head.is_error)
 
 
 async def was_answered(store: LogReader, run: int, call: str, output: ToolOutput, *, idempotency_key: str) -> bool:
-    """Whether this very answer, sent under the same key before, has closed the call.
+    """Whether the same answer, sent under the same key before, has closed the call.
 
-    Raises `Conflict` (`idempotency_conflict`) if another answer under this key has.
+    Raises `Conflict` (`idempotency_conflict`) if a different answer under this key has.
     """
     closed = await store.newest_facts(run, kinds=(KIND[CallClosed],), limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)
     for fact in reversed(closed):

@@ -1,4 +1,4 @@
-"""The arguments of calls as a model writes them, on their way into the log of a run that asked for these."""
+"""Streams the arguments of calls into the log as a model writes them, for runs that ask for this."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weftline.surrogates import whole
 
 
 class ArgumentDeltas:
-    """Those of one attempt."""
+    """The argument deltas of one attempt."""
 
     def __init__(self, sink: Sink, *, turn: int, attempt: int) -> None:
         self._sink = sink
@@ -21,7 +21,7 @@ class ArgumentDeltas:
         self._calls: dict[str | int, tuple[str, str]] = {}
 
     def take(self, chunks: Sequence[Chunk]) -> None:
-        """Appends what one read brought: one piece for each call."""
+        """Appends the content of one read: one piece for each call."""
         pieces: dict[str | int, list[str]] = {}
         for chunk in chunks:
             if isinstance(chunk, CallStart):

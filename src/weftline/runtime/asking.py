@@ -1,9 +1,9 @@
 """A call that asks for further calls while it runs, such as code that calls the agent's tools.
 
-What it asks for is a fact (`call.asked`), which the kernel decides on like on a call of the model's. The answer is the
-call's result, handed out in the order of the log. A call that was cut off begins again from the start, and what it asks
-for then is looked up: nothing is asked for a second time, and nothing new before all of the old has been asked for
-again.
+Each request is a fact (`call.asked`), on which the kernel decides as it does on a call of the model. The answer is the
+call's result, handed out in the order of the log. A call that was interrupted begins again from the start, and its
+requests are then looked up in the log: none is made a second time, and no new one before all of the old ones have been
+repeated.
 
     asked ──▶ known from the log? ──▶ its result, when everything before that in the log was asked for
                    │ no
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from weftline import prompts_code
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical
 from weftline.kernel import bodies
 from weftline.kernel.accept import MAX_NESTED
@@ -33,7 +33,7 @@ TOOL_TIMEOUT_S = 120.0
 
 
 def tool_timeout_s(tool: Tool, state: State, work: WorkingSet, services: Services) -> float:
-    """How long a call may take: by the run's policy, else as its tool says, and no longer than its budgets leave."""
+    """How long a call may take: by the run's policy, else by its tool, and no longer than its budgets allow."""
     rule = state.limits.policy
     own_s = tool.timeout_s if rule is None else rule.tool_timeout_s(tool.spec.name, tool.timeout_s)
     limit_s = own_s or TOOL_TIMEOUT_S
@@ -55,15 +55,15 @@ class AskingCall:
         self._services = services
         self._sink = sink
         self._log: list[Nested] = work.conversation.turn.nested.setdefault(command.index, [])
-        """What was asked for and answered, which grows."""
+        """The nested calls and their results so far; it grows."""
         self._first_ms = services.clock.now_us() // 1000
         self._seen: set[int] = set()
-        """The calls, by index, that were asked for here."""
+        """The indexes of the calls that were requested in this attempt."""
         self._read = 0
-        """How much of the log has been handed out."""
+        """How many items of the log have been handed out."""
         self._waiting: dict[int, asyncio.Future[ToolResult]] = {}
         self._in_order = asyncio.Lock()
-        """Calls are in the log in the order in which they were asked for, however long it takes to prepare them."""
+        """Keeps calls in the log in the order of the requests, however long each takes to prepare."""
         self._closed = False
         self._time = _OwnTime(limit_s)
         work.hosts[command.index] = self
@@ -74,13 +74,15 @@ class AskingCall:
         return first.body.clock_ms if isinstance(first, NestedCall) else self._first_ms
 
     @property
-    def in_vain(self) -> bool:
-        """One that may be repeated is not worth waiting for; any other is, as long as it waits for nothing itself."""
+    def skip_on_drain(self) -> bool:
+        """Whether waiting for it is useless while no call may begin: it can be repeated, or it waits for a nested call
+        itself.
+        """
         return self._repeatable or bool(self._waiting)
 
     @property
     def own_s(self) -> float:
-        """How long it took, without the time that it had something to wait for."""
+        """How long it took, not counting the time spent waiting for nested calls."""
         return self._time.spent_s
 
     def hold(self) -> None:
@@ -93,7 +95,7 @@ class AskingCall:
         try:
             written = canonical(args).decode()
         except NotCanonical as error:
-            raise ToolFailed(prompts_code.not_arguments(tool, str(error))) from None
+            raise ToolFailed(prompts.code.not_arguments(tool, str(error))) from None
         async with self._in_order:
             index = self._known(tool, written)
             if index is None:
@@ -112,15 +114,15 @@ class AskingCall:
     async def settled(self) -> None:
         while self._waiting:
             await asyncio.wait(self._waiting.values())
-            await asyncio.sleep(0)  # those who waited take note
+            await asyncio.sleep(0)  # lets the waiting tasks run
 
     def look(self) -> None:
-        """Hands out the answers that are next in the log."""
+        """Hands out the results that come next in the log."""
         while self._read < len(self._log):
             match self._log[self._read]:
                 case NestedCall(index=index):
                     if index not in self._seen:
-                        return  # what follows was not known before this was asked for
+                        return  # later results were not known before this was requested
                 case Closed(index=index, result=result):
                     waiting = self._waiting.get(index)
                     if waiting is not None and not waiting.done():
@@ -128,7 +130,7 @@ class AskingCall:
             self._read += 1
 
     def close(self) -> None:
-        """The call is over, or was cut off."""
+        """Called when the call has ended or was interrupted."""
         self._closed = True
         self._time.stop()
         if self._work.hosts.get(self._command.index) is self:
@@ -137,13 +139,13 @@ class AskingCall:
             one.cancel()
 
     def _known(self, tool: str, written: str) -> int | None:
-        """The index of a call that was asked for before the call was cut off; None if all of those were found."""
+        """The index of a request that was made before the interruption; None if all of those have been repeated."""
         left = [one for one in self._log if isinstance(one, NestedCall) and one.index not in self._seen]
         for one in left:
             if (one.name, one.body.written) == (tool, written):
                 return one.index
         if left:
-            raise Diverged(prompts_code.diverged(left[0].name, tool))
+            raise Diverged(prompts.code.diverged(left[0].name, tool))
         return None
 
     async def _new(self, tool: str, written: str) -> int:
@@ -163,19 +165,19 @@ class AskingCall:
         index = len(conversation.turn.args)
         head = CallAsked(command.turn, index, command.index, prepared.asked)
         if self._closed or not self._sink.take(Outcome(Draft(head, bodies.encode(body)), command.attempt)):
-            raise ToolFailed(prompts_code.too_many_calls(MAX_NESTED))
+            raise ToolFailed(prompts.code.too_many_calls(MAX_NESTED))
         return index
 
     def _keep_time(self) -> None:
         if self._waiting and len(self._seen) == sum([isinstance(one, NestedCall) for one in self._log]):
             self._time.stop()
         elif not self._closed:
-            # Also while it waits for what is yet to be asked for again: that may never come.
+            # Time also passes while it waits for requests that have yet to be repeated: they may never come.
             self._time.run()
 
 
 class _OwnTime:
-    """The time of a call, without that of the calls that it waits for."""
+    """The time of a call, without the time that it waits for nested calls."""
 
     def __init__(self, limit_s: float) -> None:
         self._loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What people say to awaits: found, checked, and appended."""
+"""Answers to awaits: found, checked, and appended."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from weftline.store.base import LogStore
 
 
 class AwaitAnswers:
-    """`append` appends facts to a run, continues it, and returns when they are durable; `settled` returns when what a
-    refusal rests on is.
+    """`append` appends facts to a run, continues it, and returns when they are durable; `settled` returns when
+    everything that a rejection is based on is durable.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class AwaitAnswers:
         self._open_tools = open_tools
 
     async def answer(self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf) -> AwaitOutcome:
-        """See `Engine.answer_await`. The run may move on or leave memory at every await, so it is loaded again."""
+        """See `Engine.answer_await`. The run may advance or leave memory at every `await`, so it is loaded again."""
         key, await_id = await asked_by(self._store, key, await_id)
         await self._require_somebody_else(key, await_id, answer, by, person_of)
         if answer.args is not None:
@@ -46,7 +46,7 @@ class AwaitAnswers:
         question = open_await(run.state, await_id)
         if question is None:
             ended = run.state.ended or bool(run.state.control.cancel)
-            await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
+            await self._settled(run)  # a rejection, too, must be based on what a crash cannot undo
             return await earlier_outcome(self._store, key, await_id, answer, by=by, ended=ended)
         require_askable(run, question, answer, by=by)
         if args is not None:
@@ -57,7 +57,7 @@ class AwaitAnswers:
     async def _require_somebody_else(
         self, key: int, await_id: str, answer: Answer, by: str, person_of: PersonOf
     ) -> None:
-        """Whoever told the run what to do may not approve it."""
+        """Raises `Forbidden` if somebody who told the run what to do tries to approve it."""
         run = await self._load(key)
         question = open_await(run.state, await_id)
         if question is not None and four_eyes.needs_somebody_else(run, question, answer):
@@ -68,19 +68,21 @@ class AwaitAnswers:
     async def _edited(
         self, key: int, await_id: str, answer: Answer, sent: dict[str, Any], *, by: str
     ) -> tuple[LiveRun, bytes | None]:
-        """The arguments that the answer brings, as the tool takes them; None if the await is closed by then."""
+        """The arguments that the answer contains, as the tool accepts them; None if the await has been closed in the
+        meantime.
+        """
         args: bytes | None = None
         run = await self._load(key)
         while args is None and (question := open_await(run.state, await_id)) is not None:
             require_askable(run, question, answer, by=by)
             await self._open_tools(run)
-            if open_await(run.state, await_id) is not None:  # it may have moved on in the meantime, or have ended
+            if open_await(run.state, await_id) is not None:  # it may have advanced in the meantime, or ended
                 args = await edited(run, question.index, sent)
             run = await self._load(key)
         return run, args
 
     async def _with_tools(self, key: int, await_id: str) -> LiveRun:
-        """The run, with its tools if what the answer leads to needs them."""
+        """The run, with its tools if the answer needs them."""
         run = await self._load(key)
         while run.work.toolbox is None and (question := open_await(run.state, await_id)):
             if not needs_tools(run, question):

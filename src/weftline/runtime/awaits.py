@@ -1,4 +1,4 @@
-"""Awaits: how the question about a call is put, and what a model reads of the answer."""
+"""Awaits: how a question about a call is put, and what a model reads of the answer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline import prompts_failure
-from weftline import prompts_people as prompts
+from weftline import prompts
 from weftline.canonical import canonical_value
 from weftline.failure import Clarification, Hint
 from weftline.kernel import bodies
@@ -29,7 +28,7 @@ from weftline.tools.base import Tool, ToolOutput
 logger = logging.getLogger(__name__)
 
 _PLAIN = re.compile(r"[\w ./:=@,+%-]*", re.ASCII)
-"""What may follow a prefix: nothing that a shell, a path or a query would take for more than a word."""
+"""What may follow a prefix: nothing that a shell, a path or a query would interpret as more than a word."""
 
 
 class AwaitPlan(Struct, frozen=True):
@@ -40,13 +39,14 @@ class AwaitPlan(Struct, frozen=True):
     body: AskBody | None = None
     allowed_by: str = ""
     problem: str = ""
-    """What the model reads if the question cannot be put."""
+    """What the model reads if the question cannot be asked."""
 
 
 def put_to_people(tool: Tool, args: bytes, work: WorkingSet, *, ask: Ask | None = None) -> AwaitPlan | None:
-    """What people are asked about a call with these final arguments: what a gate has to `ask`, or else its tool.
+    """What people are asked about a call with these final arguments: the question of a gate (`ask`), or else of its
+    tool.
 
-    None if nobody is asked. A question that cannot be made blocks the call.
+    None if nobody is asked. A question that cannot be built blocks the call.
     """
     name = tool.spec.name
     if ask is None:
@@ -54,7 +54,7 @@ def put_to_people(tool: Tool, args: bytes, work: WorkingSet, *, ask: Ask | None 
             ask = ask_of(tool, args)
         except Exception as error:
             logger.exception("run %s: the question about a call of %s could not be made", work.run_id, name)
-            return AwaitPlan("blocked", problem=prompts.not_askable(name, f"{type(error).__name__}: {error}"))
+            return AwaitPlan("blocked", problem=prompts.people.not_askable(name, f"{type(error).__name__}: {error}"))
     if ask is None:
         return None
     if ask.kind == "confirm":
@@ -71,10 +71,9 @@ def may_decide(approvers: Sequence[str], by: str) -> bool:
 
 
 def covers(pattern: Pattern, tool: str, args: bytes) -> bool:
-    """Whether an approval with this pattern is one of a call with these arguments.
+    """Whether an approval with this pattern covers a call with these arguments.
 
-    After a prefix only plain words may follow: `git status` with the prefix `git ` is covered, `git status; rm -r .`
-    is not.
+    Only plain words may follow a prefix: `git status` is covered by the prefix `git `, `git status; rm -r .` is not.
     """
     if pattern.tool != tool:
         return False
@@ -90,7 +89,7 @@ def covers(pattern: Pattern, tool: str, args: bytes) -> bool:
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two values are the same JSON. `3` and `3.0` are: a browser that is shown one sends the other."""
+    """Whether two values are the same JSON. `3` and `3.0` are: a browser that receives one sends the other."""
     if isinstance(one, dict) and isinstance(other, dict):
         fields, others = cast("dict[str, object]", one), cast("dict[str, object]", other)
         return fields.keys() == others.keys() and all(_same(fields[name], others[name]) for name in fields)
@@ -101,7 +100,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def question_of(index: int, work: WorkingSet) -> AskBody | None:
-    """What people are asked about a call of the latest turn, as the log has it."""
+    """What people are asked about a call of the latest turn, according to the log."""
     conversation = work.conversation
     if index in conversation.turn.asked_back:
         return conversation.turn.asked_back[index]
@@ -141,12 +140,12 @@ def _clarification(call: Call, head: AwaitOpened, work: WorkingSet, args: Raw) -
     about = Clarification(
         hint.missing_fields, hint.tool if hint.restrict_to_tool else "", hint.example_input, hint.message
     )
-    question = hint.clarifying_question or prompts_failure.ask_what_to_call(call.name)
+    question = hint.clarifying_question or prompts.failure.ask_what_to_call(call.name)
     return AwaitBody(question, call.id, call.name, args, clarification=about)
 
 
 def ask_back(command: RunTool, call: Call, state: State, work: WorkingSet, ask: Ask) -> Draft:
-    """Puts the question with which a tool has ended to a person."""
+    """Asks a person the question that a tool has ended with."""
     timeout_us = state.limits.await_timeout_us if ask.timeout_s is None else int(ask.timeout_s * 1_000_000)
     id = await_id(command.turn, command.index, call)
     head = AwaitOpened(command.turn, command.index, id, "question", call.digest, timeout_us)
@@ -156,25 +155,25 @@ def ask_back(command: RunTool, call: Call, state: State, work: WorkingSet, ask: 
 
 
 def ask_about_doubt(command: Reconcile, call: Call, state: State, work: WorkingSet) -> Draft:
-    """Leaves it to a person whether a call that was cut off has happened."""
+    """Asks a person whether a call that was interrupted has happened."""
     id = await_id(command.turn, command.index, call)
     head = AwaitOpened(command.turn, command.index, id, "doubt", call.digest, state.limits.await_timeout_us)
     return Draft(head, bodies.encode(await_body(call, head, work)))
 
 
 def with_edits(output: ToolOutput, index: int, work: WorkingSet) -> ToolOutput:
-    """The result of a call, and what it was made with if a person has changed that.
+    """The result of a call, with a note about its arguments if a person has changed them.
 
-    The words are a model's to read: code that asked for the call gets the result as it is.
+    The note is for models only: code that asked for the call gets the result unchanged.
     """
     _, answer = work.conversation.turn.answers.get(index, (None, None))
     if answer is None or answer.args is UNSET or work.conversation.turn.parent_of(index):
         return output
-    return replace(output, parts=(*output.parts, Text(prompts.edited(bytes(answer.args).decode()))))
+    return replace(output, parts=(*output.parts, Text(prompts.people.edited(bytes(answer.args).decode()))))
 
 
 def answer_text(call: Call, head: CallClosed, work: WorkingSet) -> str:
-    """What the model reads of a person's answer; "" if that is not what closes the call."""
+    """What the model reads of a person's answer, or "" if the answer does not close the call."""
     closed, answer = work.conversation.turn.answers[head.index]
     if call.asked_back:
         kind = "question"
@@ -186,7 +185,7 @@ def answer_text(call: Call, head: CallClosed, work: WorkingSet) -> str:
         case "answered" if kind == "plan" and closed.outcome == "approved":
             return _approved_plan(answer)
         case "answered" if kind == "plan":
-            return prompts.plan_commented(in_words(answer.value))
+            return prompts.people.plan_commented(in_words(answer.value))
         case "answered" | "returned" if closed.outcome == "answered":
             asked = question_of(head.index, work) if kind == "question" else None
             return _answers(() if asked is None else asked.parts, answer.value)
@@ -197,8 +196,8 @@ def answer_text(call: Call, head: CallClosed, work: WorkingSet) -> str:
 def _approved_plan(answer: AnswerBody) -> str:
     if isinstance(answer.value, Raw):
         edited = decode(answer.value, type=dict[str, Any])
-        return prompts.plan_edited(in_words(edited.get("plan", edited)), answer.reason)
-    return prompts.plan_approved(answer.reason) if answer.reason else prompts.PLAN_APPROVED
+        return prompts.people.plan_edited(in_words(edited.get("plan", edited)), answer.reason)
+    return prompts.people.plan_approved(answer.reason) if answer.reason else prompts.people.PLAN_APPROVED
 
 
 def _answers(parts: Sequence[AskBody], value: object) -> str:
@@ -206,21 +205,21 @@ def _answers(parts: Sequence[AskBody], value: object) -> str:
     if not parts or not isinstance(given, list):
         return in_words(value)
     each = zip(parts, cast("list[object]", given), strict=False)
-    return prompts.answers([(part.prompt, in_words(one)) for part, one in each])
+    return prompts.people.answers([(part.prompt, in_words(one)) for part, one in each])
 
 
 def _refused(kind: str, reason: str, *, expired: bool) -> str:
     match kind:
         case "question" | "plan" if expired:
-            return prompts.NOT_ANSWERED_IN_TIME
+            return prompts.people.NOT_ANSWERED_IN_TIME
         case "question":
-            return prompts.no_answer(reason) if reason else prompts.NO_ANSWER
+            return prompts.people.no_answer(reason) if reason else prompts.people.NO_ANSWER
         case "plan":
-            return prompts.plan_rejected(reason) if reason else prompts.PLAN_REJECTED
+            return prompts.people.plan_rejected(reason) if reason else prompts.people.PLAN_REJECTED
         case _:
             if expired:
-                return prompts.EXPIRED
-            return prompts.denied(reason) if reason else prompts.DENIED
+                return prompts.people.EXPIRED
+            return prompts.people.denied(reason) if reason else prompts.people.DENIED
 
 
 def in_words(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Whose writes come next when more is waiting than one flush should hold: workspaces take turns, batch after batch."""
+"""Chooses the writes of a flush when more is waiting than fits: workspaces take turns, batch after batch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ MAX_BATCH_BYTES = 4 * 1024 * 1024
 
 
 class FairBatches:
-    """Remembers who was served last: one large write fills a batch, and the same workspace may have many of them."""
+    """Remembers who was served last, because one large write fills a batch and one workspace may have many of them."""
 
     def __init__(self) -> None:
         self._batches = 0
         self._served: dict[int, int] = {}
-        """The last batch that each workspace was part of, while more is waiting than fits."""
+        """The last batch that each workspace was part of; kept only while more is waiting than fits."""
 
     def divide(self, waiting: list[LiveRun]) -> tuple[Sequence[LiveRun], list[LiveRun]]:
-        """What is written now, and what stays. At least one is written, however large it is."""
+        """What is written now, and what stays queued. At least one run is written, however large it is."""
         if sum([run.log.outbox.size for run in waiting]) <= MAX_BATCH_BYTES:
             if self._served:
                 self._served = {}

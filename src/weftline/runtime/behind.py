@@ -1,4 +1,6 @@
-"""Runs that wait for earlier runs of their threads, counted by workspace, whether they are in memory or not."""
+"""Runs that are queued behind earlier runs of their threads, counted by workspace, whether or not they are in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ class BehindRuns:
         self._keys: dict[int, set[int]] = {}
 
     def found(self, stored: Iterable[tuple[int, int]]) -> None:
-        """Those that an earlier process has left, by key, each with its workspace."""
+        """Adds the queued runs that an earlier process left, by key, each with its workspace."""
         for key, workspace in stored:
             self._keys.setdefault(workspace, set()).add(key)
 
@@ -20,7 +22,7 @@ class BehindRuns:
         self._keys.setdefault(run.workspace, set()).add(run.key)
 
     def drop(self, run: LiveRun) -> None:
-        """It has moved up, has ended, or was never written."""
+        """Called when the run has moved up, has ended, or was never written."""
         keys = self._keys.get(run.workspace)
         if keys is not None and run.key in keys:
             keys.remove(run.key)

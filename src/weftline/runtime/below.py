@@ -1,4 +1,4 @@
-"""Which run began which, from their first entries, and what those below a run ask people."""
+"""Which run started which, from their first entries, and the questions to people from the runs below a run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import LogReader
 
 _BETWEEN = ":"
-"""Between the id of a run below and that of its await, where a run above is named."""
+"""Separates the id of a run below from that of its await, where the await is addressed through a run above."""
 
 
 async def is_below(store: LogReader, key: int, above: int) -> bool:
-    """Whether a run was begun by another one, or by a run below that."""
+    """Whether a run was started by another one, directly or through runs in between."""
     while (link := await _parent_of(store, key)) is not None:
         key = ids.parent_key(link)
         if key == above:
@@ -27,7 +27,7 @@ async def is_below(store: LogReader, key: int, above: int) -> bool:
 
 
 async def awaits_of(store: LogReader, wanted: AwaitFilter) -> list[OpenAwait]:
-    """What people are asked. Of a run that is not at the top, too, all that those below it ask is found."""
+    """The open questions to people. For a run that is not top-level, those of all runs below it are included too."""
     link = None if not wanted.root else await _parent_of(store, wanted.root)
     if link is None or not wanted.root:
         return await store.awaits(wanted)
@@ -43,14 +43,15 @@ async def awaits_of(store: LogReader, wanted: AwaitFilter) -> list[OpenAwait]:
 
 
 async def asked_by(store: LogReader, key: int, await_id: str) -> tuple[int, str]:
-    """The run that asks, and the id there: `await_id` is one of the run's own, or `<run id>:<await id>` of one below.
+    """The run that asks, and the id there. `await_id` is an id of the run's own, or `<run id>:<await id>` for a run
+    below.
 
-    Raises `NotFound` (`unknown_await`) for a run that is not below it.
+    Raises `NotFound` (`unknown_await`) if that run is not below it.
     """
     below, between, own = await_id.partition(_BETWEEN)
     if not between:
         return key, await_id
-    # A run below another is always known by an id of ours.
+    # A child run always has a generated id.
     parsed = ids.parse(below, prefix="run_")
     row = None if parsed is None else await store.run(parsed[0])
     if row is None or ids.run_id(row.key, row.salt) != below or not await is_below(store, row.key, key):

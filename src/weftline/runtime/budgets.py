@@ -1,11 +1,12 @@
-"""The ledger: what every account of the budget tree may spend, has spent and has reserved, in the memory of the owner.
+"""The ledger: what every account of the budget tree may spend, has spent and has reserved, in the owner's memory.
 
-The one process that owns the store decides here, on its loop, whether a call fits. What a run books is in its facts;
-it is added here at once, and in the store with those facts, in one transaction. A write that the store has dropped is
-undone here. So the sums are those of the logs at any time, and a process that begins reads them from the store.
+The one process that owns the store decides here, on its loop, whether a call fits. The bookings of a run are in its
+facts; they are added here at once, and in the store together with those facts, in one transaction. If the store drops a
+write, its bookings are undone here. The sums therefore always match the logs, and a new process reads them from the
+store.
 
-What a run gives back is free for its own next call at once, which fails with it if the write does, and for others once
-it is durable: theirs may be written although that write is lost.
+What a run gives back is available to its own next call at once, since that fails too if the write does. It is available
+to others once it is durable, because their writes may succeed although that one is lost.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ MAX_TIME_RESERVE_US = 60_000_000
 
 
 class Need(Struct, frozen=True):
-    """What a call may use at worst. Time is not reserved: there has to be some left."""
+    """What a call may use at worst. Time is not reserved: there only has to be some left."""
 
     nusd: int = 0
     tokens: int = 0
@@ -64,7 +65,9 @@ class Need(Struct, frozen=True):
                 return self.calls
 
     def concerns(self, unit: Unit) -> bool:
-        """Whether a limit of this unit is about such a call: one of a tool, or one of a model."""
+        """Whether a limit in this unit applies to the call: `calls` to tool calls, `usd` and `tokens` to model
+        calls.
+        """
         return unit == "seconds" or (unit == "calls") == bool(self.calls)
 
 
@@ -72,7 +75,7 @@ NOTHING = Need()
 
 
 class _Use:
-    """What is booked on one account. Days before the month of the latest booking are only in the total."""
+    """The bookings of one account. Days before the month of the latest booking are only in the total."""
 
     __slots__ = ("days", "kept", "returning", "total")
 
@@ -82,7 +85,7 @@ class _Use:
         self.returning: dict[tuple[int, int], Sums] = {}
         """What runs have given back in facts that are not durable yet, by run and day."""
         self.kept = NOTHING
-        """What its run wants left for its final turn."""
+        """What its run reserves for its final turn."""
 
     def add(self, one: Booking) -> None:
         self.total.add(one)
@@ -90,7 +93,7 @@ class _Use:
         if day is None:
             day = self.days[one.day] = Sums()
             first = first_day(max(self.days), "month")
-            for old in [known for known in self.days if known < first - 1]:  # what was held yesterday may be settled
+            for old in [known for known in self.days if known < first - 1]:  # yesterday may still be settled
                 del self.days[old]
         day.add(one)
 
@@ -113,7 +116,7 @@ class _Use:
             del self.returning[run, one.day]
 
     def on_its_way(self, unit: Unit, period: Period, today: int, *, run: int) -> int:
-        """What others than `run` have given back, and a lost write may take again."""
+        """What runs other than `run` have given back in writes that may still be lost."""
         first = None if period == "total" else first_day(today, period)
         mine = [sums for (by, day), sums in self.returning.items() if by != run and (first is None or day >= first)]
         return sum([sums.of(unit)[1] for sums in mine])
@@ -131,21 +134,21 @@ class Ledger:
         return bool(self.limits_set)
 
     async def open(self, records: Database) -> None:
-        """Takes over what the process before has left."""
+        """Loads what the previous process left."""
         for one in await records.read(budgets.open_use()):
             self._of(one.account).add(one)
             self._booked.add(one.workspace)
         await self.read_limits(records)
 
     async def read_limits(self, records: Database) -> None:
-        """Somebody has set some: they hold from the next call on."""
+        """Reads the limits again after somebody has changed them; they apply from the next call on."""
         found: dict[str, tuple[SetLimit, ...]] = {}
         for one in await records.read(budgets.limits()):
             found[one.account] = (*found.get(one.account, ()), one)
         self.limits_set = found
 
     def limits(self, account: str, rules: Mapping[str, BudgetRule]) -> Sequence[Limit]:
-        """Those that were set, before those that a run brought along."""
+        """The limits that were set, followed by those that came with a run."""
         found = self.limits_set.get(account)
         if found is None:
             rule = rules.get(account)
@@ -165,8 +168,8 @@ class Ledger:
     ) -> BudgetRefused | None:
         """The nearest limit that a call of `run` does not fit; None if it fits all of them.
 
-        On the run's `own` account `final` has to fit as well, the turn that answers when nothing else may begin; None
-        if this is that turn. What the runs above keep for theirs is not touched either.
+        On the run's `own` account, `final` has to fit as well: the final turn, when nothing else may begin. It is None
+        if this is that turn. What the runs above reserve for theirs is not touched either.
         """
         today = day_of(at)
         for account in accounts:
@@ -207,25 +210,27 @@ class Ledger:
 
     @property
     def workspaces(self) -> set[int]:
-        """Those with limits of their own, and those that may have had some when the process before ended."""
+        """Workspaces with limits of their own, and those that may have had some when the previous process ended."""
         return self._booked | {limit.workspace for limits in self.limits_set.values() for limit in limits}
 
     def is_raised(self, refused: BudgetRefused, rules: Mapping[str, BudgetRule]) -> bool:
-        """Whether there is more now than when a call did not fit, or no limit any more."""
+        """Whether the limit is now higher than when a call did not fit, or has been removed."""
         same = [
             one for one in self.limits(refused.on, rules) if (one.unit, one.period) == (refused.unit, refused.period)
         ]
         return all(limit.amount > refused.limit for limit in same)
 
     def setter(self, refused: BudgetRefused) -> str:
-        """Who set the limit that a call did not fit, as it is now; "" if nobody did."""
+        """Who set the current limit that a call did not fit, or "" if nobody did."""
         set_ones = [one for one in self.limits_set.get(refused.on, ()) if one.unit == refused.unit]
         return set_ones[0].set_by if set_ones else ""
 
     def time_left_us(
         self, accounts: Accounts, rules: Mapping[str, BudgetRule], *, at: int, final: str | None = None
     ) -> int | None:
-        """How long a call may take at most; None if nobody says. `final`: the account of the run that ends with it."""
+        """How long a call may take at most; None if there is no limit. `final` is the account of the run whose final
+        turn it is.
+        """
         left: int | None = None
         for account in accounts:
             keeps = account in rules and account != final
@@ -238,15 +243,15 @@ class Ledger:
         return left
 
     def keep_for_final(self, account: str, need: Need) -> None:
-        """What a run wants left for its final turn by those below it."""
+        """Sets what the runs below a run must leave for its final turn."""
         self._of(account).kept = need
 
     def counts_usd(self, accounts: Accounts, rules: Mapping[str, BudgetRule]) -> bool:
-        """Whether there is a limit in money above a call."""
+        """Whether a limit in money applies to a call on these accounts."""
         return any(limit.unit == "usd" for account in accounts for limit in self.limits(account, rules))
 
     def limited(self, accounts: Accounts, rules: Mapping[str, BudgetRule]) -> Accounts:
-        """Those with limits, which a call is booked on."""
+        """The accounts with limits, which a call is charged to."""
         return tuple([account for account in accounts if account in rules or account in self.limits_set])
 
     def add(self, bookings: Iterable[Booking]) -> None:
@@ -254,24 +259,24 @@ class Ledger:
             self._of(one.account).add(one)
 
     def undo(self, bookings: Iterable[Booking]) -> None:
-        """The facts that these belong to are lost."""
+        """Undoes bookings whose facts are lost."""
         for one in bookings:
             self._of(one.account).add(one.undone)
 
     def keep_back(self, bookings: Iterable[Booking], *, run: int) -> None:
-        """Others get what these give back when `release` is called with the same."""
+        """Withholds from others what these bookings give back, until `release` is called with the same bookings."""
         for one in bookings:
             if _gives_back(one):
                 self._of(one.account).keep_back(one, run, sign=1)
 
     def release(self, bookings: Iterable[Booking], *, run: int) -> None:
-        """The facts that these belong to are durable, or lost."""
+        """Called when the facts of these bookings are durable, or lost."""
         for one in bookings:
             if _gives_back(one) and one.account in self._use:
                 self._use[one.account].keep_back(one, run, sign=-1)
 
     def forget(self, account: str) -> None:
-        """Its run has ended."""
+        """Drops the account of a run that has ended."""
         self._use.pop(account, None)
 
     def _of(self, account: str) -> _Use:
@@ -282,7 +287,7 @@ class Ledger:
 
 
 class Account:
-    """Where the calls of one run are booked."""
+    """Where the calls of one run are charged."""
 
     __slots__ = ("_accounts", "_booked", "_parent", "_plan", "_thread", "_workspace", "key", "ledger", "own", "rules")
 
@@ -301,7 +306,7 @@ class Account:
 
     @property
     def accounts(self) -> Accounts:
-        """From the run's own to its workspace's, whether there is a limit or not."""
+        """From the run's own account to its workspace's, whether or not they have limits."""
         if self._accounts is None:
             own = () if self.own is None else (self.own,)
             thread = () if self._thread is None else (thread_account(self._thread),)
@@ -318,22 +323,24 @@ class Account:
 
     @property
     def active(self) -> bool:
-        """Whether there may be a limit above the run's calls."""
+        """Whether there may be a limit on the run's calls."""
         return bool(self.rules or self.ledger.limits_set)
 
     def within(self, limit_s: float, *, at: int, final: bool = False) -> float:
-        """How long a call may take that has `limit_s` otherwise: seconds are not reserved, but bound it."""
+        """How long a call may take whose limit would otherwise be `limit_s`: seconds are not reserved, but they bound
+        it.
+        """
         if not self.active:
             return limit_s
         left = self.ledger.time_left_us(self.accounts, self.rules, at=at, final=self.own if final else None)
         return limit_s if left is None else min(limit_s, left / 1_000_000)
 
     def above_child(self) -> tuple[Accounts, dict[str, BudgetRule]]:
-        """The accounts that the calls of a child are booked on besides its own, and the limits of runs among them."""
+        """The accounts that a child's calls are charged to besides its own, and the limits of the runs among them."""
         return self.accounts[:-1], dict(self.rules)
 
     def took(self, before: State, after: State, head: Fact) -> None:
-        """Books what a fact holds, and what it has used of what was held."""
+        """Books what a fact reserves, and what it has used of an earlier reservation."""
         old, new = before.budget.holds, after.budget.holds
         bookings: list[Booking] = []
         for slot, held in new.items():
@@ -348,21 +355,21 @@ class Account:
         self._booked += tuple(bookings)
 
     def taken(self) -> tuple[Booking, ...]:
-        """What was booked since it was last asked."""
+        """Returns what was booked since the last call."""
         booked, self._booked = self._booked, ()
         return booked
 
     def take_back(self) -> None:
-        """What was booked and not taken is not going to be in the log."""
+        """Undoes bookings that were not taken: their facts will not be in the log."""
         self.undo(self.taken())
 
     def undo(self, bookings: Sequence[Booking]) -> None:
-        """The write that these belong to is lost."""
+        """Undoes the bookings of a write that is lost."""
         self.ledger.undo(bookings)
         self.ledger.release(bookings, run=self.key)
 
     def committed(self, bookings: Sequence[Booking]) -> None:
-        """The write that these belong to is durable."""
+        """Called when the write of these bookings is durable."""
         self.ledger.release(bookings, run=self.key)
 
     def _bookings(self, held: Held, used: Need, active_us: int, *, holds: int) -> list[Booking]:
@@ -388,12 +395,12 @@ def _gives_back(one: Booking) -> bool:
 
 
 def time_reserve_us(limit: Limit) -> int:
-    """What of a run's own limit in seconds is left for its final turn."""
+    """How much of a run's own limit in seconds is left for its final turn."""
     return min(limit.amount // 4, MAX_TIME_RESERVE_US) if limit.on_exceeded == "final_turn" else 0
 
 
 def used_by(before: State, head: Fact, held: Held) -> tuple[Need, int]:
-    """What a call has used that ends with this fact, and for how long. What nobody knows is what was reserved."""
+    """What a call that ends with this fact has used, and for how long. If nobody knows, it is what was reserved."""
     match head:
         case TurnCompleted() | AttemptFailed() | ContextCompacted() | CompactionFailed():
             tokens = head.usage.input + head.usage.output
@@ -407,7 +414,7 @@ def used_by(before: State, head: Fact, held: Held) -> tuple[Need, int]:
 
 
 def agent_of(plan: RunPlan) -> str | None:
-    """The agent that a run is one of: a stored one by its id, one of code by its name."""
+    """The agent of a run: the id of a stored one, or the name of one defined in code."""
     if plan.agent_id is not None:
         return plan.agent_id
     return None if plan.code is None else plan.name if plan.path else code_agent(plan.code, plan.name)

@@ -1,4 +1,4 @@
-"""The calls of runs as their logs have them: the ledger of what was begun, what came of it and what is in doubt."""
+"""The calls of runs according to their logs: what was begun, its outcome, and what is in doubt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from weftline.store.awaits import AwaitFilter
 from weftline.store.base import LogReader, RunFilter, RunRow
 
 CallState: TypeAlias = Literal["opened", "started", "closed", "in_doubt"]
-"""Announced; begun; with its one result; begun, and it is not known whether it happened."""
+"""Announced; begun; closed with its one result; or begun without anybody knowing whether it happened."""
 _PAGE = 200
 
 
@@ -40,7 +40,7 @@ class LoggedCall(Struct, frozen=True, kw_only=True):
     index: int
     name: str
     digest: str
-    """Of the arguments that run."""
+    """Digest of the arguments that run."""
     key: str
     effect: Effect
     state: CallState
@@ -48,25 +48,25 @@ class LoggedCall(Struct, frozen=True, kw_only=True):
     """How often it was begun."""
     opened_at: int
     started_at: int | None = None
-    """When it was begun last."""
+    """When it last began."""
     closed_at: int | None = None
     how: How | None = None
     client: str | None = None
-    """How it is offered to the client, if that carries it out."""
+    """How it is offered to the client, if the client executes it."""
     child: str = ""
-    """The run that carries it out, if there is one."""
+    """The run that executes it, if there is one."""
     parent: str = ""
-    """The id of the call that asked for it, if it was not the model."""
+    """The id of the call that asked for it; empty if the model did."""
 
 
 class DoubtPage(Struct, frozen=True):
     calls: list[LoggedCall]
     before: int | None
-    """The key of the run below which the list goes on; None at its end."""
+    """The key below which the list continues; None at its end."""
 
 
 async def calls_of(log: LogReader, row: RunRow, *, store_id: str) -> list[LoggedCall]:
-    """The calls of a run that were announced, in that order. Raises `StoreError` (`log_damaged`)."""
+    """The announced calls of a run, in order. Raises `StoreError` (`log_damaged`)."""
     run_id = ids.run_id(row.key, row.salt)
     found: dict[tuple[int, int], LoggedCall] = {}
     async for item in entries(log, row.key):
@@ -85,8 +85,8 @@ async def calls_in_doubt(
 ) -> DoubtPage:
     """The calls of a workspace that may or may not have happened, those of the newest run first.
 
-    Nothing has an index of them: the rows of the runs are looked at, and the logs of those that have some. A page ends
-    with a run, so it may have a few more than `limit`.
+    They have no index: the rows of the runs are examined, and the logs of those that have some. A page ends with a run,
+    so it may have a few more than `limit`.
     """
     asking = await _asking(log, workspace)
     found: list[LoggedCall] = []

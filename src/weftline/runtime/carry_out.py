@@ -1,6 +1,7 @@
-"""`carry_out`: a command in, its outcome out. The caller appends the outcome; the command itself appends nothing.
+"""`carry_out`: executes a command and returns its outcome. The caller appends the outcome; the command itself appends
+nothing.
 
-Observations (streamed text) go to the sink while the command is under way.
+Observations (streamed text) go to the sink while the command runs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from weftline.runtime.tool_call import reconcile, run_tool
 
 
 async def carry_out(command: Command, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome | None:
-    """`state` is the one that `command` was decided on. Returns None if the outcome is no longer wanted."""
+    """Executes `command`, which was decided on in `state`. Returns None if the outcome is no longer wanted."""
     outcome = await _work_of(command, state, work, services, sink)
     code = None if work.toolbox is None else work.toolbox.code
     if code is None or outcome is None or not (notes := code.taken_notes()):

@@ -1,4 +1,4 @@
-"""Whether the models of a plan are there, take its settings and may be used under its budgets."""
+"""Checks that the models of a plan exist, accept its settings and may be used under its budgets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _AS_THE_MODEL_DOES = Sampling()
 
 
 def check_models(plan: RunPlan, catalog: Catalog, account: Account | None) -> None:
-    """Raises `WeftlineError` for what a run of the plan could not use; without an account it is under no budget."""
+    """Raises `WeftlineError` for anything that a run of the plan could not use. Without an account, no budget
+    applies.
+    """
     models = [catalog.resolve(model) for model in (plan.model, *plan.fallbacks)]
     if account is not None:
         require_prices(account, models, catalog)

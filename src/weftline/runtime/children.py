@@ -1,4 +1,4 @@
-"""Calls that are carried out by runs of their own: how a child run is made, and how the call gets its result."""
+"""Calls that are executed by runs of their own: how a child run is created, and how the call gets its result."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 
 
 async def start_child(command: StartChild, state: State, work: WorkingSet, services: Services) -> Outcome:
-    """Begins a call together with the run that carries it out, or closes it if there can be none."""
+    """Begins a call together with the run that executes it, or closes the call if no run can be created."""
     call = state.batch.calls[command.index]
     code = (work.toolbox or EMPTY).code
     if code is None or (work.toolbox or EMPTY).get(call.name) is None:
-        return _refused(command, call, work, prompts.tool_gone(call.name))
+        return _refused(command, call, work, prompts.calls.tool_gone(call.name))
     limits = state.limits
     left = None if limits.max_cost_nusd is None else max(limits.max_cost_nusd - state.totals.cost_nusd, 1)
     context = new_context(command.turn, command.index, 1, call, work, services)
@@ -45,11 +45,11 @@ async def start_child(command: StartChild, state: State, work: WorkingSet, servi
             limits=ChildLimits(limits.max_depth, limits.max_children, left, policies.time_left_us(state)),
         )
     except ToolFailed as error:
-        text = prompts.child_not_started(call.name, reason_of(error))
+        text = prompts.subagents.child_not_started(call.name, reason_of(error))
         return _refused(command, call, work, text, failure=failure_of(error, text))
     except Exception as error:
         logger.exception("run %s: the subagent %s could not be started", work.run_id, call.name)
-        return _refused(command, call, work, prompts.child_not_started(call.name, reason_of(error)))
+        return _refused(command, call, work, prompts.subagents.child_not_started(call.name, reason_of(error)))
     return Outcome(Draft(CallStarted(command.turn, command.index, 1, id=call.id, name=call.name)), child=plan)
 
 
@@ -60,7 +60,7 @@ def _refused(
 
 
 async def finish_child(command: FinishChild, state: State, work: WorkingSet, services: Services) -> Outcome:
-    """Closes a call with what its child run came to."""
+    """Closes a call with the outcome of its child run."""
     call = state.batch.calls[command.index]
     head, ended = work.conversation.turn.children[command.index]
     end = ChildEnd(
@@ -85,18 +85,18 @@ async def finish_child(command: FinishChild, state: State, work: WorkingSet, ser
         if is_being_cancelled():
             raise
         logger.exception("run %s: the result of the subagent %s could not be created", work.run_id, call.name)
-        output = ToolOutput.of(prompts.tool_failed(call.name, reason_of(error)), is_error=True)
+        output = ToolOutput.of(prompts.calls.tool_failed(call.name, reason_of(error)), is_error=True)
     how: How = "failed" if output.is_error else "returned"
     link = ChildLink(end.run_id, call.name, work.run_id, call.id, ended.calls)
     return closed(command, call, work, with_telemetry(output, end), how, attempt=call.attempt, child=link)
 
 
 def with_telemetry(output: ToolOutput, end: ChildEnd) -> ToolOutput:
-    """What the call took is what its child took, with all below it."""
+    """Adds the telemetry of a call: what its child used, including all runs below it."""
     tokens = end.usage.input + end.usage.output
     summed = Telemetry(end.elapsed_us // 1000, tokens, extra={"turns": end.turns})
     own = output.telemetry
-    if own is not None:  # that of the terminal tool that the child has ended with
+    if own is not None:  # that of the terminal tool that ended the child
         summed = replace(summed, model=own.model, extra={**own.extra, **summed.extra})
     return replace(output, telemetry=summed)
 
@@ -107,9 +107,9 @@ def as_result(tool: str, end: ChildEnd) -> ToolOutput:
         case "succeeded":
             return ToolOutput.of(end.text) if end.final is None else final_output(tool, end.final)
         case "failed":
-            return ToolOutput.of(prompts.child_failed(tool, end.error or end.code), is_error=True)
+            return ToolOutput.of(prompts.subagents.child_failed(tool, end.error or end.code), is_error=True)
         case "cancelled":
-            return ToolOutput.of(prompts.child_cancelled(tool), is_error=True)
+            return ToolOutput.of(prompts.subagents.child_cancelled(tool), is_error=True)
 
 
 def final_output(tool: str, final: FinalResult) -> ToolOutput:

@@ -1,7 +1,8 @@
-"""Calls that clients carry out: their claims, heartbeats and results.
+"""Calls that clients execute: their claims, heartbeats and results.
 
-A client may claim an offered call: until its lease has run out, results are only taken from whoever has its token. The
-claim is a fact, so that it holds after a restart and whatever process answers; the log has a digest of the token.
+A client may claim an offered call: until its lease expires, only a client with its token can submit a result. The claim
+is a fact, so it survives a restart and holds in whichever process receives the result; the log has a digest of the
+token.
 """
 
 from __future__ import annotations
@@ -26,22 +27,24 @@ from weftline.runtime.engine import Leased
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.provided import Faults, Provided, open_calls, refusal, require_whole, results_of, was_provided
-from weftline.runtime.residents import Residents
+from weftline.runtime.roles import RunLoader
 from weftline.runtime.step import offer_body
+from weftline.runtime.timers import Timers
 from weftline.store.base import LogStore
 from weftline.tools.base import ToolOutput
 
 
 class ClientCalls:
-    """`append` appends facts to a run, continues it, and returns when they are durable; `settled` returns when what a
-    refusal rests on is.
+    """`append` appends facts to a run, continues it, and returns when they are durable; `settled` returns when
+    everything that a rejection is based on is durable.
     """
 
     def __init__(
         self,
         store: LogStore,
         log: Log,
-        residents: Residents,
+        loader: RunLoader,
+        timers: Timers,
         append: Callable[[LiveRun, tuple[Draft, ...]], Awaitable[None]],
         settled: Callable[[LiveRun], Awaitable[None]],
         *,
@@ -49,7 +52,8 @@ class ClientCalls:
     ) -> None:
         self._store = store
         self._log = log
-        self._residents = residents
+        self._load = loader.load
+        self._timers = timers
         self._append = append
         self._settled = settled
         self._open_tools = open_tools
@@ -57,17 +61,19 @@ class ClientCalls:
     async def answer(
         self, key: int, call_id: str, output: ToolOutput, *, message_id: str, idempotency_key: str, token: str
     ) -> bool:
-        """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
+        """Accepts a client's result for a call that waits for it. Returns False if the run was cancelled in the
+        meantime.
+        """
         self._log.require_well()
-        run = await self._residents.load(key)
+        run = await self._load(key)
         question = None if run.state.ended else open_question(run.state, call_id)
         if question is not None and not _is_of_client(run.work.plan, run.state.batch.calls[question.index].name):
             output = await self._fitting(run, question, output)
-            run = await self._residents.load(key)
+            run = await self._load(key)
         state, lease = run.state, _digest(token)
         question = None if state.ended or state.control.cancel else open_question(state, call_id)
         if question is None or not answerable(question, lease):
-            await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
+            await self._settled(run)  # a rejection, too, must be based on what a crash cannot undo
             if call_id in state.questions.ignored and not token:
                 return False
             if idempotency_key and await was_answered(
@@ -84,9 +90,11 @@ class ClientCalls:
         return True
 
     async def _fitting(self, run: LiveRun, question: Question, output: ToolOutput) -> ToolOutput:
-        """The result of a call of a tool that says what it returns. Raises `InvalidRequest` if it does not fit."""
+        """The result of a call, checked against what its tool declares to return. Raises `InvalidRequest` if it does
+        not fit.
+        """
         call, text = run.state.batch.calls[question.index], joined_text(output.parts)
-        await self._open_tools(run)  # it may have gone on by then, or have ended
+        await self._open_tools(run)  # the run may have advanced by then, or ended
         result = UNSET if output.is_error else text
         one = Provided(call_id=call.id, result=result, error=text if output.is_error else None, failure=output.failure)
         (made,) = await results_of((one,), {call.id: call.name}, run.work.toolbox)
@@ -104,15 +112,15 @@ class ClientCalls:
         message_id: str,
         idempotency_key: str,
     ) -> bool:
-        """The results of all calls of a turn that wait for somebody outside, under the id of that wait."""
+        """Accepts the results of all calls of a turn that wait for somebody outside, under the id of that wait."""
         self._log.require_well()
-        run = await self._residents.load(key)
+        run = await self._load(key)
         if not _is_over(run):
             await self._open_tools(run)
-            run = await self._residents.load(key)
+            run = await self._load(key)
         names = {id: run.state.batch.calls[question.index].name for id, question in open_calls(run.state).items()}
         made = await results_of(results, names, run.work.toolbox, faults=faults)
-        run = await self._residents.load(key)
+        run = await self._load(key)
         waiting = {} if _is_over(run) or await_id != external_id(run.state.turn - 1) else open_calls(run.state)
         leases = {one.call_id: _digest(one.token) for one in results}
         try:
@@ -120,7 +128,7 @@ class ClientCalls:
                 raise self._not_waiting(run)
             outputs = require_whole(run.state, results, made, leases=leases)
         except WeftlineError:
-            await self._settled(run)  # a refusal, too, must rest on what a crash cannot undo
+            await self._settled(run)  # a rejection, too, must be based on what a crash cannot undo
             ids = [one.call_id for one in results]
             if ids and all(id in run.state.questions.ignored for id in ids):
                 return False
@@ -141,7 +149,7 @@ class ClientCalls:
         return True
 
     async def claim(self, key: int, call_id: str, *, lease_us: int, claim_id: str, by: str) -> Leased:
-        """Gives a client a call to itself. The same `claim_id` of the same client gets the same token again."""
+        """Claims a call for a client. The same `claim_id` of the same client gets the same token again."""
         if not 0 < lease_us <= MAX_LEASE_US:
             raise InvalidRequest(f"A lease must be longer than 0 and at most {MAX_LEASE_US / 1e6:g} seconds.")
         run, question = await self._offered(key, call_id)
@@ -152,15 +160,15 @@ class ClientCalls:
         return await self._take(run, question, token, lease_us=lease_us, by=by)
 
     async def heartbeat(self, key: int, call_id: str, token: str) -> Leased:
-        """Extends a lease by its time."""
+        """Extends a lease by its duration."""
         run, question = await self._offered(key, call_id, token=token)
         lease = self._own(question, token)
         return await self._take(run, question, token, lease_us=lease.lease_us, by=lease.by, renewed=True)
 
     async def release(self, key: int, call_id: str, token: str) -> None:
-        """Gives a call back: it is offered to all clients again, at once."""
+        """Releases a call, which is offered to all clients again at once."""
         run, _ = await self._offered(key, call_id, token=token)
-        await self._open_tools(run)  # what is offered with the call is theirs to say
+        await self._open_tools(run)  # the tools contribute to the offer
         run, question = await self._offered(key, call_id, token=token)
         if self._own(question, token).lost:
             await self._settled(run)
@@ -180,11 +188,11 @@ class ClientCalls:
         lease = None if taken is None else taken.lease
         if lease is None or lease.token != head.token:  # it was cancelled or answered while this was being written
             raise self._gone(run, token)
-        return Leased(token, self._residents.timers.lease_ends(lease), lease_us, attempt)
+        return Leased(token, self._timers.lease_ends(lease), lease_us, attempt)
 
     async def _offered(self, key: int, call_id: str, *, token: str = "") -> tuple[LiveRun, Question]:
         self._log.require_well()
-        run = await self._residents.load(key)
+        run = await self._load(key)
         question = None if run.state.ended or run.state.control.cancel else open_question(run.state, call_id)
         if question is None:
             await self._settled(run)
@@ -192,7 +200,7 @@ class ClientCalls:
         return run, question
 
     def _token(self, run: LiveRun, question: Question, claim_id: str, by: str) -> str:
-        """Nobody who does not know the claim can make it, and nothing has to be stored to make it again."""
+        """The token of a claim: it cannot be guessed, and is derived again instead of being stored."""
         call = run.state.batch.calls[question.index]
         named = f"{self._store.id}/{run.id}/{call.id}/{by}/{claim_id}"
         return f"lease_{blake2b(named.encode(errors='replace'), digest_size=16).hexdigest()}"
@@ -206,7 +214,7 @@ class ClientCalls:
     def _held(self, run: LiveRun, question: Question) -> Conflict:
         lease = question.lease
         assert lease is not None
-        ends_at = self._residents.timers.lease_ends(lease)
+        ends_at = self._timers.lease_ends(lease)
         message = "Another client is executing this call."
         return Conflict(message, code="lease_held", lease_ends_at=ends_at)
 
@@ -225,7 +233,7 @@ class ClientCalls:
 
 
 def _is_of_client(plan: RunPlan, name: str) -> bool:
-    """Whether it is a tool that the client has brought with it, of which nothing is known but its name."""
+    """Whether the client defined the tool itself, so that nothing but its name is known."""
     for ref in plan.tools:
         if isinstance(ref, LocalRef | A2ALocalRef) and ref.name == name:
             return True

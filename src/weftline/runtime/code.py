@@ -1,7 +1,7 @@
-"""What a run's agent brings along besides its tools: code that is asked, and code that watches.
+"""The code that a run's agent provides besides its tools: hooks that are consulted, and hooks that observe.
 
-The runtime knows this protocol only; `weftline.agent` implements it with hooks. A run that a client described over HTTP
-has none of it.
+The runtime only knows this protocol; `weftline.agent` implements it with hooks. A run that a client described over HTTP
+has no such code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weftline.tools.base import Tool, ToolContext, ToolOutput
 
 
 class PendingCall(Struct, frozen=True):
-    """A call that the model asked for, before anything is decided about it."""
+    """A call that the model asked for, before any decision about it."""
 
     turn: int
     index: int
@@ -35,11 +35,11 @@ class PendingCall(Struct, frozen=True):
     args: bytes
     """As the tool would get them: a JSON object; empty if they do not fit."""
     problem: str
-    """Why they do not fit; "" if they do."""
+    """Why they do not fit, or "" if they do."""
     tool: Tool | None
     """None if there is no tool of this name."""
     counts: Mapping[str, int] = {}
-    """How often each tool was called in this run so far: carried out, answered, unknown or invalid, not refused."""
+    """How often each tool has been called in this run: executed, answered, unknown or invalid, but not refused."""
     under_way: Mapping[str, int] = {}
     """How many calls of its turn, by tool, have passed the gates and have no result yet."""
     prepared: bytes = b"{}"
@@ -51,30 +51,30 @@ class PendingCall(Struct, frozen=True):
 
 
 class Gated(Struct, frozen=True):
-    """What is to become of a call. `parts` are what the model reads in place of a result, if it is not to begin."""
+    """What is to happen to a call. `parts` are what the model reads instead of a result, if it is not to begin."""
 
     verdict: Verdict
     args: bytes
     parts: tuple[UserPart, ...] = ()
     is_error: bool = False
     yields: bool = False
-    """A spent budget goes before this."""
+    """A spent budget takes precedence over this."""
     over: Over | None = None
-    """The call is beyond a budget that the agent's code keeps."""
+    """Set if the call exceeds a budget that the agent's code keeps."""
     steer: str = ""
     """What the model reads after the results of the turn."""
     ask: Ask | None = None
-    """What a person is asked before the call begins, in place of what its tool would ask."""
+    """What a person is asked before the call begins, instead of its tool's own question."""
     bounds: Bounds | None = None
-    """Of an answer that is a part of something larger."""
+    """For an answer that is part of something larger."""
     allowed_by: str = ""
-    """Why nobody has to be asked what its tool would ask."""
+    """Why the question of its tool need not be asked."""
     hint: str = ""
-    """What people read about the call, in place of what its tool says."""
+    """What people read about the call, instead of the text from its tool."""
 
 
 class PendingAwait(Struct, frozen=True):
-    """An open question to a person, as the agent's code is asked about it first."""
+    """An open question to a person that the agent's code may answer first."""
 
     id: str
     kind: AwaitKind
@@ -82,11 +82,13 @@ class PendingAwait(Struct, frozen=True):
     options: tuple[str, ...]
     call: PendingCall
     parts: tuple[AskBody, ...] = ()
-    """If these are several questions."""
+    """Set if there are several questions."""
 
 
 class CodeAnswer(Struct, frozen=True):
-    """What code says in a person's place. `args` are those of an approval that changes them, checked by the tool."""
+    """An answer by code in place of a person. `args` are those of an approval that changes them, checked by the
+    tool.
+    """
 
     outcome: Literal["approved", "denied", "answered"]
     by: str
@@ -101,18 +103,18 @@ class PendingTurn(Struct, frozen=True):
     turn: int
     calls: tuple[PendingCall, ...]
     tools: tuple[Tool, ...]
-    """All that the run may use."""
+    """All tools that the run may use."""
     calls_left: int | None
     failures_left: int | None
     labels: Mapping[str, str]
     unavailable: tuple[str, ...]
-    """What was called in the turn before, and was not there."""
+    """Tools that were called in the previous turn and did not exist."""
     hint: Hint | None = None
-    """That of the latest call that failed with one."""
+    """The hint of the latest call that failed with one."""
 
 
 class Judged(Struct, frozen=True):
-    """What a policy engine says about a turn. None restricts nothing."""
+    """The decision of a policy engine on a turn. None means no restriction."""
 
     allowed: tuple[str, ...] | None = None
     calls_left: int | None = None
@@ -123,18 +125,18 @@ class Judged(Struct, frozen=True):
 
 
 class ChildLimits(Struct, frozen=True):
-    """What a run leaves to the runs that carry out its calls."""
+    """What a run leaves to the runs that execute its calls."""
 
     max_depth: int
     max_children: int
     max_cost_nusd: int | None
-    """What it may still spend itself."""
+    """What the run itself may still spend."""
     time_left_us: int | None = None
-    """Of its time budget."""
+    """What is left of its time budget."""
 
 
 class ChildEnd(Struct, frozen=True):
-    """How the run that carried out a call ended. `text` is its answer, or what there was of one."""
+    """How the run that executed a call ended. `text` is its answer, or as much as there is of one."""
 
     run_id: str
     status: Literal["succeeded", "failed", "cancelled"]
@@ -145,7 +147,7 @@ class ChildEnd(Struct, frozen=True):
     turns: int = 0
     elapsed_us: int = 0
     final: FinalResult | None = None
-    """What the terminal tool that it ended with has returned, in place of a text."""
+    """The result of the terminal tool that ended it, instead of a text."""
 
 
 class PastCall(Struct, frozen=True, gc=False):
@@ -162,7 +164,7 @@ class PastCall(Struct, frozen=True, gc=False):
 
 
 class Inside(Protocol):
-    """A run as its agent's code sees it while it is carried out."""
+    """A run as its agent's code sees it while the run is driven."""
 
     @property
     def state(self) -> MutableMapping[str, Any]: ...
@@ -177,7 +179,9 @@ class Inside(Protocol):
 
 
 class CodeFailed(ProviderError):
-    """The agent's own code failed, so that its model is not asked, or its answer not taken. `code` says what failed."""
+    """The agent's own code failed, so that the model is not called, or its answer is rejected. `code` is the error
+    code.
+    """
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__("unknown", message, retryable=False, code=code)
@@ -186,21 +190,21 @@ class CodeFailed(ProviderError):
 class RunCode(Protocol):
     @property
     def context(self) -> object:
-        """What the agent's code is told about the run."""
+        """The context that the agent's code gets about the run."""
         ...
 
     def enter(self, inside: Inside) -> None:
-        """The run is in memory from here on, and can be looked at."""
+        """Called when the run is in memory and can be inspected."""
         ...
 
     @property
     def gates(self) -> bool:
-        """Whether calls are shown to `gate` before they are announced."""
+        """Whether calls go through `gate` before they are announced."""
         ...
 
     @property
     def sequential(self) -> bool:
-        """Whether calls are carried out one after the other, whatever their tools allow."""
+        """Whether calls are executed one after the other, whatever their tools allow."""
         ...
 
     async def render(
@@ -211,32 +215,32 @@ class RunCode(Protocol):
         messages: Sequence[Message],
         rebuild: bool = False,
     ) -> str | None:
-        """The run's instructions, if code has a part in them; asked once per run, with those of its plan.
+        """The run's instructions, if code contributes to them. Called once per run, with the instructions of its plan.
 
-        `memory` is what the run's tools remember; changes are stored. `messages` are what the run starts from. It is
-        asked to `rebuild` when the agent's own instructions have changed since, and makes the run's from those.
+        `memory` is the state of the run's tools; changes are stored. `messages` are what the run starts from. With
+        `rebuild`, the agent's own instructions have changed since, and the run's are built from the new ones.
         """
         ...
 
     def prepare_context(self, context: ToolContext) -> None:
-        """Adds what the agent's tools get besides what the runtime knows."""
+        """Adds what the agent's tools get in addition to what the runtime provides."""
         ...
 
     async def shape(self, request: ModelRequest, *, turn: int, attempt: int, memory: Mapping[str, Any]) -> ModelRequest:
-        """The request that is sent, made from the one that the log asks for. Nothing of it is recorded.
+        """The request to send, built from the one that the log asks for. Nothing of it is recorded.
 
-        Raises `CodeFailed` if the agent's code keeps the model from being asked.
+        Raises `CodeFailed` if the agent's code prevents the model call.
         """
         ...
 
     def taken_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
-        """What the agent's code wants to be on record, by kind: observations that are written down with the outcome
-        of the command that is under way. They are given once.
+        """Returns, once, the notes that the agent's code wants recorded, by kind: observations that are appended with
+        the outcome of the running command.
         """
         ...
 
     def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
-        """The calls, by id, whose results no summary may take the place of."""
+        """The ids of the calls whose results no summary may replace."""
         ...
 
     def received(self, message: Assistant) -> Assistant:
@@ -244,15 +248,17 @@ class RunCode(Protocol):
         ...
 
     async def renewed(self, turn: int, provider: str) -> None:
-        """The provider has renewed its credentials for this model call. Nothing of the answer has been told yet."""
+        """The provider has renewed its credentials for this model call. No part of the answer has been passed on
+        yet.
+        """
         ...
 
     def streamed(self, kind: str, text: str, *, turn: int) -> None:
-        """A piece of the answer has come: `text` or `thinking`."""
+        """A piece of the answer has arrived: `text` or `thinking`."""
         ...
 
     async def answered(self, turn: int, message: Assistant | None, error: ProviderError | None) -> None:
-        """A model call has ended, with an answer or with an error. Raises `CodeFailed` if it is not to be taken."""
+        """A model call has ended, with an answer or with an error. Raises `CodeFailed` to reject it."""
         ...
 
     async def prepare(self, tool: Tool, args: str) -> bytes:
@@ -266,41 +272,41 @@ class RunCode(Protocol):
     async def gate(self, call: PendingCall, context: ToolContext) -> Gated: ...
 
     async def judge(self, turn: PendingTurn) -> Judged:
-        """What the agent's policy engine says. Whatever it raises blocks the calls of the turn."""
+        """The decision of the agent's policy engine. Any exception blocks the calls of the turn."""
         ...
 
     async def answer_await(self, asked: PendingAwait) -> CodeAnswer | None:
-        """What the agent's code says to a question for people; None if it has nothing to say."""
+        """The agent's code's answer to a question for people; None leaves it to them."""
         ...
 
     async def execute(
         self, call: PendingCall, context: ToolContext, invoke: Callable[[], Awaitable[ToolOutput]]
     ) -> ToolOutput:
-        """Carries out a call by `invoke`, and returns what the model is to read."""
+        """Executes a call through `invoke`, and returns what the model is to read."""
         ...
 
     async def plan_child(self, call: PendingCall, context: ToolContext, *, limits: ChildLimits) -> RunPlan:
-        """What the run is to do that carries out a call. Raises `ToolFailed` if there can be none."""
+        """The plan of the run that executes a call. Raises `ToolFailed` if there can be none."""
         ...
 
     async def finish_child(self, call: PendingCall, context: ToolContext, end: ChildEnd) -> ToolOutput:
-        """What the model is to read of what a child run came to."""
+        """What the model is to read of the outcome of a child run."""
         ...
 
     async def check_output(self, text: str) -> str:
-        """What the model reads if it has to answer again; "" if the answer is taken."""
+        """What the model reads if it has to answer again, or "" if the answer is accepted."""
         ...
 
-    def carry_on(self, turn: int, *, calls: int, unclosed: int) -> None:
-        """The run is about to be driven, with the calls of this turn, some of which may have no result yet."""
+    def about_to_drive(self, turn: int, *, calls: int, unclosed: int) -> None:
+        """Called before the run is driven, with the calls of this turn, some of which may have no result yet."""
         ...
 
     async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
-        """These facts were appended, in this order; the run goes on when this returns. `messages` includes them."""
+        """These facts were appended, in this order; the run continues when this returns. `messages` includes them."""
         ...
 
     def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None:
-        """The run has ended, however it did; the fact is durable. Returns at once: nobody waits for what follows."""
+        """The run has ended, and this is durable. Returns at once: nothing waits for what it starts."""
         ...
 
     def leave(self) -> None:

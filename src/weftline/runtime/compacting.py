@@ -1,7 +1,7 @@
-"""Carries out one summary: asks a model for it, and reports what came of that.
+"""Executes one compaction: asks a model for a summary, and reports the outcome.
 
-The summary is a fact like a turn; nothing of it is streamed. Whatever goes wrong is reported as a failed one, and the
-run goes on without.
+The summary is a fact, like a turn; nothing of it is streamed. Whatever goes wrong is reported as a failed compaction,
+and the run continues without it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from weftline import prompts_compaction as prompts
+from weftline import prompts
 from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.budgeting import summary_slot
@@ -37,13 +37,13 @@ logger = logging.getLogger(__name__)
 
 _SLACK_S = 5.0
 _WINDOW_SHARE = 0.75
-"""How much of the window of the model that writes the summary its request may fill."""
+"""How much of the context window of the summarizing model its request may fill."""
 
 Written: TypeAlias = ContextMeasured | CompactionStarted | CompactionFailed
 
 
 def write_down(state: State, work: WorkingSet, head: Written) -> Draft:
-    """A fact that the kernel decided on, with what only the conversation tells."""
+    """Completes a fact that the kernel decided on with what only the conversation contains."""
     match head:
         case ContextMeasured():
             tokens = work.conversation.estimate(work.toolbox or EMPTY)
@@ -62,7 +62,7 @@ def write_down(state: State, work: WorkingSet, head: Written) -> Draft:
 
 
 def _turns(work: WorkingSet) -> int:
-    """The turns of the conversation after what a summary stands for."""
+    """How many turns the conversation has after what the summary replaces."""
     conversation = work.conversation
     upto = 0 if conversation.cut is None else conversation.cut.upto
     return sum([isinstance(message, Assistant) for message in conversation.messages[upto:]])
@@ -77,7 +77,7 @@ def _spare(state: State, work: WorkingSet, cause: Cause) -> int:
 
 
 async def compact(command: Compact, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome | None:
-    """Asks for the summary; returns how that ended, or None if the outcome is no longer wanted."""
+    """Requests the summary; returns the outcome, or None if it is no longer wanted."""
     call = _SummaryCall(command, state, work, services)
     model = summary_model(state, work)
     if model is None:
@@ -136,9 +136,9 @@ class _SummaryCall:
         if not text:
             return self.useless("empty")
         if self.answer.finish_reason == "refusal":
-            return self.useless("refused")  # what it says instead is not what happened
+            return self.useless("refused")  # a refusal is not a summary
         if self.answer.finish_reason == "max_tokens" and self._state.compaction.cause == "size":
-            # Half of a summary is better than none only if the run could not go on otherwise.
+            # A partial summary is better than none only if the run could not continue otherwise.
             return self.useless("truncated")
         body = bodies.SummaryBody(text, cut.kept, self.model.catalog_id)
         visible = with_summary(span.messages, cut.upto, body)
@@ -160,7 +160,7 @@ class _SummaryCall:
         return Outcome(Draft(head, bodies.encode(body)))
 
     def useless(self, why: str) -> Outcome:
-        """There is an answer, and it is not a summary that helps. Asking again would bring the same."""
+        """The answer is not a useful summary. Asking again would give the same."""
         error = ProviderError("unknown", f"The summary cannot be used: {why}.", retryable=False, code=why)
         return self._ended(error, reason="useless", cls=why)
 
@@ -234,7 +234,7 @@ def _new_cut(state: State, span: Span, cause: Cause) -> Cut | None:
 
 
 def summary_model(state: State, work: WorkingSet) -> ResolvedModel | None:
-    """The model that writes summaries, if it is there."""
+    """The model that writes summaries, if it exists."""
     rule = state.limits.compaction
     named = rule.model if rule is not None and rule.model else model_id(work, state.attempt.choice)
     try:
@@ -244,7 +244,7 @@ def summary_model(state: State, work: WorkingSet) -> ResolvedModel | None:
 
 
 def _max_bytes(state: State, model: ResolvedModel | None, cause: Cause) -> int:
-    """How much the model that writes the summary is given to read. Less than what another has refused as too long."""
+    """How much the summarizing model is given to read; less than what another model has rejected as too long."""
     rule = state.limits.compaction
     tokens = state.compaction.tokens
     if cause == "context_window":
@@ -267,11 +267,11 @@ def _text(state: State, work: WorkingSet, model: ResolvedModel, span: Span, cut:
 
 
 def _request(state: State, model: ResolvedModel, text: str) -> ModelRequest:
-    held = state.budget.holds.get(summary_slot(state.compaction.number))  # all that there is for it
+    held = state.budget.holds.get(summary_slot(state.compaction.number))  # all that is reserved for it
     return ModelRequest(
         model=model.vendor_id,
-        messages=[User.of(prompts.to_summarize(text))],
-        system=prompts.SUMMARIZE,
+        messages=[User.of(prompts.compaction.to_summarize(text))],
+        system=prompts.compaction.SUMMARIZE,
         cache=False,
         call_index=state.totals.calls_made,
         max_output_tokens=None if held is None else held.output or None,

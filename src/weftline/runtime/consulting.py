@@ -1,4 +1,4 @@
-"""Asks the code of a run's agent: about a call before it is announced, and about an answer before the run ends."""
+"""Consults the code of a run's agent: about a call before it is announced, and about an answer before the run ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 from msgspec import UNSET, Raw
 
-from weftline import prompts_failure
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value, digest
 from weftline.kernel import bodies
 from weftline.kernel.entries import AwaitClosed, AwaitPassed, CallGated, OutputAccepted, OutputRejected
@@ -28,7 +28,7 @@ async def consult(command: Consult, state: State, work: WorkingSet, services: Se
     code = (work.toolbox or EMPTY).code
     asked = pending_call(command.index, state, work, turn=command.turn)
     if code is None:
-        # Its agent has no gates any more. What the pipeline found stands.
+        # Its agent no longer has gates. What the pipeline found stands.
         return Outcome(_undecided(command, asked, work))
     memory = RunMemory(work.conversation.memory)
     context = new_context(command.turn, command.index, 0, call, work, services)
@@ -39,7 +39,7 @@ async def consult(command: Consult, state: State, work: WorkingSet, services: Se
     if gated.verdict == "ok" and asked.tool is not None:
         asking = put_to_people(asked.tool, gated.args, work, ask=gated.ask) or asking
     if gated.allowed_by and not (asking.body is not None and asking.body.approvers):
-        asking = AwaitPlan(allowed_by=gated.allowed_by)  # a skill does not speak for people who are named
+        asking = AwaitPlan(allowed_by=gated.allowed_by)  # a skill cannot answer for named approvers
     body = bodies.GatedBody(
         Raw(gated.args) if changed else UNSET,
         (Text(asking.problem),) if asking.problem else gated.parts,
@@ -80,7 +80,7 @@ def _undecided(command: Consult, asked: PendingCall, work: WorkingSet) -> Draft:
 
 
 async def consult_await(command: ConsultAwait, state: State, work: WorkingSet, services: Services) -> Outcome:
-    """Asks the agent's own code first: what it does not answer is left to people."""
+    """Asks the agent's own code first; what it does not answer is left to people."""
     question = state.questions.open[command.id]
     code = (work.toolbox or EMPTY).code
     answer: CodeAnswer | None = None
@@ -90,7 +90,7 @@ async def consult_await(command: ConsultAwait, state: State, work: WorkingSet, s
         call = pending_call(command.index, state, work, turn=command.turn)
         prompt, options = ("", ()) if asked is None else (asked.prompt, asked.options)
         if question.kind == "clarification" and (hint := work.conversation.turn.hints.get(command.index)) is not None:
-            prompt = hint.clarifying_question or prompts_failure.ask_what_to_call(call.name)
+            prompt = hint.clarifying_question or prompts.failure.ask_what_to_call(call.name)
         assert question.kind != "call"
         pending = PendingAwait(command.id, question.kind, prompt, options, call, () if asked is None else asked.parts)
         answer = await code.answer_await(pending)

@@ -1,11 +1,11 @@
 """The conversation of a run, built from its entries: the input to the next model request.
 
 It takes in every fact of the run exactly once and in order: those of the log when the run is loaded, then each one as
-it is appended. Messages are only ever added at the end; requests are made from `visible`, which may have a summary in
-place of the older ones. `native` keeps each one of those as encoded for a provider.
+it is appended. Messages are only ever added at the end. Requests are built from `visible`, in which a summary may
+replace the older messages; `native` keeps each visible message as encoded for a provider.
 
-Thousands of runs may wait in memory for a driver, and the garbage collector goes through every list of theirs, even if
-it is empty; an empty dict or tuple costs it nothing.
+Thousands of runs may wait in memory for a driver, and the garbage collector visits each of their lists, even empty
+ones; an empty dict or tuple costs it nothing.
 """
 
 from __future__ import annotations
@@ -112,38 +112,38 @@ _NOTHING: dict[str, Any] = {}
 
 
 class Conversation(Struct, eq=False, gc=False):
-    """`size` is roughly the number of bytes that a model reads. Results beyond the limit are left out of it."""
+    """`size` is roughly the number of bytes that a model reads. Results beyond the limit are not counted."""
 
     messages: list[Message]
     size: int = 0
     result_limit_bytes: int | None = None
     _given: int = 0
-    """How many of them the run began with: its thread's history and its own input."""
+    """How many messages the run began with: its thread's history and its own input."""
     _native: dict[str, list[bytes | None]] = {}
-    """Each message as encoded for the model that was asked last, by that model."""
+    """Each message as encoded for the model that was called last, by that model."""
     call_ids: dict[str, None] = {}
     labels: dict[str, str] = {}
-    """What the policy engine has added to the run's labels."""
+    """The labels that the policy engine has added to the run."""
     unavailable: tuple[str, ...] = ()
-    """The tools that were called since the policy engine was last asked, and were not there or not allowed."""
+    """The tools that were called since the policy engine was last asked, and did not exist or were not allowed."""
     turn: LatestTurn = field(default_factory=LatestTurn)
     allowed: tuple[tuple[AwaitClosed, Pattern], ...] = ()
-    """Approvals that cover later calls, too."""
+    """Approvals that also cover later calls."""
     closed: int = 0
     """How many calls have a result."""
     memory: dict[str, Any] = {}
-    """What the run's tools and hooks remember."""
+    """The state of the run's tools and hooks."""
     unsaved: dict[str, Any] = {}
-    """What hooks have changed of that, and no entry has yet; None stands for what they forgot."""
+    """Changes to `memory` by hooks that no entry contains yet; None marks a removed key."""
     _past: list[PastCall] | None = None
     _instruction: Message | None = None
-    """What the model was told before its last turn, which is not a message of the run."""
+    """The instruction that the model read before its final turn; it is not a message of the run."""
     counts: dict[str, int] = {}
-    """How often each tool was called: carried out, answered in its place, unknown or invalid."""
+    """How often each tool was called: executed, answered in its place, unknown or invalid."""
     system: str | None = None
     """The run's instructions, if code rendered them."""
     digests: Digests | None = None
-    """What the run rests on; None before it was loaded, and for one that rests on no code."""
+    """What the run depends on; None before it was loaded, and for one that depends on no code."""
     approved: frozenset[str] = frozenset()
     """The awaits about the run itself that somebody approved."""
     failure: str = ""
@@ -153,16 +153,16 @@ class Conversation(Struct, eq=False, gc=False):
     partial: str = ""
     """The text that it had streamed by then."""
     rejected: str = ""
-    """What the model was told about its latest answer, if that was rejected."""
+    """What the model was told about its latest answer, if it was rejected."""
     _whole_size: int = 0
     """The size without a summary."""
     compacted: tuple[ContextCompacted, SummaryBody] | None = None
     """The summary in force."""
     _visible: list[Message] | None = None
     contents: dict[str, str] = {}
-    """The blobs that messages name, in base64, by id."""
+    """The contents of the blobs that messages refer to, in base64, by id."""
     _changed: dict[bool, list[Message]] = {}
-    """The messages with their contents, by whether notes stand in for images."""
+    """The messages with their blobs filled in, by whether notes replace images."""
     last_hint: Hint | None = None
     """What would help after the latest call that failed."""
     _clarifying: str = ""
@@ -185,7 +185,7 @@ class Conversation(Struct, eq=False, gc=False):
 
     @property
     def visible(self) -> list[Message]:
-        """What a request is made from. The same list, which grows, until a summary is made or taken back."""
+        """The messages that a request is built from. The same list, which grows, until a summary is made or undone."""
         if self.compacted is None:
             return self.messages
         if self._visible is None:
@@ -195,25 +195,26 @@ class Conversation(Struct, eq=False, gc=False):
 
     @property
     def cut(self) -> Cut | None:
-        """What the summary in force stands for."""
+        """Which messages the current summary replaces."""
         return None if self.compacted is None else Cut(self.compacted[0].upto, self.compacted[1].kept)
 
     @property
     def own_input(self) -> range:
-        """Where the messages are that the run was begun with, after those of an earlier conversation."""
+        """The positions of the messages that the run was created with, after those of an earlier conversation."""
         first = self._given
         while first > 0 and isinstance(self.messages[first - 1], User):
             first -= 1
         return range(first, self._given)
 
     def added(self) -> list[Message]:
-        """Everything after the run's input that is a message of the run."""
+        """All messages of the run after its input."""
         return [message for message in self.messages[self._given :] if message is not self._instruction]
 
     def exchange(self) -> list[Message]:
-        """What was said after the run's input: messages that it took on the way, the answers to them, the last text.
+        """The messages after the run's input, without calls and results: those it received, the answers to them, the
+        last text.
 
-        Calls, results and nudges are left out, and so is what the model said while it was still at work.
+        Nudges, and texts that the model wrote while it was still working, are left out.
         """
         messages: list[Message] = []
         answer = ""
@@ -224,7 +225,7 @@ class Conversation(Struct, eq=False, gc=False):
                 case User():
                     if not message.injected:
                         messages += [Assistant((Text(answer),)), message] if answer else [message]
-                    answer = ""  # taken, or rejected
+                    answer = ""  # consumed, or rejected
                 case _:
                     pass
         messages.append(Assistant((Text(self.last_text),)))
@@ -247,7 +248,7 @@ class Conversation(Struct, eq=False, gc=False):
         return None
 
     def for_model(self, *, vision: bool | None) -> list[Message]:
-        """The messages for a model. One known to have no vision reads a note in place of each image."""
+        """The messages for a model. If the model is known to have no vision, a note replaces each image."""
         in_words = vision is False
         if not in_words and not self.contents:
             return self.visible
@@ -257,7 +258,7 @@ class Conversation(Struct, eq=False, gc=False):
         return changed
 
     def native(self, model: str) -> list[bytes | None]:
-        """The messages as encoded for a model so far; its provider adds those that are missing."""
+        """The messages encoded for a model so far; its provider adds those that are missing."""
         if model not in self._native:
             self._native = {model: []}
         return self._native[model]
@@ -266,10 +267,10 @@ class Conversation(Struct, eq=False, gc=False):
         if isinstance(part, Text) or part.blob is None:
             return part
         content = self.contents.get(part.blob)
-        return Text(prompts.lost_attachment(part.media_type)) if not content else replace(part, data=content)
+        return Text(prompts.models.lost_attachment(part.media_type)) if not content else replace(part, data=content)
 
     def _in_words(self, part: UserPart) -> UserPart:
-        return Text(prompts.unseen_image(part.media_type)) if isinstance(part, Image) else self._filled(part)
+        return Text(prompts.models.unseen_image(part.media_type)) if isinstance(part, Image) else self._filled(part)
 
     def replay(self, rows: Sequence[Stored]) -> None:
         for row in rows:
@@ -286,13 +287,13 @@ class Conversation(Struct, eq=False, gc=False):
         self._whole_size += size
 
     def _reset_visible(self) -> None:
-        """With new lists: whoever keeps something for a list of messages relies on its only ever growing."""
+        """Creates new lists: callers that keep something per list of messages rely on the list only growing."""
         self._visible = None
         self._native = {}
         self._changed = {}
 
     def take(self, head: Fact, body: bytes, turn: TurnBody | None = None) -> None:
-        """Adds what a fact means for the conversation; `turn` avoids decoding what was just encoded."""
+        """Adds what a fact means for the conversation; `turn` avoids decoding a body that was just encoded."""
         if type(head) not in _TYPES:
             return
         match head:
@@ -357,14 +358,15 @@ class Conversation(Struct, eq=False, gc=False):
             case AttemptFailed():
                 failed = bodies.decode_failed(body)
                 if head.reason == "error":
-                    # A later try that failed before its first word does not take away what an earlier one had said.
+                    # A later attempt that failed before its first word does not discard what an earlier one had
+                    # written.
                     self.failure, self.partial = failed.message, failed.text or self.partial
                     self.failed = head, failed
             case _:
                 pass  # not part of the conversation
 
     def queued_texts(self, ids: Sequence[str]) -> tuple[str, ...]:
-        """The texts of messages that nobody has taken yet."""
+        """The texts of queued messages that have not been taken yet."""
         return tuple([joined_text(self._queued[id].parts) if id in self._queued else "" for id in ids])
 
     def _complete(self, head: TurnCompleted, turn: TurnBody, size: int) -> None:
@@ -406,7 +408,7 @@ class Conversation(Struct, eq=False, gc=False):
 
     def _answer(self, head: AwaitClosed, answer: AnswerBody) -> None:
         if head.id == self._clarifying:
-            # The call has its result: this is what it lacked, in a person's own words.
+            # The call has its result already: this is what it lacked, in the person's words.
             text = _in_words(answer)
             if text:
                 self._add(User.of(text), len(text))
@@ -432,8 +434,9 @@ class Conversation(Struct, eq=False, gc=False):
         return self._past
 
     def changes(self, own: Mapping[str, Any] = _NOTHING) -> Raw | UnsetType:
-        """What an entry has to say about what is remembered: what hooks changed, and then what a call changed of its
-        own. Raises `NotCanonical` for what is not JSON."""
+        """The changes of state to record in an entry: those by hooks, followed by a call's own. Raises `NotCanonical`
+        for values that are not JSON.
+        """
         changed = {**self.unsaved, **own} if self.unsaved else own
         return Raw(canonical_value(dict(changed))) if changed else UNSET
 

@@ -1,7 +1,7 @@
-"""Runs that are created once.
+"""Ensures that a run is created only once.
 
-A request that comes again with its Idempotency-Key finds the run of the first one; one that gives its run an id is
-refused if there is such a run. Of those that come at the same time, one goes first and the others wait for it.
+A request that is repeated with its Idempotency-Key finds the run of the first one; a request that chooses an id is
+rejected if that run exists. Of concurrent requests, one goes first and the others wait for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weftline.runtime.finding import row_of
 from weftline.store.base import IdempotencyKey, LogReader
 
 Slot: TypeAlias = tuple[int, str, str]
-"""Workspace, route and key of a request; or workspace and id of a run, with no route between."""
+"""Workspace, route and key of a request; or workspace and id of a run, with an empty route in between."""
 
 
 class CreatedOnce:
@@ -24,7 +24,7 @@ class CreatedOnce:
         self._creating: dict[Slot, asyncio.Future[None]] = {}
 
     async def find(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
-        """The id of the run that was created under the key, also if that is still under way.
+        """The id of the run that was created under the key, even if it is still being created.
 
         Raises:
             Conflict: `idempotency_conflict`, if the key was used for another request.
@@ -34,17 +34,17 @@ class CreatedOnce:
         return await self.created(slot, idempotency.digest)
 
     async def take(self, workspace: int, idempotency: IdempotencyKey) -> Slot:
-        """Waits until no other request with this key is creating a run, and then makes this one the only one.
+        """Waits until no other request with this key is creating a run, then reserves the key for this one.
 
         `release` must follow.
         """
         return await self._occupy((workspace, idempotency.route, idempotency.key))
 
     async def take_id(self, workspace: int, run_id: str) -> Slot:
-        """The same for an id that a run is given.
+        """The same for the id of a run, if the client chose it.
 
         Raises:
-            Conflict: `run_exists`. Nothing is taken then.
+            Conflict: `run_exists`. Nothing is reserved then.
         """
         slot = await self._occupy((workspace, "", run_id))
         try:
@@ -64,7 +64,7 @@ class CreatedOnce:
         self._creating.pop(slot).set_result(None)
 
     async def created(self, slot: Slot, digest: bytes) -> str | None:
-        """As `find`, of what is stored."""
+        """Like `find`, but only for runs that are stored."""
         earlier = await self._store.idempotent(*slot)
         if earlier is None:
             return None

@@ -28,8 +28,8 @@ from weftline.runtime.conversation import Conversation
 from weftline.runtime.created_once import CreatedOnce, Slot
 from weftline.runtime.cutting import input_bytes
 from weftline.runtime.fallbacks import check_fallbacks
+from weftline.runtime.fleet import Fleet
 from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, RunLog, WorkingSet
-from weftline.runtime.residents import Residents
 from weftline.runtime.toolbox import ToolSource
 from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
 from weftline.store.records import threads
@@ -39,9 +39,9 @@ _ENCODE_ON_LOOP_BYTES = 64 * 1024
 
 
 class RunCreator:
-    """`residents` is set before the first run is created."""
+    """`fleet` is set before the first run is created."""
 
-    residents: Residents
+    fleet: Fleet
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class RunCreator:
         require_accepting: Callable[[], None],
         traces: bool = False,
     ) -> None:
-        """`traces`: spans are emitted of runs that no code carries."""
+        """With `traces`, spans are emitted for runs without agent code."""
         self._store = store
         self._clock = clock
         self._models = models
@@ -69,7 +69,7 @@ class RunCreator:
         self._next_key = await self._store.log.last_key() + 1
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True, thread: int | None = None) -> None:
-        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
+        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model rejects.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
@@ -109,7 +109,7 @@ class RunCreator:
         run_id: str | None = None,
         history: Sequence[bytes] = (),
     ) -> str:
-        """As `Engine.create`; `CreateOptions` says what may be given."""
+        """See `Engine.create`; the options are those of `CreateOptions`."""
         self._require_accepting()
         if run_id is not None:
             require_possible(run_id)
@@ -127,12 +127,12 @@ class RunCreator:
             await self.check(plan, workspace=workspace, thread=thread)
             if plan.engine is not None:
                 await self._check_engine(plan, thread)
-            plan = self._resting(self._traced(plan, is_fork=origin is not None))
-            # About as large as what was sent, and a request of many megabytes would hold up everybody else's.
+            plan = self._with_digests(self._traced(plan, is_fork=origin is not None))
+            # About as large as the request; encoding many megabytes on the loop would block everybody else.
             large = sent is not None and len(sent) > _ENCODE_ON_LOOP_BYTES
             encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
             self._require_accepting()
-            self.residents.require_room(workspace)
+            self.fleet.dispatcher.require_room(workspace)
             now = self._clock.now_us()
             new = NewRun(
                 ids.new_salt() if run_id is None else ids.given(run_id),
@@ -149,7 +149,7 @@ class RunCreator:
                 history=tuple(history),
             )
             run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
-            durable = self.residents.log.mark(run, outside=True)
+            durable = self.fleet.log.mark(run, outside=True)
         except BaseException:
             for slot in slots:
                 once.release(slot)
@@ -165,7 +165,7 @@ class RunCreator:
         return run.id
 
     async def _check_engine(self, plan: RunPlan, thread: int | None) -> None:
-        """Raises `InvalidRequest` if the engine would be told of another thread than the run's."""
+        """Raises `InvalidRequest` if the plan's engine attributes name another thread than the run's."""
         names: tuple[str, ...] = ()
         if thread is not None and (row := await self._store.records.read(threads.by_key(thread))) is not None:
             id = ids.session_id(row.key, row.salt)
@@ -183,25 +183,25 @@ class RunCreator:
         if new.blobs:
             work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._store.log.next_epoch())
-        residency = PARKED if new.thread is None else BEHIND  # until its commit says that it may move
+        residency = PARKED if new.thread is None else BEHIND  # until its commit lets it start
         run = LiveRun(key, new.workspace, new.thread, log, work, residency=residency, new=new)
-        self.residents.add(run)
+        self.fleet.residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
         created = RunCreated(RULES, plan.limits, new.thread)
-        self.residents.driver.record(run, (Draft(created, bodies.encode(body)),))
-        self.residents.begin(run)
+        self.fleet.driver.record(run, (Draft(created, bodies.encode(body)),))
+        self.fleet.dispatcher.begin(run)
         return run
 
     def new_child(self, run: LiveRun, plan: RunPlan, parent: Parent) -> tuple[str, Write]:
         key, self._next_key = self._next_key, self._next_key + 1
         epoch, at = self._store.log.next_epoch(), self._clock.now_us()
-        return child_write(run, self._resting(plan), parent, key=key, epoch=epoch, at=at)
+        return child_write(run, self._with_digests(plan), parent, key=key, epoch=epoch, at=at)
 
-    def _resting(self, plan: RunPlan) -> RunPlan:
-        """The plan with the digests of what it rests on. What is only in memory never meets other code."""
+    def _with_digests(self, plan: RunPlan) -> RunPlan:
+        """The plan with the digests of what it depends on. A run that is only in memory never meets different code."""
         if self._store.folder is None or (plan.code is None and not plan.tools):
             return plan
-        if plan.digests is not None:  # it is another run's
+        if plan.digests is not None:  # from another run's plan
             plan = replace(plan, digests=None)
         digests = self._tools.digests(plan)
         return plan if digests is None else replace(plan, digests=digests)
@@ -210,12 +210,12 @@ class RunCreator:
         return await self._once.find(workspace, idempotency)
 
     async def add_ended(self, write: Write, *, last_key: int) -> Written:
-        """Adds runs that were carried out elsewhere and have ended. No new run gets a key up to `last_key`."""
+        """Adds runs that ran elsewhere and have ended. No new run gets a key up to `last_key`."""
         self._require_accepting()
         self._next_key = max(self._next_key, last_key + 1)
         return await add_ended(self._store.log, write)
 
 
 def _encoded(plan: RunPlan) -> tuple[bytes, int]:
-    """The plan's bytes, and how many of what it says a model reads."""
+    """The plan's bytes, and how many bytes of it a model reads."""
     return encode_plan(plan), input_bytes(plan)

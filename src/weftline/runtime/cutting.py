@@ -1,4 +1,4 @@
-"""Which messages a summary can take the place of, and what is left then. Pure functions of a list of messages.
+"""Which messages a summary can replace, and what is left then. Pure functions of a list of messages.
 
 0 ───────────────── upto ──────────── end
 │ summarized, but   │ the latest turns,
@@ -11,18 +11,18 @@ from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 
-from weftline import prompts_compaction as prompts
+from weftline import prompts
 from weftline.kernel.bodies import SummaryBody
 from weftline.kernel.context import Cause
 from weftline.messages import Assistant, Message, System, Text, Thinking, ToolCall, ToolResults, User
 from weftline.plan import RunPlan
 
 _OTHER_PART_BYTES = 100
-"""An image or a file is counted as little more than its name: what it costs depends on the model."""
+"""An image or a file counts as little more than its name, because its cost depends on the model."""
 
 
 class Cut(Struct, frozen=True):
-    """A summary stands for the messages before `upto`, but for those at the positions `kept`."""
+    """A summary replaces the messages before `upto`, except those at the positions `kept`."""
 
     upto: int
     kept: tuple[int, ...]
@@ -32,15 +32,15 @@ class Cut(Struct, frozen=True):
 
 
 class Span(Struct, frozen=True):
-    """What is to be cut, and what must stay whatever happens."""
+    """What is to be cut, and what must be kept in any case."""
 
     messages: Sequence[Message]
     own: range
-    """Where the run's own input is: what it was asked to do stays as it was asked."""
+    """The positions of the run's own input, which is kept as it was written."""
     keep_calls: Collection[str] = ()
-    """Calls whose results stay, with their whole turns."""
+    """Calls whose results are kept, with their whole turns."""
     before: Cut | None = None
-    """What was left out already."""
+    """What was cut already."""
 
     def fresh(self, cut: Cut) -> list[int]:
         """The positions that this cut leaves out and the one before it did not."""
@@ -57,10 +57,10 @@ class Span(Struct, frozen=True):
 
 
 def new_cut(span: Span, *, keep_turns: int, cause: Cause) -> Cut | None:
-    """What a new summary would stand for; None if that is nothing.
+    """What a new summary would replace; None if nothing.
 
-    A request that the model has refused keeps as few turns as it takes to be half as long, and at last not even the
-    first message: a conversation has to go on somehow.
+    If the model has rejected the request, only as few turns are kept as it takes to halve it, and in the end not even
+    the first message: the conversation has to continue somehow.
     """
     if cause == "size":
         cut = _cut(span, turns=keep_turns)
@@ -84,7 +84,7 @@ def _cut(span: Span, *, turns: int, first: bool = True) -> Cut:
 
 
 def _start_of(messages: Sequence[Message], turns: int) -> int:
-    """Where the last `turns` turns begin, with what was said to the model before them; 0 if there are fewer."""
+    """Where the last `turns` turns begin, including what the model was told before them; 0 if there are fewer."""
     starts = [at for at, message in enumerate(messages) if isinstance(message, Assistant)]
     if turns > len(starts):
         return 0
@@ -108,10 +108,10 @@ def _pinned(span: Span, *, first: bool) -> set[int]:
     for at, message in enumerate(messages):
         if isinstance(message, ToolResults) and any(one.id in span.keep_calls for one in message.results):
             pinned.add(at)
-    return _with_their_halves(messages, pinned)
+    return _with_counterparts(messages, pinned)
 
 
-def _with_their_halves(messages: Sequence[Message], positions: set[int]) -> set[int]:
+def _with_counterparts(messages: Sequence[Message], positions: set[int]) -> set[int]:
     """These positions, and those of the calls or results that belong to them."""
     whole = set(positions)
     for at in positions:
@@ -123,7 +123,7 @@ def _with_their_halves(messages: Sequence[Message], positions: set[int]) -> set[
 
 
 def with_summary(messages: Sequence[Message], upto: int, summary: SummaryBody) -> list[Message]:
-    """The messages with the summary in place of those that it stands for."""
+    """The messages with the summary in place of those that it replaces."""
     cut = Cut(upto, summary.kept)
     visible: list[Message] = []
     placed = False
@@ -132,7 +132,7 @@ def with_summary(messages: Sequence[Message], upto: int, summary: SummaryBody) -
             visible.append(message)
         elif not placed:
             placed = True
-            visible.append(User.of(prompts.summary(summary.text), injected=True))
+            visible.append(User.of(prompts.compaction.summary(summary.text), injected=True))
     return visible
 
 
@@ -158,7 +158,7 @@ def message_bytes(message: Message) -> int:
 
 
 def input_bytes(plan: RunPlan, *, messages: Sequence[Message] | None = None, system: str | None = None) -> int:
-    """Roughly the bytes of what a plan has a model read, besides its tools; with `messages` in place of its own."""
+    """Roughly the bytes of a plan that a model reads, besides its tools; with `messages` in place of its own."""
     system = system or plan.system
     size = text_bytes(system) if system else 0
     for message in plan.messages if messages is None else messages:
@@ -173,17 +173,17 @@ def text_bytes(text: str) -> int:
 # What the model that writes the summary reads
 
 _LIMITS = (20_000, 5_000, 2_000, 500, 200)
-"""How many characters of each line are shown, the more the better."""
+"""How many characters of each line are included; the largest limit that fits is used."""
 
 
 def transcript(messages: Sequence[Message], *, summary: str = "", max_bytes: int) -> str:
     """The messages as a text of at most about `max_bytes`: long ones are cut in the middle, and then the list itself.
 
-    `summary` stands for what came before them.
+    `summary` is the summary of what came before them.
     """
     lines = [line for message in messages for line in _lines(message)]
     if summary:
-        lines.insert(0, prompts.earlier_summary(summary))
+        lines.insert(0, prompts.compaction.earlier_summary(summary))
     for limit in _LIMITS:
         short = [_clipped(line, limit) for line in lines]
         if sum([text_bytes(line) + 1 for line in short]) <= max_bytes:
@@ -194,16 +194,23 @@ def transcript(messages: Sequence[Message], *, summary: str = "", max_bytes: int
 def _lines(message: Message) -> list[str]:
     match message:
         case System():
-            return [prompts.instructions(message.content)]
+            return [prompts.compaction.instructions(message.content)]
         case User():
-            texts = [one.text if isinstance(one, Text) else prompts.attachment(one.media_type) for one in message.parts]
-            render: Callable[[str], str] = prompts.runtime_note if message.injected else prompts.user_message
+            texts = [
+                one.text if isinstance(one, Text) else prompts.compaction.attachment(one.media_type)
+                for one in message.parts
+            ]
+            render: Callable[[str], str] = (
+                prompts.compaction.runtime_note if message.injected else prompts.compaction.user_message
+            )
             return [render("\n".join(texts))]
         case Assistant():
-            lines = [prompts.assistant_message(message.text)] if message.text else []
-            return lines + [prompts.assistant_called(call.name, call.args) for call in message.calls]
+            lines = [prompts.compaction.assistant_message(message.text)] if message.text else []
+            return lines + [prompts.compaction.assistant_called(call.name, call.args) for call in message.calls]
         case ToolResults():
-            return [prompts.tool_returned(one.name, one.text, is_error=one.is_error) for one in message.results]
+            return [
+                prompts.compaction.tool_returned(one.name, one.text, is_error=one.is_error) for one in message.results
+            ]
 
 
 def _clipped(line: str, limit: int) -> str:
@@ -211,7 +218,7 @@ def _clipped(line: str, limit: int) -> str:
         return line
     head = limit * 2 // 3
     tail = limit - head
-    return line[:head] + prompts.cut_out(len(line) - limit) + line[-tail:]
+    return line[:head] + prompts.compaction.cut_out(len(line) - limit) + line[-tail:]
 
 
 def _without_middle(lines: list[str], max_bytes: int) -> list[str]:
@@ -230,4 +237,4 @@ def _without_middle(lines: list[str], max_bytes: int) -> list[str]:
             last.insert(0, left.pop())
         else:
             first.append(left.pop(0))
-    return [*first, prompts.lines_left_out(len(left)), *last] if left else lines
+    return [*first, prompts.compaction.lines_left_out(len(left)), *last] if left else lines

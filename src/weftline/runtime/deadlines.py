@@ -4,7 +4,7 @@
         ...  # TimeoutError after 120 seconds
 
 The same guarantees as `asyncio.timeout` at a fraction of the cost: limits of one length expire in the order in which
-they began, so only the oldest needs a timer; and nothing is awaited to begin or to end one.
+they began, so only the oldest needs a timer, and entering or leaving one awaits nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Deadlines:
         return len(self._limits)
 
     def _forget(self, seconds: float) -> None:
-        """What is left of a budget has a length of its own each time: none may be kept for good."""
+        """Drops an unused length. What is left of a budget differs each time, so lengths must not accumulate."""
         self._limits.pop(seconds, None)
 
 
@@ -43,7 +43,7 @@ class Deadline:
     def __init__(self, limit: _Limit) -> None:
         self._limit = limit
         self.expired = False
-        """Whether a `TimeoutError` is this one's: the code inside may raise its own."""
+        """Whether this deadline caused a `TimeoutError`: the code inside may raise its own."""
         self.at_s = 0.0
         self._over = False
 
@@ -57,12 +57,12 @@ class Deadline:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._limit.remove(self)
         self._over = True
-        # A cancel from someone else at the same time is theirs: it is passed on.
+        # A cancellation by someone else at the same time is passed on.
         if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
     def expire(self) -> None:
-        """Once is enough: nobody takes back a second cancel, nor one of a task that is past it."""
+        """Cancels the task once: a second cancellation, or one after the task has left, would never be undone."""
         if not self.expired and not self._over:
             self.expired = True
             self._task.cancel()
@@ -78,7 +78,9 @@ class _Limit:
         self._open: dict[Deadline, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._context = Context()
-        """The timer is nobody's: in the context of the call that set it, it would keep that call's run in memory."""
+        """Without it, the timer would run in the context of the call that set it, and keep that call's run in
+        memory.
+        """
 
     def add(self, deadline: Deadline) -> None:
         deadline.at_s = self._loop.time() + self._seconds

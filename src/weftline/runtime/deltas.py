@@ -1,7 +1,7 @@
-"""The streamed text of a model, on its way into the log.
+"""Streams the text of a model into the log.
 
-Joined, the deltas of a turn are the text of its message: characters that a provider cut in two are made whole here as
-they are there.
+Joined, the deltas of a turn are the text of its message: characters that a provider split in two are put together here
+as they are there.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from weftline.surrogates import whole
 _encode_lines = Encoder().encode_lines
 _text = attrgetter("text")
 _MAX_RUN = 512
-"""More deltas of one read than this are joined to so many: each is an event of its own to all who follow the run."""
+"""More deltas of one read than this are merged into this many: each is a separate event for everyone who follows the
+run.
+"""
 _KINDS: dict[type[Chunk], str] = {TextDelta: TEXT_DELTA, ThinkingDelta: THINKING_DELTA}
 
 
 class Deltas:
-    """Those of one attempt."""
+    """The text deltas of one attempt."""
 
     __slots__ = ("_half", "_kind", "_sink", "_tail")
 
@@ -33,9 +35,9 @@ class Deltas:
         self._sink = sink
         self._tail = b',"turn":%d,"attempt":%d}' % (turn, attempt)
         self._half = ""
-        """The first half of a character, which the text so far ended in."""
+        """The high surrogate that the text so far ended in."""
         self._kind = ""
-        """That of the text."""
+        """The kind of the latest text."""
 
     def take(self, chunks: Sequence[Chunk]) -> None:
         """Appends the text of one read; consecutive deltas of one kind become one append."""
@@ -47,7 +49,9 @@ class Deltas:
             self._sink.emit(kind, lines, count)
 
     def _joined(self, chunks: Sequence[Chunk]) -> list[Chunk]:
-        """The same text in characters. Half of one waits for its other half, for as long as the text goes on."""
+        """The same text in whole characters. A high surrogate waits for the rest of its character while the text
+        continues.
+        """
         joined: list[Chunk] = []
         for chunk in chunks:
             if isinstance(chunk, UsageUpdate):
@@ -66,7 +70,7 @@ class Deltas:
         return joined
 
     def _give_up(self, joined: list[Chunk]) -> None:
-        """The other half did not come."""
+        """Replaces a surrogate whose other half did not arrive."""
         half, self._half = whole(self._half), ""
         if half:
             joined.append(TextDelta(half) if self._kind == TEXT_DELTA else ThinkingDelta(half))
@@ -83,7 +87,7 @@ def _encoded(chunks: Sequence[Chunk], tail: bytes) -> list[tuple[str, bytes, int
                 step = -(-len(texts) // _MAX_RUN)
                 texts = ["".join(texts[first : first + step]) for first in range(0, len(texts), step)]
             if texts:
-                # All at once. A line break in a text is escaped, so each of those that are left ends one.
+                # All at once. Line breaks in a text are escaped, so each remaining one ends a delta.
                 lines = b'{"text":' + _encode_lines(texts)[:-1].replace(b"\n", tail + b'\n{"text":') + tail
                 runs.append((kind, lines, len(texts)))
     return runs

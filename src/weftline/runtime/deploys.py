@@ -1,9 +1,9 @@
-"""Deploys: a run is continued by another process than before, and perhaps by other code.
+"""Deploys: a run is continued by another process, perhaps with different code.
 
-Each run records what it rests on when it begins. A process that takes it over compares that with what it has itself,
-and does what the run's `on_deploy` says: `adopt` goes on with the new code from the next turn, and the log says so;
-`pin` leaves the run alone until a process has the code that it began with; `ask` asks a person, before the run's next
-model call or tool, whether it may go on.
+Each run records what it depends on when it begins. A process that takes it over compares that with its own code, and
+follows the run's `on_deploy`: `adopt` continues with the new code from the next turn and records that; `pin` leaves the
+run alone until a process has the code that it began with; `ask` asks a person, before the run's next model call or
+tool, whether it may continue.
 """
 
 from __future__ import annotations
@@ -30,22 +30,24 @@ class Knows(Protocol):
 
 
 def is_at_home(plan: RunPlan, tools: Knows) -> bool:
-    """Whether a run with this plan can go on in this process: its agent is here, and as the run needs it."""
+    """Whether a run with this plan can continue in this process: its agent is here, in the version that the run
+    needs.
+    """
     return tools.knows(plan) and not (plan.limits.on_deploy == "pin" and changes_of(plan, tools))
 
 
 def changes_of(plan: RunPlan, tools: Knows, *, before: Digests | None = None) -> dict[Part, Change]:
-    """What has changed since the run began, or since it was as `before`. Nothing, if that cannot be told."""
+    """What has changed since the run began, or since `before`. Nothing, if that is unknown."""
     before = before or plan.digests
     now = None if before is None else tools.digests(plan)
     return {} if before is None or now is None else changes(before, now)
 
 
 class Deploy(Struct, frozen=True):
-    """What is to be recorded about a run before this process drives it."""
+    """What to record about a run before this process drives it."""
 
     adopted: dict[Part, Change] = {}
-    """What the run goes on with."""
+    """The changes that the run adopts."""
     asks: Draft | None = None
     """The question to a person that comes first."""
 
@@ -54,7 +56,7 @@ NO_DEPLOY = Deploy()
 
 
 def deploy_for(state: State, work: WorkingSet, tools: Knows) -> Deploy:
-    """What is new to a run that was loaded from the store, and what that means by its own policy."""
+    """What has changed for a run that was loaded from the store, and what follows under its own policy."""
     changed = changes_of(work.plan, tools, before=work.conversation.digests)
     if not changed:
         return NO_DEPLOY

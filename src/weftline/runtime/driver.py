@@ -1,6 +1,6 @@
-"""The driver: appends the kernel's decisions and carries out its commands, one run at a time.
+"""The driver: appends the kernel's decisions and executes its commands, one run at a time.
 
-One task per active run. It leaves when there is nothing left to do: the run has then ended or is parked.
+There is one task per active run. It ends when there is nothing left to do: the run has then ended or is parked.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ CUT_S = 5.0
 
 
 class TakeStep(Protocol):
-    """`weftline.runtime.step.step`, or what a test puts in its place."""
+    """`weftline.runtime.step.step`, or a replacement in a test."""
 
     def __call__(self, state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step: ...
 
 
 class CarryOut(Protocol):
-    """`weftline.runtime.carry_out.carry_out`, or what a test puts in its place."""
+    """`weftline.runtime.carry_out.carry_out`, or a replacement in a test."""
 
     async def __call__(
         self, command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
@@ -80,13 +80,13 @@ class Opener(Protocol):
 
 
 class NewChild(Protocol):
-    """Makes the write that creates a child run; it has its id from then on."""
+    """Builds the write that creates a child run, which has its id from then on."""
 
     def __call__(self, run: LiveRun, plan: RunPlan, parent: Parent, /) -> tuple[str, Write]: ...
 
 
 class Driver:
-    """`on_deadline` is called when a run wants to be asked again while its commands are under way."""
+    """`on_deadline` is called when a run needs attention at a certain time while its commands are running."""
 
     def __init__(
         self,
@@ -109,14 +109,14 @@ class Driver:
         self.on_calls: Callable[[LiveRun], None] | None = None
         """Called when a child run has asked for calls, before they are durable."""
         self.stopping = False
-        """Begins nothing more: no turn, no call."""
+        """Set when the engine stops: no turn and no call is begun any more."""
 
     async def drive(self, run: LiveRun) -> None:
-        """Carries the run on until it has ended or waits for something outside."""
+        """Drives the run until it has ended or waits for something outside."""
         work, driving = run.work, run.driving
         on_behalf_of.set(run.workspace)
         current_run.set(work)
-        current_request.set(None)  # the one that woke the run is answered by now
+        current_request.set(None)  # the request that woke the run has been answered by now
         if incoming_traceparent.get() is not None:
             incoming_traceparent.set(None)
         try:
@@ -128,10 +128,10 @@ class Driver:
                 batch = run.log.state.batch
                 own = batch.own
                 unclosed = sum([call.stage != "closed" for call in own]) if batch.nested else batch.unclosed
-                code.carry_on(run.log.state.turn - 1, calls=len(own), unclosed=unclosed)
+                code.about_to_drive(run.log.state.turn - 1, calls=len(own), unclosed=unclosed)
             self.record(run, facts)
             if code is not None:
-                for kind, encoded in code.taken_notes():  # what rendering its instructions left
+                for kind, encoded in code.taken_notes():  # left by rendering its instructions
                     self._log.observe(run, kind, b"\n".join(encoded), len(encoded))
             commands = self.advance(run)
             while (commands or _is_finishing(run)) and not self.stopping and run.residency is not GONE:
@@ -140,16 +140,16 @@ class Driver:
                     await self._notify_code(run, code)
                     if run.gone or self.stopping:
                         break
-                    if run.log.state is not decided_on:  # a call has ended, say: it must not be carried out again
+                    if run.log.state is not decided_on:  # for example, a call has ended: it must not be executed again
                         commands = self.advance(run)
                         continue
-                # Alone, with no deadline and nobody who could answer: nothing can come of a wake-up.
+                # A single command with no deadline and no open question: no wake-up could change anything.
                 alone = not driving.tasks and driving.due_at is None and not run.log.state.questions.open
                 if len(commands) == 1 and alone and not _asks_for_others(run, commands[0]):
                     facts = await self._outcome(run, commands[0], run.log.state)
                     commands = () if run.residency is GONE else self.advance(run, facts)
                 else:
-                    await self._side_by_side(run, commands)
+                    await self._run_concurrently(run, commands)
                     commands = () if run.gone else self.advance(run)
             if self.stopping and driving.tasks and not run.gone:
                 await self._finish(run)
@@ -158,13 +158,13 @@ class Driver:
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
-            # A driver that leaves by a cancellation is taken to be done, and driven again at once, for ever.
+            # A cancelled driver counts as done and would be driven again at once, forever.
             raise RuntimeError("code that the run called let a cancellation of its own escape") from None
         except GeneratorExit:
             driving.tasks.clear()  # the loop is gone: nothing can be waited for
             raise
         except BaseException:
-            # What is under way may still finish: its results are facts, whatever went wrong here.
+            # Running commands may still finish: their results are facts, whatever went wrong here.
             if not run.gone:
                 await wait_while_running(driving.tasks.values(), timeout_s=CUT_S)
             raise
@@ -173,7 +173,7 @@ class Driver:
                 await self._cut_off(run)
 
     async def _notify_code(self, run: LiveRun, code: RunCode) -> None:
-        """Tells the agent's code what happened, and writes down what it wants to be remembered."""
+        """Notifies the agent's code of what happened, and records the changes that it made to the run's state."""
         conversation = run.work.conversation
         await code.happened(run.driving.taken_facts(), messages=conversation.messages)
         if conversation.unsaved and not run.gone and not run.log.state.ended:
@@ -182,18 +182,22 @@ class Driver:
                 self.record(run, (Draft(StateChanged(), encode(StateBody(changes))),))
 
     async def _finish(self, run: LiveRun) -> None:
-        """What has begun may finish until the drain is over; but what asks for others would wait for those in vain."""
+        """Lets running commands finish until the drain is over, except calls that would wait for further calls in
+        vain.
+        """
         tasks, hosts = run.driving.tasks, run.work.hosts
         while left := [
-            task for key, task in tasks.items() if not task.done() and not (key[1] in hosts and hosts[key[1]].in_vain)
+            task
+            for key, task in tasks.items()
+            if not task.done() and not (key[1] in hosts and hosts[key[1]].skip_on_drain)
         ]:
             await asyncio.wait(left)
 
     async def _cut_off(self, run: LiveRun) -> None:
-        """Ends the commands that are under way, and returns when they have cleaned up.
+        """Cancels the running commands, and returns when they have cleaned up.
 
-        Whoever stops the server says how long that may take. At other times nobody waits for the driver, and it leaves
-        behind what refuses to end.
+        When the server stops, its caller limits how long that takes. At other times nobody waits for the driver, and it
+        leaves behind commands that refuse to end.
         """
         tasks = run.driving.tasks
         for task in tasks.values():
@@ -220,12 +224,16 @@ class Driver:
         self._append(run, facts, state, at=at, end=thread_end(state, run.work) if state.ended else None)
 
     def note(self, run: LiveRun, kind: str, encoded: list[bytes]) -> None:
-        """Appends observations to a run that may not be driven: its row is this process's with the first of them."""
+        """Appends observations to a run that may not be driven. With the first of them, this process takes over its
+        row.
+        """
         self.take_over(run)
         self._log.observe(run, kind, b"\n".join(encoded), len(encoded))
 
     def take_over(self, run: LiveRun) -> None:
-        """Before the first entry of this process: says that nobody was there since the latest one of another."""
+        """Before the first entry of this process: records that no process was running since the latest entry of
+        another.
+        """
         if run.log.taken_over:
             run.log.taken_over = False
             if run.log.state.keeps_time:
@@ -275,8 +283,8 @@ class Driver:
             self._on_deadline(run, result.due_at)
         return result.commands
 
-    async def _side_by_side(self, run: LiveRun, commands: tuple[Command, ...]) -> None:
-        """Carries out several commands at the same time, until one of them is done or the run is poked."""
+    async def _run_concurrently(self, run: LiveRun, commands: tuple[Command, ...]) -> None:
+        """Executes several commands concurrently, until one of them is done or the run is poked."""
         driving = run.driving
         if run.log.state.policy.reached:
             self._drop_unwanted(run)
@@ -289,7 +297,7 @@ class Driver:
                 driving.commands[key] = command
                 task.add_done_callback(lambda _, key=key: self._done(run, key))
         try:
-            # One that failed while the agent's code was told something has nobody left to wake.
+            # A command that failed while the agent's code was being notified wakes nobody.
             if driving.tasks and not any(map(_has_failed, driving.tasks.values())):
                 await driving.wake
         finally:
@@ -297,12 +305,13 @@ class Driver:
         for task in driving.tasks.values():
             if task.done():
                 if task.cancelled():
-                    raise RuntimeError("a command was cancelled")  # not the driver, which goes on
+                    raise RuntimeError("a command was cancelled")  # the driver itself was not cancelled
                 task.result()
 
     def _drop_unwanted(self, run: LiveRun) -> None:
-        """Cuts off what the run has gone on without. It may take a moment to end, and nobody waits for it before the
-        driver leaves."""
+        """Cancels commands whose outcome the run no longer needs. They may take a moment to end; nobody waits for them
+        before the driver leaves.
+        """
         driving = run.driving
         for key, task in list(driving.tasks.items()):
             if not is_outstanding(run.log.state, driving.commands[key]):
@@ -312,7 +321,9 @@ class Driver:
                 task.cancel()
 
     def _done(self, run: LiveRun, key: tuple[int, int, int]) -> None:
-        """A failed command stays, so that it is not started again before the driver has seen it."""
+        """Removes a finished command. A failed one stays, so that it is not started again before the driver has seen
+        it.
+        """
         task = run.driving.tasks.get(key)
         if task is not None and task.done() and not task.cancelled() and task.exception() is None:
             del run.driving.tasks[key]
@@ -323,8 +334,9 @@ class Driver:
         self.record(run, await self._outcome(run, command, state))
 
     async def _outcome(self, run: LiveRun, command: Command, state: State) -> Sequence[Draft]:
-        """Carries out a command that was decided on in `state`; returns its resulting fact if the run is still waiting
-        for it."""
+        """Executes a command that was decided on in `state`; returns the resulting fact if the run is still waiting for
+        it.
+        """
         try:
             sink = RunSink(self._log, run, self._ask)
             outcome = await self._command(command, state, run.work, self._services, sink)
@@ -335,7 +347,7 @@ class Driver:
         return () if outcome is None else self._accepted(run, outcome)
 
     def _ask(self, run: LiveRun, outcome: Outcome) -> bool:
-        """Appends what a command asks for that goes on; the driver sees to it."""
+        """Appends the request of a running command; the driver then acts on it."""
         facts = self._accepted(run, outcome)
         self.record(run, facts)
         run.poke()
@@ -369,7 +381,9 @@ class Driver:
         return (draft,)
 
     def _fire_if_due(self, run: LiveRun) -> None:
-        """So that nothing begins after the time of a run, or of an approval, is up, however late its timer is."""
+        """Fires the timer of a run or an approval that has expired, however late it is, so that nothing begins after
+        that.
+        """
         at = self._services.clock.now_us()
         if time_has_come(run.log.state, at):
             self.record(run, (Draft(TimerFired(at)),))
@@ -396,13 +410,13 @@ class Driver:
 
 
 def _take_back(work: WorkingSet) -> None:
-    """What was booked for facts that are not going to be appended."""
+    """Undoes bookings of facts that will not be appended."""
     if work.account is not None:
         work.account.take_back()
 
 
 class RunSink:
-    """The embedded engine's side of a command that is under way."""
+    """The embedded engine's side of a running command."""
 
     __slots__ = ("_ask", "_attempt", "_log", "_run")
 
@@ -413,7 +427,8 @@ class RunSink:
         self._attempt = run.log.state.totals.attempts
 
     async def permit(self) -> None:
-        """A model may be asked once the outcome of the previous attempt is durable and the store accepts writes.
+        """Returns when a model may be called: the outcome of the previous attempt is durable, and the store accepts
+        writes.
 
         So at most one request per run can be unknown to the log after a crash.
         """
@@ -442,11 +457,12 @@ class RunSink:
 
 
 def _is_finishing(run: LiveRun) -> bool:
-    """Whether a paused run still has something under way. The log may not say so: nothing records that a gate is
-    being asked, and one that is cut off would be asked again."""
+    """Whether a paused run still has a command running. The log may not show it: nothing records that a gate is being
+    asked, and if it were interrupted it would be asked again.
+    """
     if not run.log.state.control.paused or run.log.state.ended:
         return False
-    # What asks for others waits for a resume if those do.
+    # A call that asks for others waits for a resume if those do.
     return any(not (key[1] in run.work.hosts and run.log.state.may_be_cut_off(key[1])) for key in run.driving.tasks)
 
 

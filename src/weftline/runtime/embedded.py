@@ -42,6 +42,7 @@ from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import DRAIN_S, CreateOptions, Leased, Observer, Resumed
 from weftline.runtime.finding import given_key
+from weftline.runtime.fleet import Fleet
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.interrupting import Interrupts
@@ -57,7 +58,6 @@ from weftline.runtime.reading import StoredRuns
 from weftline.runtime.receipts import CancelReceipt, stored_receipt
 from weftline.runtime.recovery import MAX_RECOVERIES, remove_lost_branches
 from weftline.runtime.requests import check_request
-from weftline.runtime.residents import Residents
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.still import waits_for_people
 from weftline.runtime.toolbox import EndListener, RunName, ServerTools, ToolSource
@@ -70,7 +70,7 @@ from weftline.tools.base import Tool, ToolOutput
 logger = logging.getLogger(__name__)
 
 
-class EmbeddedEngine(StoredRuns):
+class EmbeddedEngine:
     def __init__(
         self,
         store: Store | Path | str,
@@ -87,8 +87,8 @@ class EmbeddedEngine(StoredRuns):
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
     ) -> None:
-        """`traces`: spans are emitted of runs that no code carries. `step` and `carry_out` are seams for tests, which
-        observe what passes there or plant a bug.
+        """With `traces`, spans are emitted for runs without agent code. `step` and `carry_out` are seams for tests,
+        which observe what passes there or plant a bug.
         """
         self._traces = traces
         self._given = store
@@ -115,17 +115,18 @@ class EmbeddedEngine(StoredRuns):
         try:
             return await self._open()
         except BaseException:
-            await self._store.close()  # it is nobody else's to close
+            await self._store.close()  # nobody else will close it
             raise
 
     async def _open(self) -> Self:
         store = self._log_store = self._store.log
         self._hub = Hub(store, max_per_workspace=self._limits.max_streams_per_workspace)
-        self._names = StoredNames(self._store.records)
+        names = StoredNames(self._store.records)
+        self.stored = StoredRuns(store, names)
         ledger = self._ledger = Ledger()
         await ledger.open(self._store.records)
         await remove_lost_branches(self._store.records)
-        opener = self._opener = RunOpener(store, models=self._models, tools=self._tools, names=self._names)
+        opener = self._opener = RunOpener(store, models=self._models, tools=self._tools, names=names)
         self._creator = creator = RunCreator(
             self._store,
             clock=self.clock,
@@ -155,7 +156,7 @@ class EmbeddedEngine(StoredRuns):
                 carry_out=self._carry_out,
             )
 
-        self._residents = Residents(
+        fleet = self._fleet = Fleet(
             store,
             clock=self.clock,
             hub=self._hub,
@@ -165,27 +166,29 @@ class EmbeddedEngine(StoredRuns):
             ledger=ledger,
             max_recoveries=self._max_recoveries,
         )
-        opener.family = creator.residents = self._residents
+        creator.fleet = fleet
+        opener.loader, opener.mover = fleet.loader, fleet.dispatcher
         if isinstance(self._tools, EndListener):
-            self._residents.commits.on_unopened_end = partial(_notify_end, self._tools)
-        self._log = self._residents.log
-        self._recovery = self._residents.recovery
+            fleet.commits.on_unopened_end = partial(_notify_end, self._tools)
+        self._log = fleet.log
+        self._recovery = fleet.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
-        self._client_calls = ClientCalls(store, log, self._residents, append, self._settled, open_tools=tools)
-        load = self._residents.load
+        self._client_calls = ClientCalls(
+            store, log, fleet.loader, fleet.timers, append, self._settled, open_tools=tools
+        )
+        self._load = load = fleet.loader.load
         self._await_answers = AwaitAnswers(store, load, append, self._settled, open_tools=tools)
         self._interrupts = Interrupts(store, self._load_unfinished, append, self._settled)
         try:
             await creator.open()
-            await self._residents.count_queued()
+            await fleet.count_queued()
             if store.held:
                 command = f"weftline resume --all{db_option(self._store.folder)}"
                 logger.warning("the store comes from a backup: its runs are held until `%s`", command)
             else:
-                await self._carry_on()
+                await self._continue_runs()
         except BaseException:
-            self._recovery.stop()
-            self._residents.abandon()
+            fleet.abandon()
             raise
         self.ready = True
         return self
@@ -193,7 +196,7 @@ class EmbeddedEngine(StoredRuns):
     def _is_at_home(self, plan: RunPlan) -> bool:
         return is_at_home(plan, self._tools)
 
-    async def _carry_on(self) -> None:
+    async def _continue_runs(self) -> None:
         store = self._log_store
         restored = self._recovery.held
         await self._recovery.begin()
@@ -201,12 +204,12 @@ class EmbeddedEngine(StoredRuns):
         for workspace in self._ledger.workspaces:
             await self._wake_waiting(workspace)  # a limit may have been raised by a process that died right after
         if store.unclean or restored:
-            # A thread whose end was durable before a crash takes its runs with it, including those not cancelled yet.
+            # Ending a thread cancels its runs; a crash may have come before all of them were cancelled.
             for thread in await store.ended_threads_with_runs():
                 try:
                     await self.end_thread(thread)
                 except WeftlineError as error:
-                    session = await self.session_id(thread)
+                    session = await self.stored.session_id(thread)
                     logger.warning(
                         "session %s has ended, but one of its runs is left alone: %s", session, error.message
                     )
@@ -220,28 +223,27 @@ class EmbeddedEngine(StoredRuns):
         if resumed.held:
             await self._log_store.lift_hold()
             if self._recovery.held:  # no other caller was quicker
-                self._residents.timers.was_away()
-                await self._carry_on()
+                self._fleet.timers.was_away()
+                await self._continue_runs()
         return resumed
 
     async def stop(self, *, drain_s: float = DRAIN_S) -> None:
-        """Starts nothing new, gives work under way `drain_s` to finish, cuts off the rest, and closes the store."""
+        """Starts nothing new, gives running work `drain_s` to finish, cancels the rest, and closes the store."""
         await self.drain(drain_s)
         await self.cut()
         await self._store.close()
 
     async def drain(self, drain_s: float) -> None:
-        """Starts no further run, turn or call, and waits for those under way, `drain_s` at most."""
+        """Starts no further run, turn or call, and waits for running ones, `drain_s` at most."""
         self.ready = False
-        self._recovery.stop()
-        await self._residents.shut_down(drain_s)
+        await self._fleet.drain(drain_s)
 
     async def cut(self) -> bool:
-        """Cuts off what is still under way, makes everything appended durable, and ends all streams.
+        """Cancels what is still running, makes everything appended durable, and ends all streams.
 
-        Returns False if the store refused some of it to the last.
+        Returns False if the store refused some of it until the end.
         """
-        whole = await self._residents.cut()
+        whole = await self._fleet.cut()
         self._hub.end_all()
         return whole
 
@@ -254,12 +256,14 @@ class EmbeddedEngine(StoredRuns):
         await self.stop()
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Calls `observer` with every entry of every run from now on, after its commit. Returns what ends that."""
+        """Calls `observer` with every entry of every run from now on, after its commit. Returns a function that
+        unsubscribes.
+        """
         return self._hub.observe(observer)
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
-        """Calls `ended` after each commit that ended a run or asked people something; None switches this off."""
-        self._residents.commits.on_ended = ended
+        """Calls `ended` after each commit that ended a run or opened an await; None switches this off."""
+        self._fleet.commits.on_ended = ended
 
     def require_accepting(self) -> None:
         """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""
@@ -280,11 +284,11 @@ class EmbeddedEngine(StoredRuns):
     # Creating
 
     async def workspace(self, slug: str) -> int:
-        """The key of a workspace, which is created if it is new."""
+        """The key of a workspace, which is created if it does not exist."""
         return await self._store.records.write(workspaces.ensure(slug, now=self.clock.now_us()))
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True) -> None:
-        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model refuses.
+        """Raises `WeftlineError` for models and tools that the workspace lacks, and for settings that a model rejects.
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
@@ -298,14 +302,16 @@ class EmbeddedEngine(StoredRuns):
         await self._wake_waiting(workspace, by=by)
 
     async def _wake_waiting(self, workspace: int, *, by: str = "") -> None:
-        residents, append = self._residents, self._append
-        await wake_waiting(self._log_store, self._ledger, residents, workspace=workspace, append=append, by=by)
+        fleet, append = self._fleet, self._append
+        await wake_waiting(
+            self._log_store, self._ledger, fleet.residents, fleet.loader, workspace=workspace, append=append, by=by
+        )
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return await self._creator.created_before(workspace, idempotency)
 
     async def add_ended(self, write: Write, *, last_key: int) -> Written:
-        """Adds runs that were carried out elsewhere and have ended. No new run gets a key up to `last_key`."""
+        """Adds runs that ran elsewhere and have ended. No new run gets a key up to `last_key`."""
         return await self._creator.add_ended(write, last_key=last_key)
 
     # Requests
@@ -314,7 +320,7 @@ class EmbeddedEngine(StoredRuns):
         """Appends a request from outside; False if the run's state does not accept it."""
         check_request(head, body)
         self._log.require_well()
-        run = await self._residents.load(key)
+        run = await self._load(key)
         if not accepts(run.state, head):
             return False
         await self._append(run, head, body)
@@ -330,7 +336,9 @@ class EmbeddedEngine(StoredRuns):
         idempotency_key: str = "",
         token: str = "",
     ) -> bool:
-        """A client's result for a call that waits for it. Returns False if the run was cancelled in the meantime."""
+        """Accepts a client's result for a call that waits for it. Returns False if the run was cancelled in the
+        meantime.
+        """
         return await self._client_calls.answer(
             key, call_id, output, message_id=message_id, idempotency_key=idempotency_key, token=token
         )
@@ -345,7 +353,7 @@ class EmbeddedEngine(StoredRuns):
         message_id: str = "",
         idempotency_key: str = "",
     ) -> bool:
-        """The results of all calls of a turn that wait for somebody outside, together."""
+        """Accepts the results of all calls of a turn that wait for somebody outside, together."""
         return await self._client_calls.provide(
             key, await_id, results, faults=faults, message_id=message_id, idempotency_key=idempotency_key
         )
@@ -353,38 +361,38 @@ class EmbeddedEngine(StoredRuns):
     async def claim(
         self, key: int, call_id: str, *, lease_us: int = LEASE_US, claim_id: str = "", by: str = ""
     ) -> Leased:
-        """Gives a client an offered call to itself, for a while."""
+        """Claims an offered call for a client, for a while."""
         return await self._client_calls.claim(key, call_id, lease_us=lease_us, claim_id=claim_id, by=by)
 
     async def heartbeat(self, key: int, call_id: str, token: str) -> Leased:
-        """Extends a lease by its time, from now on."""
+        """Extends a lease by its duration, from now on."""
         return await self._client_calls.heartbeat(key, call_id, token)
 
     async def release(self, key: int, call_id: str, token: str) -> None:
-        """Gives a claimed call back: it is offered to all clients again."""
+        """Releases a claimed call, which is offered to all clients again."""
         await self._client_calls.release(key, call_id, token)
 
     async def answer_await(
         self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
     ) -> AwaitOutcome:
-        """What a person says to an await; `by` is their name. Repeating the same answer is accepted."""
+        """Accepts a person's answer to an await; `by` is their name. Repeating the same answer is accepted."""
         self._log.require_well()
         return await self._await_answers.answer(key, await_id, answer, by=by, person_of=person_of)
 
     async def waits_for_people(self, key: int) -> bool:
-        """Whether neither the run nor any run below it moves before a person has answered."""
-        return await waits_for_people(key, load=self._residents.load, settled=self._settled)
+        """Whether neither the run nor any run below it can advance before a person has answered."""
+        return await waits_for_people(key, load=self._load, settled=self._settled)
 
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
         """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing."""
-        run = await self._residents.load(key)
+        run = await self._load(key)
         head = CancelRequested(reason, requested_by)
         if accepts(run.state, head):
             self._log.require_well()
             await self._append(run, head)
-        if not run.state.ended:  # what is under way is stopped first, and children end first
+        if not run.state.ended:  # running work is stopped first, and children end first
             await self._hub.until_ended(run.key, run.id, after=run.log.durable)
-            run = await self._residents.load(key)
+            run = await self._load(key)
         await self._settled(run)
         return await stored_receipt(self._log_store, key, run.state.status)
 
@@ -403,7 +411,7 @@ class EmbeddedEngine(StoredRuns):
         labels: Mapping[str, str] | None = None,
         messages: Sequence[str] = (),
     ) -> None:
-        """Lets a paused run go on. The model reads `messages` before its next turn."""
+        """Resumes a paused run. The model reads `messages` before its next turn."""
         interrupts = self._interrupts
         await interrupts.resume(key, notes=notes, requested_by=requested_by, labels=labels, messages=messages)
 
@@ -417,7 +425,7 @@ class EmbeddedEngine(StoredRuns):
         labels: Mapping[str, str] | None = None,
         idempotency_key: str = "",
     ) -> str:
-        """Hands a message to the run at its next turn; calls that have not begun by then are skipped."""
+        """Gives a message to the run at its next turn; calls that have not begun by then are skipped."""
         queue_message = self._interrupts.queue_message
         return await queue_message(
             key, text, "steer", message_id=message_id, by=by, labels=labels, idempotency_key=idempotency_key
@@ -432,15 +440,15 @@ class EmbeddedEngine(StoredRuns):
         labels: Mapping[str, str] | None = None,
         idempotency_key: str = "",
     ) -> str:
-        """Hands a message to the run when it would otherwise end."""
+        """Gives a message to the run when it would otherwise end."""
         queue_message = self._interrupts.queue_message
         return await queue_message(
             key, text, "follow_up", message_id="", by=by, labels=labels, idempotency_key=idempotency_key
         )
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
-        """Cancels all runs of a thread that has ended, newest first. One that cannot be read, or is of a newer version,
-        keeps none of the others from that; it raises in the end.
+        """Cancels all runs of a thread that has ended, newest first. If one cannot be read, or is of a newer version,
+        the others are cancelled nevertheless, and the error is raised at the end.
         """
         refused: WeftlineError | None = None
         for key in reversed(await self._log_store.unfinished_of_thread(thread)):
@@ -453,7 +461,7 @@ class EmbeddedEngine(StoredRuns):
 
     async def _load_unfinished(self, key: int) -> LiveRun:
         self.require_accepting()
-        run = await self._residents.load(key)
+        run = await self._load(key)
         if run.state.ended or run.state.control.cancel:
             await self._settled(run)
             raise run_has_ended()
@@ -464,11 +472,11 @@ class EmbeddedEngine(StoredRuns):
         await self._append_all(run, (Draft(head, body),))
 
     async def _append_all(self, run: LiveRun, drafts: tuple[Draft, ...]) -> None:
-        self._residents.append(run, drafts)
+        self._fleet.dispatcher.append(run, drafts)
         await self._log.durable(run, outside=True)
 
     async def _settled(self, run: LiveRun) -> None:
-        """Returns when everything that a refusal rests on is durable: of a cancelled run, its end."""
+        """Returns when everything that a rejection is based on is durable: for a cancelled run, its end."""
         await self._log.durable(run, outside=True)
         if run.state.control.cancel and not run.state.ended:
             await self._hub.until_ended(run.key, run.id, after=run.log.durable)
@@ -481,7 +489,7 @@ class EmbeddedEngine(StoredRuns):
         parsed = ids.parse(run_id, prefix="run_")
         if parsed is not None:
             key = parsed[0]
-            run = self._residents.resident(key)
+            run = self._fleet.loader.resident(key)
             owner = (run.id, run.workspace) if run is not None else self._hub.owner(key)
             if owner is None and (row := await self._log_store.run(key)) is not None:
                 owner = (ids.run_id(key, row.salt), row.workspace)

@@ -1,4 +1,4 @@
-"""The lines that a run which went wrong leaves in the server's log."""
+"""Logs what went wrong with a run, for the server's operator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 def report_failure(work: WorkingSet, drafts: Sequence[Draft]) -> None:
     """Logs the end of a run if it failed. `drafts` are the facts of the commit that ended it.
 
-    It hangs on the commit, so that there is exactly one line, whatever made the run fail.
+    It is called by the commit, so that there is exactly one line, whatever made the run fail.
     """
     for draft in drafts:
         if type(draft.head) is RunEnded and draft.head.status == "failed":
@@ -30,7 +30,7 @@ def report_failure(work: WorkingSet, drafts: Sequence[Draft]) -> None:
 
 
 def report_doubts(work: WorkingSet, drafts: Sequence[Draft]) -> None:
-    """Logs each call that a commit has closed as in doubt: somebody has to find out whether it happened."""
+    """Logs each call that a commit has closed as in doubt, since somebody has to find out whether it happened."""
     for draft in drafts:
         head = draft.head
         if type(head) is CallClosed and head.how == "in_doubt":

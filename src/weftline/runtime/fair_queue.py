@@ -1,8 +1,7 @@
 """Taking turns: one piece of work per loop iteration, workspace by workspace.
 
 Reading a page of a log takes the loop up to a millisecond. A thousand readers that all want one would be served before
-anyone else gets a chance; here each waits for its turn, and a workspace with many readers waits longer than one with
-few.
+anyone else; here each waits for its turn, and a workspace with many readers waits longer than one with few.
 """
 
 from __future__ import annotations

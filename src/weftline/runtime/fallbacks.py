@@ -1,6 +1,6 @@
-"""A tool of the server in the place of a client that is gone.
+"""Server tools that replace a client that is gone.
 
-The model did not ask for this tool, so none of its guards has looked at the call: a tool that has any is not run.
+The model did not ask for this tool, so none of its guards has seen the call: a tool that has any is not run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weftline.tools.base import Tool, ToolOutput, ends_run, is_carried_out_by_ru
 
 
 def check_fallbacks(plan: RunPlan) -> None:
-    """Refuses a plan whose fallbacks cannot be meant."""
+    """Rejects a plan whose fallbacks cannot work."""
     rule = plan.limits.leases
     if rule is None or not rule.fallbacks:
         return
@@ -52,7 +52,7 @@ def check_fallbacks(plan: RunPlan) -> None:
 
 
 def _own_names(plan: RunPlan) -> set[str] | None:
-    """The names of the server's tools that a run has; None if some are known only when they are opened."""
+    """The names of a run's server tools; None if some are known only when the tools are opened."""
     if plan.code is not None or any(isinstance(ref, StoredRef | A2ARef | McpRef) for ref in plan.tools):
         return None
     bare = [ref.name.rpartition("/")[2] for ref in plan.tools if isinstance(ref, ServerRef)]
@@ -60,7 +60,7 @@ def _own_names(plan: RunPlan) -> set[str] | None:
 
 
 async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet) -> ToolOutput | None:
-    """What the model reads if the tool cannot carry out the call with these arguments; None if it can."""
+    """What the model reads if the tool cannot execute the call with these arguments; None if it can."""
     name, toolbox = tool.spec.name, work.toolbox or EMPTY
     why = ""
     if tool.client is not None:
@@ -76,9 +76,9 @@ async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet) ->
     elif put_to_people(tool, args, work) is not None:
         why = "it needs the approval of a person"
     if why:
-        return ToolOutput.of(prompts.no_fallback(name, why), is_error=True)
+        return ToolOutput.of(prompts.calls.no_fallback(name, why), is_error=True)
     try:
-        await tool.prepare(args.decode())  # it runs with the bytes that the log has, whatever it would make of them
+        await tool.prepare(args.decode())  # it runs with the bytes in the log, whatever it would make of them
     except InvalidArguments as error:
-        return ToolOutput.of(prompts.no_fallback(name, error.message.rstrip(".")), is_error=True)
+        return ToolOutput.of(prompts.calls.no_fallback(name, error.message.rstrip(".")), is_error=True)
     return None

@@ -1,4 +1,4 @@
-"""The rule of four eyes: whoever wants a call to happen is not the one who approves it."""
+"""The four-eyes rule: whoever wants a call to happen may not approve it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weftline.runtime.live import LiveRun
 from weftline.store.base import LogReader
 
 PersonOf: TypeAlias = Callable[[str], Awaitable[str | None]]
-"""The person behind a name; None if that is not known any more."""
+"""Returns the person behind a name; None if that is no longer known."""
 
 _CODE = "hook:"
 _LOOK_BACK = 1000
@@ -25,14 +25,14 @@ _LOOK_BACK_BYTES = 32 * 1024 * 1024
 
 
 async def as_named(name: str) -> str | None:
-    """Every name is a person: for doors at which nobody gets a second name by themselves."""
+    """Treats every name as a person, for callers whose users cannot give themselves a second name."""
     return name
 
 
 def needs_somebody_else(run: LiveRun, question: Question, answer: Answer) -> bool:
-    """Whether the answer is for somebody else than who requested the run.
+    """Whether somebody other than the requester of the run must answer.
 
-    The result of a call in doubt is like an approval: whoever makes one up has it their way.
+    The result of a call in doubt counts as an approval, because it could be made up.
     """
     decides = answer.outcome == "approved" or (question.kind == "doubt" and answer.outcome == "answered")
     return run.state.limits.four_eyes and decides
@@ -43,7 +43,7 @@ async def require_somebody_else(
 ) -> None:
     """Raises `Forbidden` if `by` has requested the run, or has told it or a run above it what to do.
 
-    The rule holds for people with names: without one, two could be the same.
+    The rule applies to people with names: without names, two could be the same person.
     """
     requested_by = run.work.plan.requested_by
     if not requested_by:
@@ -68,15 +68,15 @@ async def require_somebody_else(
 
 
 def require_unchanged(run: LiveRun, question: Question, args: bytes) -> None:
-    """Raises `Forbidden` for an approval with other arguments: nobody but the approver would have wanted that call."""
+    """Raises `Forbidden` for an approval with changed arguments: only the approver would have wanted that call."""
     requested = run.work.conversation.turn.args[question.index : question.index + 1]
     if run.state.limits.four_eyes and question.kind != "plan" and [args] != list(requested):
         raise Forbidden("Whoever changes the arguments may not approve them; deny the call instead.", code="four_eyes")
 
 
 async def _steered_by(store: LogReader, run: int) -> list[str]:
-    """Who has told a run something since one of its calls was last approved: in a message or an answer, or by another
-    plan than the one that they approved.
+    """Who has told a run something since one of its calls was last approved: in a message, in an answer, or by editing
+    a plan.
     """
     kinds = KIND[RunResumed], KIND[AwaitClosed], KIND[MessageQueued]
     facts = await store.newest_facts(run, kinds=kinds, limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)
@@ -98,7 +98,7 @@ async def _steered_by(store: LogReader, run: int) -> list[str]:
 
 
 def _has_content(head: AwaitClosed, body: bytes, plans: Set[str]) -> bool:
-    """Whether whoever closed an await is a person who has told the model something."""
+    """Whether an await was closed by a person whose answer tells the model something."""
     if head.by.startswith(_CODE):
         return False
     if head.outcome == "approved" and head.id in plans and body:

@@ -1,6 +1,7 @@
-"""What people allowed a run to do, as its log has it: the exact arguments, who, when, for how long, and its use.
+"""What people have allowed a run to do, according to its log: the exact arguments, who, when, for how long, and its
+use.
 
-Everything is in the entries, so an exported log tells the same.
+Everything is in the entries, so an exported log contains the same.
 """
 
 from __future__ import annotations
@@ -46,22 +47,22 @@ class LoggedGrant(Struct, kw_only=True):
     run_id: str
     await_id: str
     kind: AwaitKind
-    """`confirm`, or `doubt`: a call that a crash cut off was to be carried out again."""
+    """`confirm`, or `doubt` if a call that a crash interrupted was to be executed again."""
     call_id: str
-    """The call that was asked about."""
+    """The id of the call that was asked about."""
     name: str
     args: Raw
-    """Those that it was given for, exactly."""
+    """The exact arguments that were approved."""
     digest: str
     shown_args: Raw
-    """Those that were asked about: others, if whoever approved them changed something."""
+    """The arguments that were asked about; they differ if the approver changed something."""
     shown_digest: str
     by: str
     at: int
     expires_at: int
-    """A call that did not begin by then is asked about again."""
+    """If the call has not begun by then, it is asked about again."""
     remember: Pattern | None = None
-    """Which later calls of the run it covers too, for as long as the run lasts."""
+    """Which later calls of the run it also covers, for as long as the run lasts."""
     labels: dict[str, str] = {}
     used: list[GrantUse] = []
     """The calls that began with it: one, none, or more if it covers others."""
@@ -72,7 +73,7 @@ class LoggedGrant(Struct, kw_only=True):
 
     @property
     def remembered(self) -> bool | dict[str, Any]:
-        """`remember` as it was given."""
+        """`remember` in the form in which it was given."""
         if self.remember is None:
             return False
         prefixes = {name: f"{prefix}*" for name, prefix in self.remember.prefixes.items()}
@@ -80,7 +81,7 @@ class LoggedGrant(Struct, kw_only=True):
 
 
 async def grants_of(log: LogReader, row: RunRow) -> list[LoggedGrant]:
-    """Those of a run, in the order in which they were given. Raises `StoreError` (`log_damaged`)."""
+    """The grants of a run, in order. Raises `StoreError` (`log_damaged`)."""
     run_id = ids.run_id(row.key, row.salt)
     found = _Grants(run_id)
     async for item in entries(log, row.key):
@@ -94,7 +95,7 @@ async def grants_of(log: LogReader, row: RunRow) -> list[LoggedGrant]:
 
 
 def grants_in(run_id: str, items: Iterable[Stored]) -> list[LoggedGrant]:
-    """Those in the entries of a run, such as the ones of an export."""
+    """The grants in the entries of a run, such as those of an export."""
     found = _Grants(run_id)
     for item in items:
         found.take(item)
@@ -133,7 +134,7 @@ class _Grants:
             case AwaitOpened() if head.kind in ("confirm", "doubt"):
                 asked = decode_await(body)
                 self._asked[head.id] = head, asked.args, asked.call, asked.name
-                self._held.pop((head.turn, head.index), None)  # it has run out, and is asked about again
+                self._held.pop((head.turn, head.index), None)  # it has expired, and the call is asked about again
             case AwaitClosed(outcome="approved") if head.index != OF_RUN and head.id in self._asked:
                 self._grant(head, decode_answer(body) if body else AnswerBody(), at)
             case CallOpened():

@@ -1,8 +1,8 @@
 """Fan-out: delivers what was committed to everyone who follows a run.
 
 A follower is a cursor and a small queue of batches of entries. Its projection of them (SSE frames, MCP progress, Python
-events) is made once per batch and shared. A follower that is too slow loses its queue, not its place: it continues from
-the log, a page at a time, taking turns. No reader can hold back a flush or another reader, and a reader that takes
+events) is computed once per batch and shared. A follower that is too slow loses its queue, not its place: it continues
+from the log, a page at a time, taking turns. No reader can delay a flush or another reader, and a reader that takes
 nothing keeps only a bounded amount in memory.
 """
 
@@ -61,14 +61,14 @@ class Subscription:
         self.run_id = run_id
         self.workspace = workspace
         self.last_seq = after
-        """What is queued for the reader, or was."""
+        """The last seq that is or was queued for the reader."""
         self.taken = after
-        """What the reader has."""
+        """The last seq that the reader has received."""
         self.behind = True
         """Whether the next batch has to be read from the log."""
         self.ended = False
         self.left = False
-        """Whether the reader has gone away."""
+        """Whether the reader has disconnected."""
         self._over = False
         """Whether the server is stopping."""
         self._announced = 0
@@ -114,7 +114,7 @@ class Subscription:
     def push(self, batch: EntryBatch) -> None:
         self._announced = batch.last_seq
         if self.behind or batch.last_seq <= self.last_seq:
-            pass  # it will find this in the log, or found it there before it was announced
+            pass  # it will find this in the log, or has already found it there
         elif self._size + batch.size > QUEUE_BYTES and (self._waiter is None or self._batches):
             self.go_back(self.taken)
         else:
@@ -131,19 +131,19 @@ class Subscription:
             self.behind, self.ended = True, False
 
     def caught_up(self, *, upto: int, ended: bool) -> None:
-        """The reader has everything up to `upto`, the end of the log at the time; what was announced since is next."""
+        """Called when the reader has everything up to `upto`, the end of the log at that time; newer batches follow."""
         if upto >= self._announced:
             self.behind, self.ended = False, ended or self._over
 
     def beat(self) -> None:
-        """Wakes a reader that has been given nothing for `QUIET_BEATS` beats, so that it can send a keep-alive."""
+        """Wakes a reader that has received nothing for `QUIET_BEATS` beats, so that it can send a keep-alive."""
         self._quiet += 1
         if self._quiet >= QUIET_BEATS and not self.behind and not self._batches:
             self._tick, self._quiet = True, 0
             self.wake()
 
     def notify_below(self) -> None:
-        """Wakes a reader that wants to hear of the runs below this one."""
+        """Wakes a reader that wants to be notified of the runs below this one."""
         if self.follows_below:
             self._news_below = True
             self.wake()
@@ -154,7 +154,7 @@ class Subscription:
         self.wake()
 
     def leave(self) -> None:
-        """The reader has gone away: reading on its behalf must stop."""
+        """Called when the reader has disconnected: reading on its behalf must stop."""
         self.left = True
         self.wake()
 
@@ -167,7 +167,7 @@ class Subscription:
 
 
 class ReservedStream:
-    """A place among a workspace's streams, which can be had before there is a run to follow."""
+    """A place among a workspace's streams, which can be reserved before there is a run to follow."""
 
     __slots__ = ("_hub", "_workspace")
 
@@ -176,13 +176,13 @@ class ReservedStream:
         self._workspace = workspace
 
     def follow(self, key: int, run_id: str, *, after: int = 0) -> Subscription:
-        """Uses the place up: the subscription gives it back when it is closed."""
+        """Uses the place; the subscription releases it when it is closed."""
         hub, self._hub = self._hub, None
         assert hub is not None
         return hub.subscribe(key, run_id, after=after, workspace=self._workspace)
 
     def release(self) -> None:
-        """Gives a place back that was not used."""
+        """Releases a place that was not used."""
         hub, self._hub = self._hub, None
         if hub is not None:
             hub.give_back(self._workspace)
@@ -217,8 +217,9 @@ class Hub:
         return self.reserve(workspace).follow(run, run_id, after=after)
 
     async def until_ended(self, run: int, run_id: str, *, after: int) -> None:
-        """Returns when the run has ended, or the server is stopping. It is not one of the workspace's streams: a cancel
-        must be possible however many of those are open."""
+        """Returns when the run has ended, or the server is stopping. It does not count as one of the workspace's
+        streams, because a cancel must be possible however many of those are open.
+        """
         follower = self.follow(run, run_id, after=after)
         try:
             while await follower.next() is not None:
@@ -227,7 +228,7 @@ class Hub:
             follower.close()
 
     def subscribe(self, run: int, run_id: str, *, after: int, workspace: int) -> Subscription:
-        """For a place that is taken already."""
+        """Subscribes with a place that is already reserved."""
         subscription = Subscription(self, run, run_id, max(after, 0), workspace=workspace)
         self._topics.setdefault(run, []).append(subscription)
         recent = self._recent.get(run)
@@ -254,7 +255,7 @@ class Hub:
             del self._topics[subscription.run]
 
     def give_back(self, workspace: int) -> None:
-        """One place of the workspace is free again."""
+        """Frees one place of the workspace."""
         left = self._streams.get(workspace, 0) - 1
         if left > 0:
             self._streams[workspace] = left
@@ -272,7 +273,7 @@ class Hub:
                 subscription.end()
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Calls `observer` with what was committed, of every run. Returns what ends that."""
+        """Calls `observer` with what was committed, for every run. Returns a function that unsubscribes."""
         self._observers.append(observer)
 
         def leave() -> None:
@@ -282,7 +283,7 @@ class Hub:
         return leave
 
     def begun(self, child: Write) -> None:
-        """A child run was created by a commit of its parent."""
+        """Called when a commit of the parent has created a child run."""
         if self._observers and child.new is not None:
             items = [Stored(1, item.at, item.kind, item.head, item.body, item.count) for item in child.items]
             size = sum([item.size for item in items])
@@ -309,7 +310,7 @@ class Hub:
                 subscription.push(batch)
 
     def notify_below(self, root: int) -> None:
-        """A run below this one has come further, or asks or was told something."""
+        """Called when a run below this one has advanced, or its awaits have changed."""
         for subscription in self._topics.get(root, ()):
             subscription.notify_below()
 
@@ -318,7 +319,7 @@ class Hub:
         self._recent.drop(run)
 
     async def read(self, subscription: Subscription) -> EntryBatch | None:
-        """The next page of the log for a reader that is behind; None if there is nothing new."""
+        """Reads the next page of the log for a reader that is behind; None if there is nothing new."""
         await self._page_queue.take(subscription.workspace)
         after = subscription.last_seq
         page = await self._store.page(subscription.run, after=after, max_bytes=PAGE_BYTES)
@@ -326,7 +327,7 @@ class Hub:
             subscription.behind, subscription.ended = False, True
             return None
         if not page.items and page.last_seq <= after:
-            # The log may be shorter than the reader remembers, after a restore: it goes on from its end.
+            # After a restore, the log may be shorter than what the reader has: it continues from its end.
             subscription.last_seq = subscription.taken = min(after, page.upto)
             subscription.caught_up(upto=page.upto, ended=page.ended)
             return None
@@ -350,7 +351,7 @@ class Hub:
 
 
 def committed_batch(run_id: str, write: Write, heads: Sequence[Fact], *, first_seq: int, size: int) -> EntryBatch:
-    """What a commit has added to the log of a run; `heads` are its facts, decoded."""
+    """What a commit has added to the log of a run; `heads` are its decoded facts."""
     items: list[Stored] = []
     seq = first_seq
     for item in write.items:
@@ -368,10 +369,10 @@ class _RecentRun(Struct, eq=False, gc=False):
 
 
 class Recent:
-    """The batches of new, short runs, so that opening the stream right after creating a run reads no disk.
+    """The batches of new, short runs, so that opening the stream right after creating a run reads nothing from disk.
 
-    A bounded cache of the log, never the only copy of anything. A run leaves it when a reader has all of it: most runs
-    have one reader, and memory that is used again at once is memory that the processor has at hand.
+    A bounded cache of the log, never the only copy of anything. A run is removed once a reader has all of it: most runs
+    have one reader, and memory that is reused at once stays in the CPU's caches.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Public ids: a prefix, the integer key, and a random part that is checked, so that no id can be guessed.
 
-A run may be given another id by whoever starts it. That is kept in place of the random part, behind a mark.
+Clients may choose another id when they create a run. It is stored in place of the random part, after a mark.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _HEX = frozenset("0123456789abcdef")
 
 
 _salts: list[str] = []
-"""Random bytes, of which many are asked for at once: each time is a system call."""
-os.register_at_fork(after_in_child=_salts.clear)  # the other process has these too
+"""Random bytes, read in large portions because each read is a system call."""
+os.register_at_fork(after_in_child=_salts.clear)  # a forked process has the same ones
 
 
 def new_salt() -> str:
@@ -29,7 +29,7 @@ def new_salt() -> str:
 
 
 def given(run_id: str) -> str:
-    """What stands in place of the salt of a run that was given its id."""
+    """What is stored as the salt of a run whose id the client chose."""
     return GIVEN + run_id
 
 
@@ -38,7 +38,7 @@ def run_id(key: int, salt: str) -> str:
 
 
 def unique_id(key: int, salt: str) -> str:
-    """What no other run of the store has, in any workspace: the id of a run that was given none."""
+    """An id that no other run of the store has, in any workspace; a generated id is unique itself."""
     return f"run_{key:x}{salt}"
 
 
@@ -57,28 +57,28 @@ def parse(identity: str, *, prefix: str) -> tuple[int, str] | None:
         key = int(digits, 16)
     except ValueError:
         return None
-    # int() also reads "0F", "+f" and "f_f": only the spelling that we hand out counts.
+    # int() also parses "0F", "+f" and "f_f"; only our own spelling counts.
     return (key, salt) if f"{key:x}" == digits else None
 
 
 def key_of(run: str) -> int:
-    """The key in the id of a child run, which is always ours; 0, which no run has, if it is not one."""
+    """The key in the id of a child run, which is always generated; 0, which no run has, if it is not such an id."""
     parsed = parse(run, prefix="run_")
     return 0 if parsed is None else parsed[0]
 
 
 def key_beside(run: str, key: int) -> int:
-    """The key, if it has to be written down beside the id; 0 if the id has it."""
+    """The key, if it has to be stored beside the id; 0 if the id contains it."""
     return 0 if key_of(run) == key else key
 
 
 def parent_key(parent: Parent) -> int:
-    """The key of the run whose call a child carries out."""
+    """The key of the run whose call a child executes."""
     return parent.key or key_of(parent.run)
 
 
 def root_key(parent: Parent) -> int:
-    """The key of the run that nobody's call began."""
+    """The key of the top-level run."""
     return parent.root_key or (key_of(parent.root) if parent.root else parent_key(parent))
 
 

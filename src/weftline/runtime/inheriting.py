@@ -1,7 +1,7 @@
-"""A run of a thread starts from the summary that the run before it left, if it makes summaries itself.
+"""A run starts from the summary that the previous run of its thread left, if it uses compaction itself.
 
-The thread's messages stay whole. A summary is in the logs of the runs only: each one takes it over from the run before
-it, as a fact of its own, so that nobody has to look further back.
+The thread's messages stay complete. A summary exists only in the logs of runs: each run takes it over from the previous
+one as a fact of its own, so that nobody has to look further back.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ logger = logging.getLogger(__name__)
 
 _KINDS = tuple([KIND[kind] for kind in (RunCreated, HistoryPinned, ContextCompacted, ContextRestored)])
 _BEGUN = 2
-"""A run that began has at least its creation and what it began with."""
+"""A run that has begun has at least two of these facts: its creation and its pinned history."""
 _LOOK_BACK = 8
-"""How many runs that never began may be between two that did, such as some that were cancelled in the queue."""
+"""How many runs that never began, for example because they were cancelled in the queue, may lie between two that
+did.
+"""
 
 
 class Inherited(Struct, frozen=True):
@@ -39,7 +41,7 @@ class Inherited(Struct, frozen=True):
     upto: int
     body: SummaryBody
     left: int
-    """How large requests were with it when it was made, in tokens."""
+    """How large requests with it were when it was written, in tokens."""
 
 
 async def inherited_by(run: LiveRun, store: LogStore) -> Inherited | None:
@@ -71,9 +73,9 @@ def _latest(row: RunRow, facts: list[Stored]) -> Inherited | None:
             case HistoryPinned(upto=upto):
                 pinned = upto
             case ContextCompacted() as head if head.upto <= pinned or row.status == "succeeded":
-                # What a run did that has not succeeded is not a part of its thread.
+                # What an unsuccessful run did is not part of its thread.
                 body = bodies.decode_summary(fact.body)
-                whole = keeps_all and row.status == "succeeded"  # then its positions are the thread's
+                whole = keeps_all and row.status == "succeeded"  # then its positions are those of the thread
                 upto = head.upto if whole else min(head.upto, pinned)
                 kept = tuple([at for at in body.kept if at < upto])
                 left = head.left or head.after
@@ -86,7 +88,7 @@ def _latest(row: RunRow, facts: list[Stored]) -> Inherited | None:
 
 
 def as_fact(inherited: Inherited, work: WorkingSet) -> Draft:
-    """The fact that takes a summary over. Nothing was asked for it, and it costs nothing."""
+    """The fact that takes over a summary. It needed no model call, and costs nothing."""
     conversation, tools = work.conversation, work.toolbox or EMPTY
     visible = with_summary(conversation.messages, inherited.upto, inherited.body)
     size = input_bytes(work.plan, messages=visible, system=conversation.system)

@@ -1,4 +1,4 @@
-"""What a run fills in of the arguments of its calls."""
+"""Arguments of calls that the run itself fills in."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from weftline.tools.base import Tool
 
 
 class TakesInjected(Protocol):
-    """What a tool has besides if a run fills in some of its arguments."""
+    """The additional interface of a tool for which a run fills in some arguments."""
 
     @property
     def injected(self) -> tuple[str, ...]: ...
     @property
     def required_labels(self) -> frozenset[str]:
-        """Those of them for which the run needs a label of that name."""
+        """The arguments for which the run must have a label of the same name."""
         ...
 
     def injecting(self, values: Mapping[str, object]) -> Tool:

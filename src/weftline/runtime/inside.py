@@ -1,4 +1,4 @@
-"""A run as its agent's own code sees it while it is carried out: how far it has come, its calls, what it remembers."""
+"""A run as its agent's own code sees it while it is driven: its progress, its calls and its state."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ MAX_KEYS = 256
 
 
 class HookState(MutableMapping[str, Any]):
-    """What the tools and hooks of a run remember, for hooks: JSON values by key.
+    """The state of a run's tools and hooks, as hooks use it: JSON values by key.
 
-    What is set here is in the log with the entry that comes of what the hook was called about: the end of a model call,
-    the decision of a gate, a result, or one of its own. A crash before that loses it together with what led to it.
+    Changes are stored with the entry that results from what the hook was called about: the end of a model call, the
+    decision of a gate, a result, or an entry of their own. A crash before that loses the change together with its
+    cause.
     """
 
     def __init__(self, conversation: Conversation) -> None:
@@ -84,5 +85,5 @@ class RunInside:
 
     @property
     def calls(self) -> list[PastCall]:
-        """Those that have a result, in the order in which they got it. The list grows."""
+        """The calls that have a result, in the order in which they got it. The list grows."""
         return self._run.work.conversation.past

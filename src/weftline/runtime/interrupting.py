@@ -1,6 +1,6 @@
-"""What people say to a run while it is under way: pauses, resumes, and messages.
+"""Interruptions of a run: pauses, resumes, and messages.
 
-All of these are facts, and so hold after a crash; who asked for each is in the log.
+All of these are facts, so they survive a crash; the log records who requested each.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Mode: TypeAlias = Literal["steer", "follow_up"]
 
 _LOOK_BACK = 1000
 _LOOK_BACK_BYTES = 32 * 1024 * 1024
-"""Of the newest messages: whoever got no answer asks again soon."""
+"""How far back messages are searched for a repeated one: a client that got no response retries soon."""
 
 
 class Interrupts:
     """`load` raises `Conflict` for a run that has ended; `append` appends facts to a run, continues it, and returns
-    when they are durable; `settled` returns when what a refusal rests on is.
+    when they are durable; `settled` returns when everything that a rejection is based on is durable.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class Interrupts:
             else:
                 await self._append(run, (Draft(head, control_body(labels)),))
             for child in run.state.open_children:
-                with suppress(Conflict, Forbidden, NotFound):  # it has ended since, or takes no interruptions
+                with suppress(Conflict, Forbidden, NotFound):  # it has ended since, or allows no interruptions
                     await self.pause(ids.key_of(child), reason="parent", requested_by=requested_by, labels=None)
 
     async def resume(
         self, key: int, *, notes: str, requested_by: str, labels: Mapping[str, str] | None, messages: Sequence[str]
     ) -> None:
-        """Lets the run and those below it go on.
+        """Resumes the run and those below it.
 
-        Those below it first: if that is cut short, the run is still paused, and whoever resumes it again resumes them
-        all. It waits for its children, so one that nobody resumes would hold it up for ever.
+        Those below it come first: if this is interrupted, the run is still paused, and resuming it again resumes them
+        all. The run waits for its children, so a child that nobody resumes would block it forever.
         """
         async with self._in_turn(key):
             run = await self._paused(key, messages=len(messages))
@@ -84,7 +84,7 @@ class Interrupts:
             await self._append(run, (*queued, Draft(head, control_body(labels, messages=len(messages)))))
 
     async def _paused(self, key: int, *, messages: int) -> LiveRun:
-        """The run, if it can be resumed with so many messages."""
+        """The run, if it can be resumed with this many messages."""
         run = await self._load(key)
         if not run.state.control.paused:
             await self._settled(run)
@@ -94,7 +94,7 @@ class Interrupts:
         return run
 
     def _in_turn(self, key: int) -> asyncio.Lock:
-        """Pauses and resumes of one run take turns: one that is half done would undo the other below the run."""
+        """Serializes pauses and resumes of one run: an unfinished one would undo the other in the runs below."""
         return self._turns.setdefault(key, asyncio.Lock())
 
     async def queue_message(
@@ -114,7 +114,7 @@ class Interrupts:
         if idempotency_key:
             sent.request = _digest(by, idempotency_key)
             looked_at = None
-            while run is not looked_at:  # it may have left memory meanwhile, and have heard the same since
+            while run is not looked_at:  # it may have left memory in the meantime, and received the same message since
                 if (earlier := await self._earlier(run, sent, mode)) is not None:
                     return earlier
                 looked_at, run = run, await self._load(key)
@@ -125,9 +125,9 @@ class Interrupts:
         return head.id
 
     async def _earlier(self, run: LiveRun, sent: QueuedBody, mode: Mode) -> str | None:
-        """The id of the message that the same request has queued before.
+        """The id of the message that the same request queued earlier.
 
-        Raises `Conflict` (`idempotency_conflict`) if it was another message.
+        Raises `Conflict` (`idempotency_conflict`) if that was a different message.
         """
         while True:
             version = run.state.version
@@ -144,7 +144,7 @@ class Interrupts:
                 if (body, head.mode) != (sent, mode):
                     raise Conflict("This Idempotency-Key was used for another message.", code="idempotency_conflict")
                 return head.id
-            if run.state.version == version:  # otherwise the same request may have come in while this looked
+            if run.state.version == version:  # otherwise the same request may have arrived during the search
                 return None
 
 

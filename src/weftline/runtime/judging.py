@@ -1,4 +1,4 @@
-"""Asks the policy engine of a run's agent about the calls of a turn, before any of them begins."""
+"""Consults the policy engine of a run's agent about the calls of a turn, before any of them begins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 async def consult_policy(command: ConsultPolicy, state: State, work: WorkingSet) -> Outcome:
-    """An engine that fails, or that is gone, lets no call of the turn through."""
+    """If the engine fails or no longer exists, no call of the turn may run."""
     code = (work.toolbox or EMPTY).code
     judged: Judged | None = None
     if code is None:

@@ -1,4 +1,4 @@
-"""The content of a run's latest turn: its calls as they were asked for, decided about and answered."""
+"""The content of a run's latest turn: its calls as they were requested, decided on and answered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weftline.outcome import Bounds
 
 _UNCHANGED = TurnCall()
 _WITH_ANSWER = frozenset[How]({"returned", "answered"})
-"""How a call is closed that has an answer of its tool's, or of who answered in its place."""
+"""How a call is closed that has an answer, from its tool or given in its place."""
 
 
 class NestedCall(Struct, frozen=True):
@@ -28,7 +28,7 @@ class NestedCall(Struct, frozen=True):
 
 
 class Closed(Struct, frozen=True):
-    """Its result."""
+    """The result of a nested call."""
 
     index: int
     result: ToolResult
@@ -38,31 +38,32 @@ Nested: TypeAlias = NestedCall | Closed
 
 
 class LatestTurn(Struct, eq=False, gc=False):
-    """Every completed turn begins with a new one. What is kept by index is kept by the index of the call."""
+    """The content of one turn; every completed turn starts a new one. Indexes are those of the calls."""
 
     body: TurnBody | None = None
     """None before a run's first turn."""
     args: list[bytes] = []
     """The final arguments of the calls, by index."""
     gated: dict[int, GatedBody] = {}
-    """What the gates made of the calls."""
+    """The decisions of the gates."""
     answers: dict[int, tuple[AwaitClosed, AnswerBody]] = {}
-    """What people decided about the calls."""
+    """The answers of people."""
     asked_back: dict[int, AskBody] = {}
-    """What tools asked people in place of giving a result."""
+    """What tools asked people instead of returning a result."""
     children: dict[int, tuple[ChildEnded, EndedBody]] = {}
     """How the child runs of the calls ended."""
     results: dict[int, ToolResult] = {}
-    """Those of the calls that the model asked for."""
+    """The results of the calls that the model asked for."""
     hints: dict[int, Hint] = {}
-    """What would help after those that failed."""
+    """Hints for the calls that failed."""
     bounds: dict[int, Bounds] = {}
-    """Of those that are truncated."""
+    """The bounds of truncated results."""
     finals: dict[str, ClosedBody] = {}
     """The results that may end the run, by the id of the call."""
     nested: dict[int, list[Nested]] = {}
-    """The calls that a call asked for and their results, in the order of the log, by the index of that call.
-    No model reads them."""
+    """The nested calls of a call and their results, in the order of the log, by the index of that call. No model reads
+    them.
+    """
     after_results: tuple[str, ...] = ()
     """What the model reads once every call has its result."""
     _asked: dict[int, NestedCall] = {}
@@ -77,7 +78,7 @@ class LatestTurn(Struct, eq=False, gc=False):
         return cls(body, bodies.turn_args(body), _asked_by_model=len(head.calls), _may_end_run=may_end_run)
 
     def written(self, index: int) -> str:
-        """The arguments of a call as whoever asked for it wrote them."""
+        """The arguments of a call as the model, or the call that asked for it, wrote them."""
         if index in self._asked:
             return self._asked[index].body.written
         assert self.body is not None
@@ -98,11 +99,11 @@ class LatestTurn(Struct, eq=False, gc=False):
         return body.calls[index] if body is not None and index < len(body.calls) else _UNCHANGED
 
     def parent_of(self, index: int) -> str:
-        """The id of the call that asked for this one; "" if it was the model."""
+        """The id of the call that asked for this one, or "" if the model did."""
         return self._asked[index].parent if index in self._asked else ""
 
     def ask(self, head: CallAsked, body: AskedBody) -> None:
-        """A call asks for another one."""
+        """Adds a nested call."""
         assert self.body is not None
         asked = NestedCall(head.index, self.body.message.calls[head.parent].id, head.call.name, body)
         self._asked[head.index] = asked
@@ -117,17 +118,17 @@ class LatestTurn(Struct, eq=False, gc=False):
             self.args[index] = bytes(gated.args)
 
     def answer(self, head: AwaitClosed, answer: AnswerBody) -> None:
-        """A person has decided about a call."""
+        """Records a person's decision about a call."""
         self.answers[head.index] = head, answer
         if answer.args is not UNSET:
             self.args[head.index] = bytes(answer.args)
 
     def close(self, head: CallClosed, closed: ClosedBody, visible: tuple[UserPart, ...]) -> None:
-        """`visible` is what the model reads of the result."""
+        """Records the result of a call; `visible` is what the model reads of it."""
         if head.id in self._may_end_run:
             self.finals[head.id] = closed
         if head.parent:
-            # A model reads why nothing happened and takes it in; code would go on as if it had.
+            # A model reads why nothing happened and adapts; code would continue as if it had.
             refused = head.is_error or head.how not in _WITH_ANSWER
             self._close_nested(head.index, ToolResult(head.id, head.name, closed.parts, refused))
             return

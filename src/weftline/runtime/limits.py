@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 _FILES_PER_WORKSPACE = 8
-"""A workspace's runs may use one in this many descriptors: each has at most one model call under way."""
+"""A workspace's runs may use one in this many file descriptors; each run has at most one model call open."""
 _MIN_RUNS = 64
 
 
@@ -21,9 +21,9 @@ class WorkspaceLimits(Struct, frozen=True, kw_only=True):
     """Event streams open at once."""
 
     def within_files(self, max_files: int | None) -> WorkspaceLimits:
-        """These limits for a process that may have so many descriptors open: runs beyond that are queued.
+        """These limits for a process that may open `max_files` descriptors; further runs are queued.
 
-        Otherwise the hanging model calls of one workspace would leave none to accept a connection with.
+        Otherwise the hanging model calls of one workspace would leave no descriptor for accepting a connection.
         """
         if max_files is None:
             return self

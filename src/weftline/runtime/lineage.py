@@ -1,8 +1,8 @@
-"""What parent and child runs hear of each other, in a process and across its death.
+"""How parent and child runs learn of each other, within a process and across crashes.
 
-A child's first entry is in the transaction of its parent's `call.started`. Its last one makes the parent due, and the
-parent then takes over what it came to as `child.ended`: at once if it is in memory, else when it is loaded. So neither
-is lost or repeated, wherever the process dies.
+A child's first entry is in the transaction of its parent's `call.started`. Its last entry makes the parent due, which
+then records the outcome as `child.ended`: at once if it is in memory, else when it is loaded. So nothing is lost or
+repeated, wherever the process dies.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from weftline.errors import Conflict, NotFound
 from weftline.kernel import bodies
@@ -21,37 +20,29 @@ from weftline.kernel.notes import CHILD_NOTE, ChildNote
 from weftline.kernel.policies import stands_still
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, LiveRun
+from weftline.runtime.roles import RunLoader, RunMover
 from weftline.runtime.supported import unsupported
+from weftline.runtime.task_set import TaskSet
 from weftline.store.base import LogReader, Stored, Write
 
 logger = logging.getLogger(__name__)
 
 
-class Fleet(Protocol):
-    """What lineage needs from the runs in memory."""
-
-    def resident(self, key: int) -> LiveRun | None: ...
-    async def load_surely(self, key: int) -> LiveRun: ...
-    def consider(self, run: LiveRun) -> None: ...
-
-    def take(self, run: LiveRun, fact: Draft) -> None:
-        """Appends a fact that another run has brought, if it still has a basis, and carries the run on."""
-        ...
-
-
 class Lineage:
-    def __init__(self, store: LogReader, fleet: Fleet) -> None:
+    def __init__(self, store: LogReader, loader: RunLoader, mover: RunMover, tasks: TaskSet) -> None:
         self._store = store
-        self._fleet = fleet
+        self._loader = loader
+        self._mover = mover
+        self._tasks = tasks
         self._news: set[int] = set()
         """Runs with a child that ended while they were not in memory."""
 
     def hand_over(self, child: LiveRun, write: Write) -> bool:
-        """Hands the end of a child to its parent. Returns False if that is not in memory."""
+        """Reports the end of a child to its parent. Returns False if the parent is not in memory."""
         link = child.state.parent
         assert link is not None
         key = ids.parent_key(link)
-        parent = self._fleet.resident(key)
+        parent = self._loader.resident(key)
         if parent is None or parent.gone:
             self._news.add(key)
             return False
@@ -59,13 +50,13 @@ class Lineage:
         end = decode_fact.decode(last.head)
         assert isinstance(end, RunEnded)
         elapsed_us = last.at - (child.log.row.started_at or last.at)
-        self._fleet.take(parent, _ended(parent, link, child.id, end, last.body, elapsed_us=elapsed_us))
+        self._mover.take(parent, _ended(parent, link, child.id, end, last.body, elapsed_us=elapsed_us))
         return True
 
     async def undelivered_ends(self, parent: LiveRun) -> list[Draft]:
         """The facts about children that ended while their parent was not in memory.
 
-        What ends while this looks is looked at again: nobody will tell it once more.
+        If a child ends during this search, the search is repeated, because the parent is notified only once.
         """
         if not parent.state.open_children:
             return []
@@ -76,36 +67,41 @@ class Lineage:
                 return ends
 
     async def wake(self, key: int) -> None:
-        """Carries on a run that became due in the store: a new child, or the parent of one that has ended."""
+        """Continues a run that became due in the store: a new child, or the parent of one that has ended."""
         try:
-            run = await self._fleet.load_surely(key)
+            run = await self._loader.load_surely(key)
         except (NotFound, Conflict) as error:
             logger.warning("a run that is due is left alone: %s", error.message)
         else:
-            self._fleet.consider(run)
+            self._mover.consider(run)
         finally:
             self._news.discard(key)
+
+    def cut_children(self, run: LiveRun) -> None:
+        """Cancels the children of a run whose time is up; its own calls are already closed."""
+        if run.state.policy.reached == "time_budget" and run.state.open_children:
+            self._tasks.spawn(self.cancel(run.state.open_children))
 
     async def cancel(self, children: Sequence[str], *, by: str = "") -> None:
         """Cancels the children of a run that `by` has cancelled; it ends when they have.
 
-        All at once: one that cannot be read for now does not keep the others going.
+        They are cancelled concurrently, so that one that cannot be read for now does not delay the others.
         """
         await asyncio.gather(*[self._cancel_one(child, by=by) for child in children])
 
     async def _cancel_one(self, child: str, *, by: str) -> None:
         try:
-            run = await self._fleet.load_surely(ids.key_of(child))
+            run = await self._loader.load_surely(ids.key_of(child))
         except (NotFound, Conflict) as error:
             logger.warning("the child run %s is left alone: %s", child, error.message)
         else:
-            self._fleet.take(run, Draft(CancelRequested("parent", by)))
+            self._mover.take(run, Draft(CancelRequested("parent", by)))
 
 
 def publish_waits(runs: Mapping[int, LiveRun], take: Callable[[LiveRun, Draft], None], child: LiveRun) -> None:
-    """Has the clock of a child's parent stand still with that of the child, if the parent keeps its time.
+    """Stops or restarts the clock of a child's parent together with the child's, if the parent measures active time.
 
-    A parent that is not in memory sees it when it comes.
+    A parent that is not in memory learns of it when it is loaded.
     """
     parent, link = None if child.parent is None else runs.get(child.parent), child.state.parent
     if parent is None or link is None or parent.gone or child.state.ended or parent.state.limits.policy is None:
@@ -118,9 +114,9 @@ def publish_waits(runs: Mapping[int, LiveRun], take: Callable[[LiveRun, Draft], 
 def note_calls(
     runs: Mapping[int, LiveRun], observe: Callable[[LiveRun, str, list[bytes]], None], child: LiveRun
 ) -> None:
-    """Has the log of a child's parent say how many calls the child has asked for by now.
+    """Records in the log of a child's parent how many calls the child has requested so far.
 
-    As a rule that is one transaction with the child's own entry; a parent is in memory as long as its children are.
+    Usually that is one transaction with the child's own entry; a parent is in memory as long as its children are.
     """
     parent, link = None if child.parent is None else runs.get(child.parent), child.state.parent
     if parent is None or link is None or parent.gone or parent.state.ended:
@@ -177,12 +173,12 @@ async def _ends_of_children(store: LogReader, run: LiveRun) -> list[Draft]:
             elapsed_us = row.ended_at - (row.started_at or row.ended_at)
             found.append(_ended(run, link, call.child, end, body, elapsed_us=elapsed_us))
         elif row.status == "paused" and state.limits.policy is not None and not call.child_waits:
-            found.append(Draft(ChildWaits(link.turn, index, True)))  # the process died before it could be told
+            found.append(Draft(ChildWaits(link.turn, index, True)))  # the process died before the parent was notified
     return found
 
 
 def _readable(last: Stored | None, run: LiveRun, child: str) -> tuple[RunEnded, bytes]:
-    """How a child ended. One whose last entry is damaged must not keep its parent from being loaded."""
+    """How a child ended. If its last entry is damaged, the parent can still be loaded."""
     try:
         if last is not None and isinstance(end := decode_fact.decode(last.head), RunEnded):
             bodies.decode_ended(last.body)

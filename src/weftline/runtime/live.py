@@ -1,10 +1,10 @@
-"""A run in memory, `LiveRun`, is four things, each with its owner:
+"""A run in memory, `LiveRun`, consists of four parts, each with its owner:
 
-* `RunLog`, the log's: state and cursor, what the store's row says (`Row`, `StoredState`), and what is on its way there
-  (`Outbox`);
+* `RunLog`, the log's: state and cursor, the contents of the store's row (`Row`, `StoredState`), and what is about to be
+  written (`Outbox`);
 * `Residency`, the engine's: whether anyone drives the run;
 * `WorkingSet`, the content: the plan, the conversation, the tools;
-* `Driving`, the driver's: what is under way.
+* `Driving`, the driver's: what is running.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from weftline.runtime.toolbox import Toolbox
 from weftline.store.base import LEAVE_DUE, NewRun, Write
 
 STATE_BYTES = 8 * 1024
-"""Facts that are cheaper to fold again than their state is to store."""
+"""Up to this many bytes of facts, folding them again is cheaper than storing the state."""
 
 
 class Residency(Enum):
@@ -47,7 +47,7 @@ class Residency(Enum):
                                                     a free slot
            any ──▶ GONE    ended, out of memory for a while, or starts over from its log
 
-    A run that is GONE is never used again: it has to be loaded afresh.
+    A run that is GONE is never used again: it has to be loaded again.
     """
 
     PARKED = "parked"
@@ -64,7 +64,7 @@ class Residency(Enum):
 
 
 PARKED, BEHIND, SCHEDULED, DRIVEN, GONE = Residency
-"""By these names: the look-up of a member costs as much as ten of an attribute."""
+"""Aliases, because looking up an enum member costs ten times as much as an attribute."""
 PARKED.next = (SCHEDULED, GONE)
 BEHIND.next = (PARKED, GONE)
 SCHEDULED.next = (DRIVEN, PARKED, GONE)
@@ -79,28 +79,28 @@ class Draft(Struct, gc=False):
     body: bytes = b""
     turn: TurnBody | None = None
     child: Write | None = None
-    """The run that comes into being with this fact, or not at all."""
+    """The run that is created in the same transaction as this fact."""
 
 
 class Waiter(Struct):
     seq: int
     future: asyncio.Future[None]
     outside: bool
-    """An outside caller is waiting, and gets an error if the store refuses."""
+    """An outside caller is waiting, and gets an error if the store refuses the write."""
 
 
 class Row(Struct, eq=False, gc=False):
-    """What the run's row in the store says, and the times that it will have after the next write."""
+    """What the run's row in the store contains, and the times that it will have after the next write."""
 
     version: int = 0
     due_at: int | None = LEAVE_DUE
     started_at: int | None = None
     ended_at: int | None = None
     latest: int = 0
-    """The latest of its times: none of the others may come before it, even if the clock is set back."""
+    """The latest of its times: no later one may be before it, even if the clock is set back."""
 
     def starts(self, at: int) -> None:
-        """A model is asked: the run has started, if it has not before."""
+        """Called when a model is called: records when the run started, if it had not."""
         if self.started_at is None:
             self.started_at = self.latest = max(at, self.latest)
 
@@ -109,20 +109,20 @@ class Row(Struct, eq=False, gc=False):
 
 
 class StoredState(Struct, eq=False, gc=False):
-    """The state in the row, from which the next process starts, and how much it would have to fold on top of it."""
+    """The state in the row, from which the next process starts, and how much would have to be folded on top of it."""
 
     size: int = 0
     newer: int = 0
-    """Bytes of facts that it does not have."""
+    """Bytes of facts that are newer than it."""
     doubts: tuple[Doubt, ...] = ()
-    """Those that it has, as far as this process has stored it."""
+    """The calls in doubt that it contains, as far as this process has stored it."""
 
     def is_stale(self, state: State) -> bool:
-        """Whether the state should be stored again, now that it is this one.
+        """Whether the state should be stored again, given the current one.
 
-        It is stored when the run ends, and before that only once the newer facts take up as many bytes as it does, also
-        when the run parks: a large batch parks after each answer. Whoever loads the run folds what is newer. A new
-        doubt is stored at once, because lists and snapshots show it and do not read the log for that.
+        It is stored when the run ends, and before that only once the newer facts take up as many bytes as it does, even
+        when the run parks: a large batch parks after each answer. Loading the run folds what is newer. A new call in
+        doubt is stored at once, because lists and snapshots display it without reading the log.
         """
         if not self.newer:
             return False
@@ -132,12 +132,12 @@ class StoredState(Struct, eq=False, gc=False):
         self.size, self.newer, self.doubts = size, 0, state.guards.doubts
 
     def was_refused(self) -> None:
-        """It comes with the next write."""
+        """It is stored with the next write."""
         self.newer = max(self.newer, self.size, STATE_BYTES)
 
 
 class Outbox(Struct, eq=False, gc=False):
-    """What is on its way to the store: what waits for the next flush, and what the one under way writes.
+    """What is about to be written: what waits for the next flush, and what the current flush writes.
 
     add ──▶ pending ── take ──▶ flight ──▶ written
                ▲                   │
@@ -166,7 +166,7 @@ class Outbox(Struct, eq=False, gc=False):
             self.drafts += drafts
 
     def take(self, last_seq: int) -> Write:
-        """What waits is to be written now, up to this seq."""
+        """Takes what is pending, to be written now, up to this seq."""
         write = self.pending
         assert write is not None
         self.pending, self.flight = None, write
@@ -179,7 +179,7 @@ class Outbox(Struct, eq=False, gc=False):
         return drafts or []
 
     def put_back(self, write: Write, drafts: list[Draft]) -> bool:
-        """It was refused, and waits again, before whatever was added since. Returns whether nothing was."""
+        """Puts a refused write back, before whatever was added since. Returns whether nothing was."""
         later, self.pending = self.pending, write
         self.size, self.flight_size = self.size + self.flight_size, 0
         self.drafts = drafts + (self.drafts or [])
@@ -198,7 +198,7 @@ class Outbox(Struct, eq=False, gc=False):
 
 
 class RunLog(Struct, eq=False):
-    """State and cursor. `state` and `next_seq` run ahead of the log; `durable` cannot be undone by a crash."""
+    """State and cursor. `state` and `next_seq` run ahead of the log; `durable` survives a crash."""
 
     epoch: int
     state: State = State()
@@ -207,9 +207,9 @@ class RunLog(Struct, eq=False):
     outcome_seq: int = 0
     """The seq of the latest outcome of a model call."""
     due_at: int | None = 0
-    """For the row: 0 for now, a time, or None if only someone outside can move the run."""
+    """For the row: 0 for now, a time, or None if only someone outside can advance the run."""
     taken_over: bool = False
-    """Whether its latest entry is another process's: the time since then is nobody's."""
+    """Whether its latest entry is from another process, so that the time since then does not count as active."""
     waiters: list[Waiter] | None = None
     row: Row = field(default_factory=Row)
     stored: StoredState = field(default_factory=StoredState)
@@ -220,7 +220,7 @@ class RunLog(Struct, eq=False):
         return waiters or []
 
     def wake(self) -> None:
-        """Tells those who wait for what is durable now."""
+        """Wakes those who wait for what is durable now."""
         later: list[Waiter] = []
         for waiter in self.taken_waiters():
             if waiter.seq > self.durable:
@@ -240,57 +240,60 @@ class RunLog(Struct, eq=False):
 
 
 class Host(Protocol):
-    """A call that is under way and may ask for others."""
+    """A running call that may ask for others."""
 
     @property
-    def in_vain(self) -> bool:
-        """Whether nothing comes of it where no call begins any more."""
+    def skip_on_drain(self) -> bool:
+        """Whether waiting for it is useless once no further call may begin."""
         ...
 
     def look(self) -> None:
-        """Facts were appended: some of them may answer it."""
+        """Called when facts were appended, some of which may answer it."""
         ...
 
 
 class WorkingSet(Struct, eq=False):
-    """The content of a run: what `step` and `carry_out` need besides its state. Any engine can make one."""
+    """The content of a run: what `step` and `carry_out` need besides its state. Any engine can create one."""
 
     run_id: str
     plan: RunPlan
     conversation: Conversation
     unique_id: str = ""
-    """What no other run of the store has, in any workspace."""
+    """An id that no other run of the store has, in any workspace."""
     secrets: bytes | None = None
-    """Sealed header values of the tools that the server dials."""
+    """Encrypted header values of the tools that the server calls."""
     blobs: dict[str, bytes] = {}
-    """What the run brought along, until it is opened."""
+    """The blobs that came with the run, until it is opened."""
     hosts: dict[int, Host] = {}
-    """The calls under way that ask for others, by index."""
+    """The running calls that ask for others, by index."""
     toolbox: Toolbox | None = None
     catalog: Catalog | None = None
     workspace_slug: str = ""
     store_id: str = ""
-    """Of the store that the run is in, once it is opened."""
+    """The id of the store, once the run is opened."""
     session_id: str | None = None
-    """Of the thread that it belongs to; that of a child run is the topmost run's."""
+    """The session id of its thread; a child run has that of its top-level run."""
     account: Account | None = None
-    """Where what it spends is booked; None where nothing is, as in a replay."""
+    """Where its spending is booked; None if it is not, as in a replay."""
     answering: Assembler | None = None
-    """What the current attempt has brought so far, or one that an earlier process began; None before its first
-    byte."""
+    """What the current attempt has received so far, or an interrupted one of an earlier process; None before the first
+    byte.
+    """
 
     def drop_blobs(self, durable: asyncio.Future[None]) -> None:
-        """Once they are durable they can be read, and a run may queue for long. A caller that left proves nothing."""
+        """Drops the blobs once they are durable and can be read again, since a run may be queued for long. Keeps them
+        if the caller has gone away, because that proves nothing.
+        """
         if not durable.cancelled() and durable.exception() is None:
             self.blobs.clear()
 
 
 class Cut(Enum):
-    """How far the end of a cancelled run's work has come: NO ──▶ BEGUN ──▶ DONE."""
+    """How far stopping the work of a cancelled run has progressed: NO ──▶ BEGUN ──▶ DONE."""
 
     NO = "no"
     BEGUN = "begun"
-    """Its driver is told to leave, and has a while for that. Nothing else is decided before."""
+    """Its driver is cancelled and has some time to leave. Nothing else is decided before that."""
     DONE = "done"
 
 
@@ -301,18 +304,18 @@ class Driving(Struct, eq=False):
     opened: bool = False
     """Whether tools, models and history are loaded, and work left by an earlier driver is adopted."""
     due_at: int | None = None
-    """When the run wants to be asked again while commands are under way."""
+    """When the run needs attention while its commands are running."""
     tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
-    """Commands under way by (turn, index, attempt), if there may be several."""
+    """Running commands by (turn, index, attempt), if there may be several."""
     commands: dict[tuple[int, int, int], Command] = {}
-    """What these are, and some of those before them."""
+    """The commands of these tasks, and of some earlier ones."""
     dropped: set[asyncio.Task[None]] = set()
-    """What the run has gone on without, until it has ended."""
+    """Cancelled commands that the run no longer needs, until they have ended."""
     wake: asyncio.Future[None] | None = None
     facts: tuple[Fact, ...] = ()
-    """What was appended and the code of the run's agent has not seen yet."""
+    """Facts that were appended and that the agent's code has not seen yet."""
     rested_at: int = -1
-    """The version at which the latest step saw nothing to do; -1 if it did see something."""
+    """The version at which the latest step found nothing to do; -1 if it found something."""
 
     def taken_facts(self) -> tuple[Fact, ...]:
         facts, self.facts = self.facts, ()
@@ -326,7 +329,7 @@ class LiveRun(Struct, eq=False):
     log: RunLog
     work: WorkingSet
     family: int | None = None
-    """Of a child run: the thread that the topmost run above it is on."""
+    """For a child run: the thread of the top-level run above it."""
     residency: Residency = PARKED
     driving: Driving = field(default_factory=Driving)
     task: asyncio.Task[None] | None = None
@@ -345,7 +348,7 @@ class LiveRun(Struct, eq=False):
 
     @property
     def parent(self) -> int | None:
-        """The key of the run whose call it carries out."""
+        """The key of the run whose call it executes."""
         parent = self.log.state.parent
         return None if parent is None else ids.parent_key(parent)
 

@@ -1,12 +1,12 @@
-"""The loop's side of the log: hands everything waiting to the store in one go, and moves each run's mark.
+"""The loop's side of the log: hands everything waiting to the store at once, and advances each run's mark.
 
-Append returns nothing. Each run has one mark, `durable`; anything that must not run ahead of the log waits for it. One
-flush is under way at a time and takes everything queued, and one wake-up per flush moves the marks, notifies the
+Append returns nothing. Each run has one mark, `durable`; anything that must not run ahead of the log waits for it.
+There is one flush at a time, which takes everything queued, and one wake-up per flush advances the marks, notifies the
 waiters and fans out. State may run ahead of the log; effects may not.
 
-When the store refuses (disk full, locked, read-only) nothing new is accepted; what drivers have appended waits here and
-is retried. A run with an answer from outside in the refused flush is dropped from memory instead, since its sender gets
-an error: the run continues from its log once the store is well.
+While the store refuses writes (disk full, locked, read-only), nothing new is accepted; what drivers have appended waits
+here and is retried. A run with an answer from outside in the refused flush is dropped from memory instead, since its
+sender gets an error: the run continues from its log once the store accepts writes again.
 """
 
 from __future__ import annotations
@@ -48,30 +48,33 @@ logger = logging.getLogger(__name__)
 ITEM_BYTES = 64
 """The overhead of an item beyond its content."""
 WINDOW_BYTES = 1024 * 1024
-"""How much of one run may be on its way to disk before its model stream is paused."""
+"""How much of one run may wait to be written before its model stream is paused."""
 ROW_BYTES = 16 * 1024
 """Observations of one commit share a row up to this size: a page of the log has at least one whole row."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
 _ENDED, _STREAMED = Progress.ENDED, Progress.STREAMED
 _ENDINGS: frozenset[type[Fact]] = frozenset({TurnCompleted, CallClosed, ContextCompacted, RunEnded})
-"""Facts that show that a run does not kill the process: something it began has ended."""
+"""Facts that show that a run does not kill the process, because something it began has ended."""
 _OUTCOMES: frozenset[type[Fact]] = frozenset({TurnCompleted, AttemptFailed, ContextCompacted, CompactionFailed})
-"""Of model calls."""
+"""The outcomes of model calls."""
 _NOTED: frozenset[type[Fact]] = frozenset({RunCreated, RunEnded, AwaitOpened, AwaitClosed})
 """Facts of which the row or the write has more than the entry."""
 
 
 class Observer(Protocol):
-    """What follows from a commit: fan-out, the next run of the thread, the end of a run."""
+    """Handles what follows from a commit: fan-out, the next run of the thread, the end of a run."""
 
     def committed(self, run: LiveRun, write: Write, drafts: Sequence[Draft], result: Written, *, size: int) -> None: ...
 
-    def lost(self, run: LiveRun) -> None:
-        """The run's memory is ahead of a log that will not catch up: it was dropped."""
+    def lost(self, run: LiveRun, *, refused: bool) -> None:
+        """The run's memory is ahead of a log that will not catch up: it was dropped.
+
+        If the store has `refused` writes, `store_is_well` follows once it takes them again.
+        """
         ...
 
     def unwritable(self, run: LiveRun, error: Exception) -> None:
-        """What the run has appended cannot be written, now or later: it was dropped."""
+        """Called when the run was dropped because what it has appended can never be written."""
         ...
 
     def store_is_well(self) -> None: ...
@@ -95,11 +98,11 @@ class Log:
         self._fair = FairBatches()
         self._kicked = False
         self._flushing: asyncio.Future[Any] | None = None
-        """The flush or the probe that is under way."""
+        """The current flush or probe."""
         self._retry_s = 0.0
         self._well: asyncio.Future[None] | None = None
         self.refusal: WeftlineError | None = None
-        """Why the store accepts no writes; None while it is well."""
+        """Why the store refuses writes; None while it accepts them."""
         self._tried: asyncio.Future[None] | None = None
 
     @property
@@ -125,7 +128,8 @@ class Log:
     ) -> None:
         """Queues facts for the next flush. `state` is the run's state with all of them folded.
 
-        `thread_end` comes with the terminal one, if the run has a thread; `bookings` are what they spend and reserve.
+        `thread_end` comes with the terminal fact, if the run has a thread; `bookings` are what the facts spend and
+        reserve.
         """
         log = run.log
         row, outbox = log.row, log.outbox
@@ -164,7 +168,7 @@ class Log:
         """Queues observations of one kind, one seq each: a line is the body of one. They change neither state nor
         version.
 
-        Nothing is added to a run that has ended: work that refuses to stop may go on for longer than its run.
+        Nothing is added to a run that has ended: work that refuses to stop may outlive its run.
         """
         log = run.log
         if log.state.ended:
@@ -194,11 +198,13 @@ class Log:
             await self.mark(run, upto=seq, outside=outside)
 
     def mark(self, run: LiveRun, *, upto: int | None = None, outside: bool = False) -> asyncio.Future[None]:
-        """Done when everything appended to the run so far, or up to that seq, is durable, or has failed."""
+        """A future that is done when everything appended to the run so far, or up to that seq, is durable or has
+        failed.
+        """
         seq = run.log.next_seq - 1 if upto is None else upto
         future = self._loop.create_future()
         if run.residency is GONE and run.log.outbox.empty and run.log.durable < seq:
-            future.set_exception(_not_accepting())  # it was dropped: nobody is going to write that
+            future.set_exception(_not_accepting())  # the run was dropped: this will never be written
             return future
         waiter = Waiter(seq, future, outside)
         if run.log.waiters is None:
@@ -208,13 +214,13 @@ class Log:
         return future
 
     async def settled(self, run: LiveRun) -> None:
-        """Returns when nothing of the run is on its way to the store: it was written, or failed."""
+        """Returns when nothing of the run is waiting to be written: it was written, or failed."""
         while not run.log.outbox.empty:
             with suppress(WeftlineError):
                 await self.mark(run)
 
     def full(self, run: LiveRun) -> bool:
-        """Whether so much of the run is on its way to disk that its source should wait."""
+        """Whether so much of the run is waiting to be written that its source should pause."""
         outbox = run.log.outbox
         return outbox.size + outbox.flight_size > WINDOW_BYTES
 
@@ -234,8 +240,8 @@ class Log:
         )
         self._touched.append(run)
         if self._flushing is None and self.refusal is None:
-            # Deferred to the end of the next iteration of the loop: one flush takes everything that this one produces,
-            # and what those append whom it has woken.
+            # Deferred to the end of the next loop iteration, so that one flush takes everything that this iteration
+            # appends, and what the tasks that it wakes append.
             self._kick_later()
         return write
 
@@ -255,10 +261,12 @@ class Log:
             self._flush()
 
     def _flush(self) -> None:
-        """Hands everything queued to the store, and again for as long as that is done at once, as in memory."""
+        """Hands everything queued to the store, and repeats this as long as the store finishes at once, as in
+        memory.
+        """
         while self._touched:
             batch = self._take()
-            flushing = self._flushing = self._handed_over(batch)
+            flushing = self._flushing = self._hand_over(batch)
             if not flushing.done():
                 flushing.add_done_callback(partial(self._flushed, batch))
                 return
@@ -270,7 +278,7 @@ class Log:
                 break
         self._try_is_over()
 
-    def _handed_over(self, batch: _Batch) -> asyncio.Future[list[Written]]:
+    def _hand_over(self, batch: _Batch) -> asyncio.Future[list[Written]]:
         try:
             return self._store.flush(batch.writes)
         except StoreError as error:
@@ -279,14 +287,14 @@ class Log:
             return refused
 
     def _flushed(self, batch: _Batch, flushing: asyncio.Future[list[Written]]) -> None:
-        # Called by the future: a task for each commit would cost as much as the rest of the loop's side of it.
+        # A done callback, because a task for each commit would cost as much as the rest of the loop's side.
         self._flushing = None
         try:
             if not flushing.cancelled():
                 self._written(batch, flushing)
         finally:
             if self._touched and self.refusal is None:
-                # In the next iteration, together with what those append who have only just been woken.
+                # In the next iteration, together with what the tasks append that were only just woken.
                 self._kick_soon()
             else:
                 self._try_is_over()
@@ -296,10 +304,11 @@ class Log:
             self._tried.set_result(None)
 
     async def finish(self, *, patience_s: float) -> list[LiveRun]:
-        """Returns when everything appended is durable, or when the store has refused for `patience_s` and once more:
-        then with the runs of which something is lost.
+        """Returns when everything appended is durable, or when the store has refused for `patience_s` and one more try
+        has failed: then with the runs of which something is lost.
 
-        A store that accepts writes is waited for however slow it is: giving up would throw away answers that are paid.
+        A store that accepts writes is waited for however slow it is: giving up would discard answers that have been
+        paid for.
         """
         until = self._loop.time() + patience_s
         last = False
@@ -311,12 +320,14 @@ class Log:
             if last and self._tried.done() and self.refusal is not None:
                 return [run for run in self._touched if run.log.next_seq - 1 > run.log.durable]
             if not last and self._loop.time() >= until:
-                last = True  # one more try: the loop may have stood still until now
+                last = True  # one more try: the loop may have been blocked until now
                 self.hurry()
         return []
 
     def _take(self) -> _Batch:
-        """What is waiting, as it is written. What cannot be encoded is left out: it must not hold up the others."""
+        """Takes what is waiting, as it will be written. Whatever cannot be encoded is left out, so that it does not
+        block the others.
+        """
         batch = _Batch([], [], [])
         waiting, self._touched = self._fair.divide(self._touched)
         for run in waiting:
@@ -365,7 +376,7 @@ class Log:
                 log.durable, outbox.flight_size = outbox.flight_seq, 0
                 if write.bookings and run.work.account is not None:
                     run.work.account.committed(write.bookings)
-                if log.waiters:  # first: a tool that may begin now should not wait for readers to be notified
+                if log.waiters:  # first, so that a tool that may begin now does not wait for readers to be notified
                     log.wake()
             elif result.outcome == "refused":
                 refused.append((run, write, drafts))
@@ -382,7 +393,7 @@ class Log:
             if result.outcome == "ok":
                 try:
                     self._observer.committed(run, write, drafts, result, size=size)
-                except Exception:  # nothing is wrong with the other runs of this commit
+                except Exception:  # the other runs of this commit are unaffected
                     logger.exception("run %s: handling a commit failed", run.id)
 
     def _hold(self, refused: list[tuple[LiveRun, Write, list[Draft]]]) -> None:
@@ -407,7 +418,7 @@ class Log:
         self._loop.call_later(self._retry_s, self._retry)
 
     def hurry(self) -> None:
-        """Retries a refusing store at once, and then as often as in the beginning."""
+        """Retries a refusing store at once, and then at the initial interval again."""
         if self.refusal is not None:
             self._retry_s = 0.0
             self._retry()
@@ -421,7 +432,9 @@ class Log:
             self._flushing = self._loop.create_task(self._probe())
 
     async def _probe(self) -> None:
-        """With nothing to write, only a dummy write shows whether the store is well again."""
+        """Makes a dummy write: with nothing to write, this is the only way to find out whether the store has
+        recovered.
+        """
         try:
             await self._store.probe()
         except WeftlineError as error:
@@ -449,13 +462,13 @@ class Log:
         run.log.outbox.pending = None
         self._touched = [other for other in self._touched if other is not run]
         self._fail_waiters(run, error)
-        self._observer.lost(run)
+        self._observer.lost(run, refused=self.refusal is not None)
 
     def _fail_waiters(self, run: LiveRun, error: WeftlineError) -> None:
         for waiter in run.log.taken_waiters():
             if not waiter.future.done():
                 waiter.future.set_exception(error)
-                waiter.future.exception()  # a failure that nothing waits for any more needs no warning
+                waiter.future.exception()  # a failure that nothing waits for needs no warning
 
 
 def _not_accepting() -> Unavailable:
@@ -463,7 +476,7 @@ def _not_accepting() -> Unavailable:
 
 
 def _unbook(run: LiveRun, *writes: Write | None) -> None:
-    """What these would have spent and reserved is not going to be in the log."""
+    """Undoes bookings whose facts will not be in the log."""
     account = run.work.account
     if account is not None:
         for write in writes:
@@ -494,7 +507,7 @@ def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int, *, state: 
 
 
 def _rows(lines: bytes, count: int) -> Sequence[tuple[bytes, int]]:
-    """Observations in groups that fit a row, with at least one in each: their lines, and how many there are."""
+    """Groups observations into rows, with at least one in each; returns the lines of each row and their number."""
     if len(lines) <= ROW_BYTES or count == 1:
         return ((lines, count),)
     groups: list[tuple[bytes, int]] = []

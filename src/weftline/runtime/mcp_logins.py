@@ -17,14 +17,15 @@ from weftline.tools.mcp.address import McpAddress
 from weftline.tools.mcp.login import Login, LoginLost, digest_of, place_of, renewed
 
 _Key: TypeAlias = tuple[int, str]
-"""Workspace, and digest of the address."""
+"""Workspace, and digest of the server's address."""
 
 decode_login = json.Decoder(Login).decode
 
 
 class StoredLogins:
     """Finds and renews logins. A token is renewed once, however many calls wait for it, and even if all of them are
-    given up: the server may take the old refresh token for spent from the moment that it was sent."""
+    cancelled: the server may consider the old refresh token used from the moment that it was sent.
+    """
 
     def __init__(self, records: Database, vault: Vault, dialer: Dialer, *, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
@@ -54,7 +55,7 @@ class StoredLogins:
     def _renewed(self, key: _Key, done: asyncio.Task[Login]) -> None:
         del self._renewals[key]
         if not done.cancelled():
-            done.exception()  # seen: whoever waits gets it, and it may be that nobody does
+            done.exception()  # retrieved here, because it may be that nobody waits for it
 
     async def _renew_stored(self, key: _Key, stale: Login) -> Login:
         workspace, digest = key

@@ -1,4 +1,4 @@
-"""What the tools of a run remember from call to call, as one call sees it."""
+"""The state that the tools of a run keep between calls, as one call sees it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from weftline.canonical import canonical_value
 
 
 class RunMemory(MutableMapping[str, Any]):
-    """Reads through to what the run knows and keeps the changes apart, to be stored with the call's result.
+    """Reads the run's state and collects the changes separately, to be stored with the call's result.
 
-    A value is changed by assigning it: changes inside of one are not noticed.
+    A value is changed by assigning it; changes inside a value are not noticed.
     """
 
     def __init__(self, known: dict[str, Any]) -> None:
@@ -42,9 +42,9 @@ class RunMemory(MutableMapping[str, Any]):
 
     @property
     def changed(self) -> dict[str, Any]:
-        """What the call changed; None stands for what it forgot."""
+        """What the call changed; None marks a removed key."""
         return self._changed
 
     def changes(self) -> Raw | UnsetType:
-        """`changed`, encoded for the log. Raises `NotCanonical` for what is not JSON."""
+        """`changed`, encoded for the log. Raises `NotCanonical` for values that are not JSON."""
         return Raw(canonical_value(self._changed)) if self._changed else UNSET

@@ -1,4 +1,4 @@
-"""The parts of messages: what users and tools say besides text."""
+"""The parts of messages from users and tools other than text."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from weftline.messages import Message, Text, ToolResults, User, UserPart
 
 
 def blobs_of(messages: Iterable[Message]) -> set[str]:
-    """The blobs that messages name."""
+    """The blobs that messages refer to."""
     users = [message for message in messages if isinstance(message, User)]
     return {part.blob for user in users for part in user.parts if not isinstance(part, Text) and part.blob}
 
 
 def with_parts(message: Message, change: Callable[[UserPart], UserPart]) -> Message:
-    """The message with each part of a user or of a tool's result changed."""
+    """The message with a function applied to each part of a user's message or a tool's result."""
     match message:
         case User():
             return replace(message, parts=_each(message.parts, change))

@@ -1,4 +1,4 @@
-"""Carries out one attempt of a model turn: streams it into the log and reports it as completed or failed."""
+"""Executes one attempt of a model turn: streams it into the log and reports it as completed or failed."""
 
 from __future__ import annotations
 
@@ -52,22 +52,24 @@ logger = logging.getLogger(__name__)
 
 MODEL_TIMEOUT_S = 600.0
 _SLACK_S = 5.0
-"""So that the deadline is reported by the side that knows how far the answer got."""
-_RETRY_FIRST_S, _MAX_RETRY_S = 0.5, 60.0
+"""Gives the provider more time than our own deadline, which is reported by the side that knows how far the answer
+got.
+"""
+RETRY_FIRST_S, MAX_RETRY_S = 0.5, 60.0
 LONG_WAIT_S = 60.0
-"""A provider that asks for more patience than this is left for the next model, if the run has one."""
+"""If a provider asks for a longer wait, the run falls back to its next model, if it has one."""
 MAX_RETRY_AFTER_S = 3600.0
-"""Beyond this the call fails for good: it may not be tried earlier than the provider says."""
+"""Beyond this the call fails for good, because it may not be retried earlier than the provider allows."""
 AGENT_ERROR = "agent_error"
-"""The class of a failure that is the agent's own code's, not the provider's."""
+"""The class of a failure in the agent's own code rather than at the provider."""
 _MAX_ID_BYTES = 256
-"""What answers may name a call by."""
+"""The longest id of a call that is accepted from a provider."""
 
 
 async def call_model(
     command: CallModel, state: State, work: WorkingSet, services: Services, sink: Sink
 ) -> Outcome | None:
-    """Asks the model and returns how it ended; None if the outcome is no longer wanted."""
+    """Calls the model and returns the outcome; None if it is no longer wanted."""
     call = _ModelCall(command, state, work, services)
     try:
         model = resolve(work, command.choice)
@@ -78,7 +80,7 @@ async def call_model(
     limit_s, planned = attempt_limit(state.limits.policy, services.model_timeout_s)
     if work.account is not None:
         bound_s = work.account.within(limit_s, at=services.clock.now_us(), final=command.final)
-        # Whether there is time for another try is for the next reservation to say.
+        # The next reservation decides whether there is time for another attempt.
         limit_s, planned = bound_s, planned or bound_s < limit_s
     request = _request(command, state, work, model, timeout_s=limit_s + _SLACK_S)
     code = (work.toolbox or EMPTY).code
@@ -125,7 +127,7 @@ async def call_model(
         message = assembler.message()
         calls = message.calls
         if assembler.finish_reason == "malformed_function_call" and not calls:
-            # Nothing was called and nothing was answered: all that can be done is ask again.
+            # There is neither a call nor an answer: all that can be done is ask again.
             raise ProviderError("server", "The model wrote a tool call that its own API could not parse.")
         for asked in calls:
             if too_much := _excess(asked.args):
@@ -148,8 +150,9 @@ async def call_model(
 
 
 async def permitted(work: WorkingSet, sink: Sink) -> None:
-    """Returns when a model may be asked. Under a budget, what that may cost is reserved for good by then, and what
-    others had reserved is given back: a crash changes neither."""
+    """Returns when a model may be called. Under a budget, its reservation is durable by then, and so is the release of
+    earlier ones: a crash changes neither.
+    """
     await sink.permit()
     if work.account is not None and work.account.active:
         await sink.durable()
@@ -298,8 +301,8 @@ class _ModelCall:
 
 
 def retry_wait_s(error: ProviderError, *, failures: int) -> float:
-    """How long to wait before the next try; never less than the provider asks for."""
-    wait_s = min(_RETRY_FIRST_S * 2**failures, _MAX_RETRY_S) * random.uniform(0.5, 1.0)
+    """How long to wait before the next attempt; never less than the provider asks for."""
+    wait_s = min(RETRY_FIRST_S * 2**failures, MAX_RETRY_S) * random.uniform(0.5, 1.0)
     return max(wait_s, error.retry_after_s or 0.0)
 
 
@@ -312,9 +315,9 @@ def _stream_to(code: RunCode, chunks: Sequence[Chunk], *, turn: int) -> None:
 
 
 def abandoned(command: CallModel, work: WorkingSet, *, estimate: int, goes_on: bool = False) -> Draft:
-    """The server is stopping: what the attempt brought is known now and would be forgotten later.
+    """Records an attempt that is cut off because the server stops: its usage is known now and would be forgotten later.
 
-    `goes_on`: the provider does not stop, and what it has reported so far may not be its last report.
+    With `goes_on`, the provider does not stop, and its latest report of usage may not be the last one.
     """
     used = NOTHING if work.answering is None else spent(work.answering, estimate=estimate)
     goes_on = goes_on and work.answering is not None and not work.answering.complete
@@ -331,7 +334,9 @@ def abandoned(command: CallModel, work: WorkingSet, *, estimate: int, goes_on: b
 
 
 def out_of_time(limit_s: float, answering: bool) -> ProviderError:
-    """Silence is worth another try; an answer that was still being written would take just as long again."""
+    """The error for a time-out. Silence is worth another attempt; an answer that was still being written would take
+    just as long again.
+    """
     limit = f"{limit_s:g} seconds"
     if answering:
         return ProviderError("upstream_deadline", f"The model was still answering after {limit}.", unanswered=True)
@@ -339,7 +344,7 @@ def out_of_time(limit_s: float, answering: bool) -> ProviderError:
 
 
 def classified(provider: Provider, raised: BaseException) -> ProviderError:
-    """What a custom provider's own classifier makes of an error that was not raised as a `ProviderError`."""
+    """Converts an exception that is not a `ProviderError`, by the custom provider's own classifier if it has one."""
     classify = getattr(provider, "classify_error", None)
     try:
         found = classify(raised) if classify is not None else None
@@ -386,7 +391,7 @@ def _request(
 
 
 def _max_output_tokens(command: CallModel, state: State, work: WorkingSet) -> int | None:
-    """What was reserved for the answer is all that there is for it."""
+    """The most tokens that the answer may have: what was reserved for it."""
     held = state.budget.holds.get(attempt_slot(command.turn, command.attempt)) if state.budget.holds else None
     return work.plan.sampling.max_output_tokens if held is None or not held.output else held.output
 
@@ -396,7 +401,7 @@ def _offered(toolbox: Toolbox, withheld: Collection[str]) -> Sequence[ToolSpec]:
 
 
 def _excess(text: str) -> str:
-    """What JSON that a model wrote has too much of to be read here; "" if nothing."""
+    """Why JSON that a model wrote is too large to be read here, or "" if it is not."""
     if len(text) <= _NEVER_TOO_MUCH_CHARS:
         return ""
     if len(text) > MAX_JSON_CHARS:
@@ -406,25 +411,27 @@ def _excess(text: str) -> str:
 
 _NEVER_TOO_MUCH_CHARS = 16 * 1024
 MAX_JSON_CHARS = 4 * 1024 * 1024
-"""Of a call's arguments, or of an answer that has to fit a schema: several times what a model can write at once."""
+"""For a call's arguments, or an answer that has to fit a schema: several times what a model can write at once."""
 
 
 async def misfit(work: WorkingSet, text: str) -> str:
-    """How the answer breaks the run's output schema; "" if it does not."""
+    """How the answer violates the run's output schema, or "" if it does not."""
     plan = work.plan
     if plan.output_schema is None:
         return ""
     if too_much := _excess(text):
-        return prompts.answer_not_json(f"it has {too_much}")
+        return prompts.turns.answer_not_json(f"it has {too_much}")
     try:
         issues = await issues_of(canonical(text), plan.output_schema.schema)
     except NotCanonical as error:
-        return prompts.answer_not_json(str(error))
-    return prompts.answer_misfit([f"{issue.path or '/'}: {issue.message}" for issue in issues[:5]]) if issues else ""
+        return prompts.turns.answer_not_json(str(error))
+    return (
+        prompts.turns.answer_misfit([f"{issue.path or '/'}: {issue.message}" for issue in issues[:5]]) if issues else ""
+    )
 
 
 def _unfenced(message: Assistant) -> Assistant:
-    """An answer in JSON without the code fence around it, so that whoever reads it, now or later, finds JSON."""
+    """An answer in JSON without the code fence around it, so that every reader finds plain JSON."""
     texts = [index for index, part in enumerate(message.parts) if isinstance(part, Text)]
     if len(texts) != 1 or message.calls:
         return message
@@ -438,9 +445,9 @@ def _unfenced(message: Assistant) -> Assistant:
 
 
 def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> Assistant:
-    """Gives each call an id that is unique in the run: the provider's own, unless it repeats or is missing.
+    """Gives each call an id that is unique in the run: the provider's own, unless it is repeated or missing.
 
-    Such a call is named by its place, which no other call of the run has.
+    In that case the id is made from the call's place, which no other call of the run has.
     """
     if not message.calls:
         return message

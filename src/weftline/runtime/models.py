@@ -1,4 +1,4 @@
-"""The models of a run: named by its plan, looked up in its workspace's catalog as it is now."""
+"""The models of a run: named by its plan, resolved in the current catalog of its workspace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weftline.providers.sampling import ANYTHING, SamplingLimits, issues_of
 from weftline.runtime.live import WorkingSet
 
 PLAN_TIMEOUT_S = 120.0
-"""For one model call of a run with a policy that does not say."""
+"""The time-out of one model call in a run whose policy sets none."""
 
 
 def model_id(work: WorkingSet, choice: int) -> str | None:
@@ -40,7 +40,7 @@ def model_ref(work: WorkingSet, choice: int) -> ModelRef:
     try:
         resolved = resolve(work, choice)
     except WeftlineError:
-        # Asking it fails, and says why.
+        # Calling it fails with an explanation.
         return ModelRef(model_id(work, choice) or "")
     reasoning = work.plan.reasoning if _takes_reasoning(resolved) else None
     return ModelRef(resolved.catalog_id, resolved.provider.name, resolved.vendor_id, reasoning)
@@ -64,7 +64,9 @@ def cost_of(catalog: Catalog, model: ResolvedModel, usage: Usage) -> int | None:
 
 
 def refused_sampling(plan: RunPlan, model: ResolvedModel) -> list[Issue]:
-    """What of the plan's sampling settings the model does not take; a family that does not say takes everything."""
+    """Which of the plan's sampling settings the model does not accept; a family that declares nothing accepts
+    everything.
+    """
     asked = getattr(model.provider, "sampling_limits", None)
     limits: SamplingLimits = asked(model.vendor_id, reasoning=plan.reasoning) if asked is not None else ANYTHING
     if limits.max_output_tokens is None and model.entry.max_output_tokens is not None:
@@ -73,13 +75,13 @@ def refused_sampling(plan: RunPlan, model: ResolvedModel) -> list[Issue]:
 
 
 def _takes_reasoning(model: ResolvedModel) -> bool:
-    """Whether the model has a reasoning setting at all; a family that does not say is assumed to have one."""
+    """Whether the model has a reasoning setting at all; a family that declares nothing is assumed to have one."""
     asked = getattr(model.provider, "takes_reasoning", None)
     return True if asked is None else bool(asked(model.vendor_id))
 
 
 def attempt_limit(rule: PolicyRule | None, max_s: float) -> tuple[float, bool]:
-    """How many seconds one model call may take, and whether a policy says so: then it may be tried again."""
+    """How many seconds one model call may take, and whether that comes from a policy: then it may be tried again."""
     if rule is None:
         return max_s, False
     planned_s = PLAN_TIMEOUT_S if rule.plan_timeout_us is None else rule.plan_timeout_us / 1_000_000

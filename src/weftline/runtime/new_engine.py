@@ -1,4 +1,4 @@
-"""Where an engine is made. Everybody else knows the protocols of `weftline.runtime.engine` only."""
+"""Where an engine is created. Everything else only knows the protocols of `weftline.runtime.engine`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EngineOptions(TypedDict, total=False):
     limits: WorkspaceLimits | None
     max_recoveries: int
     traces: bool
-    """Whether spans are emitted of runs that no code carries."""
+    """Whether spans are emitted for runs without agent code."""
     public_errors: Mapping[str, str] | None
     step: TakeStep
     """This and `carry_out` are seams for tests, which observe what passes there or plant a bug."""
@@ -39,5 +39,5 @@ def new_engine(
     tools: ToolSource | Mapping[str, Tool] | None = None,
     **options: Unpack[EngineOptions],
 ) -> OwnedEngine:
-    """An engine on this store, not started yet. It closes the store when it is stopped."""
+    """Returns an engine on this store, not started yet. It closes the store when it is stopped."""
     return EmbeddedEngine(store, models=models, tools=tools, **options)

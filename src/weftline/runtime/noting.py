@@ -1,4 +1,4 @@
-"""Notes about a turn, which hooks and providers put on record: checked, and as the log has them."""
+"""Notes about a turn from hooks and providers: checked, and encoded for the log."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from weftline.runtime.services import Sink
 from weftline.surrogates import whole
 
 MAX_NOTES = 200
-"""Of one turn."""
+"""The most notes of one turn."""
 MAX_NOTE_CHARS = 8_000
 MAX_LABELS = 16
 MAX_LABEL_CHARS = 256
 
 
 def run_note(text: object, labels: object, *, turn: int) -> bytes:
-    """Raises `ValueError` for what is not a text with labels, which are texts, and for too much of them."""
+    """Raises `ValueError` if it is not a text with labels of strings, or is too large."""
     if not isinstance(text, str) or not 1 <= len(text) <= MAX_NOTE_CHARS:
         raise ValueError(f"a note must be a string of 1 to {MAX_NOTE_CHARS:,} characters")
     given = list(cast("Mapping[object, object]", labels or {}).items()) if isinstance(labels, Mapping | None) else [()]
     pairs = [[whole(part) for part in pair if isinstance(part, str) and len(part) <= MAX_LABEL_CHARS] for pair in given]
-    if len(pairs) > MAX_LABELS or any(len(pair) != 2 for pair in pairs):  # what does not fit is not in it
+    if len(pairs) > MAX_LABELS or any(len(pair) != 2 for pair in pairs):  # invalid parts are missing from their pairs
         raise ValueError(
             f"the labels of a note are up to {MAX_LABELS} strings of {MAX_LABEL_CHARS} characters, by name"
         )
@@ -31,7 +31,7 @@ def run_note(text: object, labels: object, *, turn: int) -> bytes:
 
 
 class ProviderNotes:
-    """Takes what a provider has to say about the attempt that it carries out. Too many notes are dropped."""
+    """Accepts a provider's notes about its attempt. Too many notes are dropped."""
 
     __slots__ = ("_left", "_sink", "_turn")
 

@@ -1,4 +1,4 @@
-"""What models are offered besides the conversation, as a digest: a replay tells by it whether that has changed."""
+"""A digest of what models are given besides the conversation, by which a replay finds out whether it has changed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Results that are too large for the model to read, in a run that has a limit for that.
+"""Results that are too large for the model to read, in a run with a limit on their size.
 
-What it reads in their place is made of the log alone, so it is the same on every turn and in every process.
+The replacement is built from the log alone, so it is the same on every turn and in every process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ REASON = "size_limit"
 
 
 def parts_within(limit_bytes: int | None, closed: ClosedBody) -> tuple[UserPart, ...]:
-    """The result of a call that succeeded, as the model reads it: one object in place of texts beyond the limit."""
+    """The result of a successful call, as the model reads it: one object replaces texts beyond the limit."""
     parts = closed.parts
     if limit_bytes is None:
         return parts

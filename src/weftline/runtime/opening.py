@@ -1,4 +1,4 @@
-"""Getting a run ready to be driven: its models, its tools, its thread's history, and what an earlier driver left."""
+"""Prepares a run to be driven: its models, its tools, its thread's history, and what an earlier driver left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from weftline.errors import Conflict
 from weftline.kernel.bodies import RenderedBody, decode_message, encode
 from weftline.kernel.deploys import DeployAdopted
-from weftline.kernel.entries import HistoryPinned, InstructionsRendered
+from weftline.kernel.entries import CancelRequested, HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.deploys import NO_DEPLOY, deploy_for
@@ -21,11 +21,12 @@ from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.memory import RunMemory
 from weftline.runtime.message_parts import blobs_of
 from weftline.runtime.recovery import adoption
+from weftline.runtime.roles import RunLoader, RunMover
 from weftline.runtime.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
 
 _CODE_ON_LOOP_BYTES = 64 * 1024
-"""A hop to a thread costs more than coding so little."""
+"""Starting a thread costs more than encoding or decoding this little."""
 
 
 class Names(Protocol):
@@ -35,35 +36,29 @@ class Names(Protocol):
     async def session(self, thread: int) -> str | None: ...
 
 
-class Family(Protocol):
-    """Where the runs above a child are found: their code hears of what it does."""
-
-    async def load_surely(self, key: int) -> LiveRun: ...
-
-    def orphaned(self, run: LiveRun) -> None:
-        """The parent of the run has ended."""
-        ...
-
-
 class RunOpener:
+    """`loader` and `mover` are set before the first run is opened."""
+
+    loader: RunLoader
+    mover: RunMover
+
     def __init__(self, store: LogStore, *, models: WorkspaceCatalogs, tools: ToolSource, names: Names) -> None:
         self._store = store
         self._models = models
         self._tools = tools
         self._names = names
         self._making: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
-        """By run, for as long as somebody holds it or waits for it."""
-        self.family: Family | None = None
+        """By run; an entry exists only while somebody holds the lock or waits for it."""
 
     async def open_tools(self, run: LiveRun) -> None:
-        """Makes the tools of a run that is not driven, to check what somebody says about one of its calls."""
+        """Creates the tools of a run that is not driven, to check an outside request about one of its calls."""
         if run.work.toolbox is None:
             if not self._tools.knows(run.work.plan):
                 raise Conflict("The agent of this run is not registered here, so changed arguments cannot be checked.")
             await self._open_toolbox(run)
 
     async def open(self, run: LiveRun) -> Sequence[Draft]:
-        """Everything is read before the conversation changes: whatever fails on the way can be tried again."""
+        """Reads everything before it changes the conversation, so that a failure on the way can be retried."""
         work = run.work
         work.store_id = self._store.id
         work.catalog = await self._models.load(run.workspace)
@@ -85,7 +80,7 @@ class RunOpener:
         if code is not None and (rebuild or work.conversation.system is None):
             messages = [*history, *work.conversation.messages]
             rendered = await code.render(work.plan.system, memory=memory, messages=messages, rebuild=rebuild)
-        # No await from here until the facts are recorded: what the conversation takes in and what the log says agree.
+        # No await from here until the facts are recorded, so that the conversation and the log agree.
         facts: list[Draft] = []
         if run.thread is not None and run.state.history is None:
             work.conversation.begin(history, size=size)
@@ -114,13 +109,14 @@ class RunOpener:
 
     async def _open_toolbox(self, run: LiveRun) -> None:
         work = run.work
-        if run.parent is not None and self.family is not None:
-            parent = await self.family.load_surely(run.parent)
+        if run.parent is not None:
+            parent = await self.loader.load_surely(run.parent)
             if parent.state.ended:
-                self.family.orphaned(run)
+                # Only a damaged one ends before its children.
+                self.mover.take(run, Draft(CancelRequested("parent")))
             else:
                 await self._open_toolbox(parent)
-        # Its own driver and those of its children may want it at the same time.
+        # Its own driver and those of its children may need the tools at the same time.
         making = self._making.setdefault(run.key, asyncio.Lock())
         async with making:
             work.workspace_slug = await self._names.workspace(run.workspace)
@@ -135,10 +131,10 @@ class RunOpener:
                 if toolbox.code is not None:
                     toolbox.code.enter(RunInside(run))
                     if run.gone:
-                        toolbox.code.leave()  # it has left memory meanwhile, and nobody will say so again
+                        toolbox.code.leave()  # it has left memory in the meantime, and will not be notified again
 
     async def _contents(self, run: LiveRun, history: Sequence[Message]) -> dict[str, str]:
-        """The contents that the conversation names. Those that the run itself brought may not be stored yet."""
+        """The contents that the conversation refers to. Those that came with the run may not be stored yet."""
         work = run.work
         contents: dict[str, str] = {}
         for id in blobs_of([*history, *work.conversation.messages]) - work.conversation.contents.keys():

@@ -1,11 +1,11 @@
-"""Large pieces of work on the loop: one at a time, with a turn for everybody else in between."""
+"""Large pieces of work on the loop: one at a time, letting everybody else run in between."""
 
 from __future__ import annotations
 
 import asyncio
 
 LARGE_CHARS = 256 * 1024
-"""Arguments of this size take a noticeable time to read, check and write down."""
+"""Arguments of this size take a noticeable time to parse, check and encode."""
 
 
 class LargeSteps:
@@ -15,6 +15,6 @@ class LargeSteps:
         self._next = asyncio.Lock()
 
     async def turn(self) -> None:
-        """Returns when a large step may be taken. No iteration of the loop has two of them, however many wait."""
+        """Returns when a large step may be taken: at most one per loop iteration, however many wait."""
         async with self._next:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The run whose call a child run carries out, for those who list runs."""
+"""The run whose call a child run executes, for lists of runs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from weftline.store.base import LogReader, RunRow
 
 
 async def parent_of(logs: LogReader, row: RunRow) -> str | None:
-    """Its id; None for a run that nobody's call began, and if that cannot be read any more.
+    """The parent's id; None for a top-level run, and if it can no longer be read.
 
-    From the row's state, or from the head of the first entry if there is none that this fold has made.
+    It comes from the row's state, or from the first entry's head if the row has no state of the current fold.
     """
     if row.state and row.fold == FOLD:
         if b"parent" not in row.state:
-            return None  # nearly always, and cheaper than decoding: a field without a value is not stored
+            return None  # nearly always, and cheaper than decoding: a default value is not stored
         try:
             parent = decode_state(row.state).parent
         except DecodeError:

@@ -1,7 +1,7 @@
-"""Runs by the beginning of their ids, as people type them.
+"""Finds runs by the beginning of their ids, as people type them.
 
-An id of ours is the run's key in hexadecimal, followed by a random part of fixed length, so a prefix stands for one
-range of keys for each number of digits that the key may have. Ids that were given have an index of their own.
+A generated id is the run's key in hexadecimal, followed by a random part of fixed length, so a prefix stands for one
+range of keys for each number of digits that the key may have. Ids chosen by clients have an index of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What becomes of the calls that a model, or a call of its, asked for before anything is decided: their tools and final
+"""Prepares calls that a model, or a running call, asked for, before any decision: finds their tools and final
 arguments.
 """
 
@@ -48,15 +48,15 @@ from weftline.tools.shaping import refused_by, shaping_of
 logger = logging.getLogger(__name__)
 
 PREPARE_TIMEOUT_S = 30.0
-"""For the arguments of one call, if its tool has no time limit of its own."""
+"""The time-out for preparing the arguments of one call, if its tool has none of its own."""
 _STINT = 64
-"""How many calls are prepared in one go."""
+"""How many calls are prepared at once."""
 _check_object = Decoder(dict[str, Raw]).decode
-"""What a tool has prepared goes into the log as it is."""
+"""What a tool has prepared goes into the log unchanged."""
 
 
 class Prepared(Struct, frozen=True):
-    """A call that can be asked for. `invalid` is what is read in place of its result, if it cannot begin."""
+    """A prepared call. `invalid` is what is read instead of its result, if it cannot begin."""
 
     asked: AskedCall
     args: bytes
@@ -68,7 +68,7 @@ class Prepared(Struct, frozen=True):
 async def prepare_calls(
     message: Assistant, work: WorkingSet, services: Services, *, turn: int, withheld: Collection[str] = ()
 ) -> tuple[tuple[AskedCall, ...], TurnBody]:
-    """The calls of a model's message. Tools that are `withheld` in this turn are not called."""
+    """Prepares the calls of a model's message. Tools that are `withheld` in this turn are not called."""
     calls = message.calls
     if not calls:
         return (), TurnBody(message)
@@ -81,7 +81,7 @@ async def prepare_calls(
         if len(call.args) > LARGE_CHARS:
             await services.large.turn()
         elif index % _STINT == _STINT - 1:
-            await asyncio.sleep(0)  # others have a turn
+            await asyncio.sleep(0)  # lets other tasks run
         prepared = await prepare_call(call, work, services, turn=turn, withheld=withheld)
         asked.append(prepared.asked)
         found.append(prepared.args)
@@ -103,9 +103,9 @@ async def prepare_call(
     parent: str = "",
     withheld: Collection[str] = (),
 ) -> Prepared:
-    """A call's tool and final arguments, determined once: from here on they are facts, whatever code runs next.
+    """Finds a call's tool and final arguments, once: from here on they are facts, whatever code runs next.
 
-    `parent` is the call that asked for it, if it was not the model; it reaches hidden tools as well.
+    `parent` is the call that asked for it, if it was not the model; such calls can also use hidden tools.
     """
     toolbox = work.toolbox or EMPTY
     code = toolbox.code
@@ -149,8 +149,8 @@ async def prepare_call(
     limits = work.plan.limits
     alone = hidden and limits.nobody_to_ask and not limits.await_gate
     if misfit is None and alone and (question := ask_of(tool, args)) is not None:
-        # What asks on somebody else's behalf can be told so; the run need not fail because of it.
-        misfit, asked = _Misfit(prompts.nobody_to_ask(question.prompt)), replace(asked, verdict="invalid")
+        # The code that made this call can be told; the run need not fail.
+        misfit, asked = _Misfit(prompts.calls.nobody_to_ask(question.prompt)), replace(asked, verdict="invalid")
     if misfit is not None:
         return Prepared(asked, args, misfit.text, failure=misfit.failure)
     if gated or verdict != "ok" or (asking := put_to_people(tool, args, work)) is None:
@@ -160,7 +160,7 @@ async def prepare_call(
 
 
 class _Misfit(Struct, frozen=True):
-    """What the model reads in place of a result, and what is known besides."""
+    """What the model reads instead of a result, and what else is known."""
 
     text: str
     failure: Failure | None = None
@@ -169,13 +169,13 @@ class _Misfit(Struct, frozen=True):
 async def _prepared(
     tool: Tool, call: ToolCall, work: WorkingSet, services: Services, code: RunCode | None
 ) -> bytes | _Misfit:
-    """The final arguments of a call, or what the model reads in place of its result, whatever the tool's code does."""
+    """The final arguments of a call, or what the model reads instead of its result, whatever the tool's code does."""
     prepare = tool.prepare if code is None else partial(code.prepare, tool)
     limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
     kind: type[object] = type(tool)
     deadline = None if kind is FunctionTool else services.deadlines.after(limit_s)
     try:
-        if deadline is None:  # its validators never wait, so that no deadline could end them
+        if deadline is None:  # its validators never await, so no deadline could end them
             args = cast(object, await prepare(call.args))
         else:
             with deadline:
@@ -196,12 +196,12 @@ async def _prepared(
         logger.exception("run %s: the tool %s failed to prepare a call", work.run_id, call.name)
         late = deadline is not None and deadline.expired
         reason = f"it took longer than {limit_s:g} seconds" if late else str(error) or type(error).__name__
-        text = prompts.tool_failed_to_prepare(call.name, reason)
+        text = prompts.calls.tool_failed_to_prepare(call.name, reason)
         return _Misfit(text, Failure(text, "internal"))
 
 
 def _as_object(args: str) -> bytes:
-    """Arguments that never reach a tool, if they can be shown: an object, or nothing."""
+    """Arguments that never reach a tool, if they can be displayed: an object, or an empty one."""
     try:
         canon = canonical(args)
     except NotCanonical:

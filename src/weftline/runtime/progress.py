@@ -1,4 +1,4 @@
-"""The progress that a tool reports, on the way into the log: as much as is worth storing, and no more."""
+"""Records the progress that a tool reports, but no more than is worth storing."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from weftline.surrogates import whole
 from weftline.tools.base import ToolProgress
 
 MAX_NOTES = 200
-"""Of one call."""
+"""The most notes of one call."""
 EVERY_S = 0.2
 MAX_MESSAGE_CHARS = 500
 MAX_NOTE_BYTES = 64 * 1024
 
 
 class ProgressNotes:
-    """Takes what one call tells. A tool that tells more often than a person could read is not written down each time,
-    and one that has ended, or whose run has, not at all."""
+    """Records the progress of one call. Reports that come faster than a person could read are dropped, and so are those
+    after the call or its run has ended.
+    """
 
     def __init__(self, sink: Sink, *, call: str, name: str) -> None:
         self._sink = sink
@@ -43,7 +44,7 @@ class ProgressNotes:
         self._sink.emit(TOOL_PROGRESS, bodies.encode(note))
 
     def emit(self, kind: str, data: object) -> None:
-        """A note of the tool's own. Raises `ValueError` for data that is not JSON, or too much of it."""
+        """Records a note of the tool's own. Raises `ValueError` for data that is not JSON, or too large."""
         if not self._left or self._sink.full():
             return
         encoded = canonical_value(data)

@@ -1,7 +1,7 @@
-"""Results that somebody outside gives for all calls of a turn that wait for them: taken as a whole, or not at all.
+"""Results from outside for all waiting calls of a turn: all are accepted, or none.
 
-Each passes the checks that a result of a tool of the server passes. A set with any fault is refused with everything
-that is wrong with it, and the run goes on waiting.
+Each passes the same checks as the result of a server tool. If anything is wrong, the whole set is rejected with a list
+of all faults, and the run keeps waiting.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _LOOK_BACK_BYTES = 32 * 1024 * 1024
 
 
 class Provided(Struct, frozen=True, kw_only=True):
-    """The outcome of a call that somebody outside has carried out: a result, any JSON, or an error.
+    """The outcome of a call that was executed outside: a result, any JSON, or an error.
 
-    `name` is that of the tool, if the sender wants to be sure. `bounds` go with the result of a tool that is declared
-    bounded; a `Bounded` as the result has its own. `failure` is what is known about an error besides its text, `token`
-    that of a lease.
+    `name` is the name of the tool, if the sender wants it checked. `bounds` go with the result of a tool that is
+    declared bounded; a `Bounded` result has its own. `failure` is what is known about an error besides its text,
+    `token` is that of a lease.
     """
 
     call_id: str
@@ -47,27 +47,27 @@ class Provided(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     bounds: Bounds | None = None
     server_data: Any = UNSET
-    """Refused: only server tools may set this."""
+    """Rejected: only server tools may set this."""
     token: str = ""
 
 
 class ProvidedResult(Struct, frozen=True):
-    """What becomes of one of them: the call's result, or what is wrong with it."""
+    """One of them after the checks: the call's result, or what is wrong with it."""
 
     output: ToolOutput | None
     faults: tuple[tuple[str, str], ...] = ()
-    """By field."""
+    """What is wrong with it, each with its field."""
 
 
 Faults: TypeAlias = Mapping[int, Sequence[tuple[str, str]]]
-"""What whoever read the results found wrong with some of them: by their place, each with its field."""
+"""What the caller found wrong while parsing: faults by the position of the result, each with its field."""
 NO_FAULTS: Final[Faults] = {}
 
 
 async def results_of(
     results: Sequence[Provided], names: Mapping[str, str], toolbox: Toolbox | None, *, faults: Faults = NO_FAULTS
 ) -> list[ProvidedResult]:
-    """What each of them is as a result of its tool; `names` has the tools of the calls. Their ids are not checked."""
+    """Each as the result of its tool. `names` has the tools of the calls; their ids are not checked."""
     tools = toolbox or EMPTY
     made = [await _to_result(one, tools.get(names.get(one.call_id, one.name))) for one in results]
     for place, known in faults.items():
@@ -111,7 +111,7 @@ def _not_json(value: object) -> str:
 
 
 def open_calls(state: State) -> dict[str, Question]:
-    """The calls that wait for somebody outside to carry them out, in their order."""
+    """The calls that wait to be executed outside, in order."""
     open = {id: question for id, question in state.questions.open.items() if question.kind == "call"}
     return dict(sorted(open.items(), key=lambda item: item[1].index))
 
@@ -121,7 +121,7 @@ def require_whole(
 ) -> dict[str, ToolOutput]:
     """The result of every call that waits for one, in the order of the calls.
 
-    Raises `InvalidRequest` (`invalid_answer`) that names everything that is wrong. `leases` has the digests of the
+    Raises `InvalidRequest` (`invalid_answer`) that lists everything that is wrong. `leases` has the digests of the
     tokens, by call.
     """
     issues = list(_issues(state, results, made, leases))
@@ -132,7 +132,7 @@ def require_whole(
 
 
 def refusal(issues: Sequence[Issue]) -> InvalidRequest:
-    """One error for everything that is wrong with what was given."""
+    """One error for everything that is wrong."""
     error = invalid(issues)
     return InvalidRequest(error.message, code="invalid_answer", **error.details)
 
@@ -149,7 +149,7 @@ def _issues(
         at = f"results[{place}]"
         question = waiting.get(one.call_id)
         if not one.call_id and each.faults:
-            pass  # the id is among them, or cannot be told
+            pass  # the id is one of the faults, or is unknown
         elif one.call_id in seen:
             yield Issue(at, f"a second result for the call {one.call_id!r}")
         elif question is None:
@@ -173,9 +173,9 @@ def _issues(
 async def was_provided(
     store: LogReader, run: int, results: Sequence[Provided], toolbox: Toolbox | None, *, idempotency_key: str
 ) -> bool:
-    """Whether this very set, sent under the same key before, has closed its calls.
+    """Whether the same set, sent under the same key before, has closed its calls.
 
-    Raises `Conflict` (`idempotency_conflict`) if another one under this key has.
+    Raises `Conflict` (`idempotency_conflict`) if a different one under this key has.
     """
     closed: dict[str, tuple[CallClosed, bytes]] = {}
     for fact in await store.newest_facts(run, kinds=(KIND[CallClosed],), limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES):

@@ -1,6 +1,6 @@
-"""What clients read about a run that failed, where an operator has better words for it.
+"""What clients read about a failed run, if the operator has configured other texts.
 
-What there was to say otherwise stays in the terminal entry, beside what led to it; no client is shown either.
+The original error stays in the terminal entry, together with its causes; clients see neither.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CREDENTIAL = re.compile(
 
 
 def in_public(facts: Sequence[Draft], texts: Mapping[str, str]) -> Sequence[Draft]:
-    """The facts that end a run, with the operator's text in place of its error."""
+    """The facts that end a run, with the operator's text instead of its error."""
     last = facts[-1]
     if type(last.head) is not RunEnded or last.head.status != "failed" or last.head.code not in texts:
         return facts
@@ -53,7 +53,7 @@ def in_public(facts: Sequence[Draft], texts: Mapping[str, str]) -> Sequence[Draf
 
 
 def in_private(body: bytes) -> bytes:
-    """The body of the entry that ended a run, with the error that an operator's text has taken the place of."""
+    """The body of the entry that ended a run, with the original error instead of the operator's text."""
     ended = bodies.decode_ended(body)
     if not ended.full:
         return body
@@ -62,7 +62,9 @@ def in_private(body: bytes) -> bytes:
 
 
 def kept_causes(error: BaseException) -> tuple[Cause, ...]:
-    """What led to an error, for whoever reads the log: the nearest first, without what looks like a credential."""
+    """The causes of an error, for readers of the log: the nearest first, without anything that looks like a
+    credential.
+    """
     return tuple(
         [Cause(one.type, _CREDENTIAL.sub(REDACTED, one.message)[:_MAX_CAUSE_CHARS]) for one in causes_of(error)]
     )

@@ -1,10 +1,10 @@
-"""A limit was raised: the runs that ask a person about it go on."""
+"""Continues the runs that ask a person about a limit, after the limit was raised."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 from weftline.errors import Conflict, NotFound
 from weftline.kernel.accept import accepts
@@ -12,6 +12,8 @@ from weftline.kernel.entries import AwaitClosed
 from weftline.runtime.budgets import Ledger
 from weftline.runtime.live import LiveRun
 from weftline.runtime.reserving import raised
+from weftline.runtime.residents import Residents
+from weftline.runtime.roles import RunLoader
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import LogReader
 
@@ -22,25 +24,18 @@ _PAGE = 200
 Append: TypeAlias = Callable[[LiveRun, AwaitClosed], Awaitable[None]]
 
 
-class Residents(Protocol):
-    """The runs in memory, and how others get there."""
-
-    @property
-    def runs(self) -> Mapping[int, LiveRun]: ...
-    async def load(self, key: int) -> LiveRun: ...
-
-
 async def wake_waiting(
     store: LogReader,
     ledger: Ledger,
     residents: Residents,
+    loader: RunLoader,
     *,
     workspace: int,
     append: Append,
     by: str = "",
 ) -> None:
-    """`by` is who raised it, as far as the limits do not say so themselves."""
-    # What a run in memory asks may not be in the store yet.
+    """`by` is who raised it, unless the limits themselves record that."""
+    # The await of a run in memory may not be in the store yet.
     for run in [run for run in residents.runs.values() if run.workspace == workspace]:
         await _wake(run, ledger, append, by=by)
     after = (0, "")
@@ -50,7 +45,7 @@ async def wake_waiting(
         for one in found:
             after = (one.run, one.id)
             try:
-                run = await residents.load(one.run)
+                run = await loader.load(one.run)
             except (NotFound, Conflict) as error:
                 logger.warning("a run that waits for its budget is left alone: %s", error.message)
                 continue

@@ -11,7 +11,7 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import EXECUTED, KIND, AwaitOpened, CallClosed, CallOpened, CallStarted, decode_fact
 from weftline.kernel.state import FOLD, decode_state
 from weftline.runtime import ids
-from weftline.runtime.loading import public_id
+from weftline.runtime.finding import public_id
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import LogReader, RunRow
 
@@ -23,7 +23,7 @@ class CallName(Struct, frozen=True):
     id: str
     name: str
     run: str = ""
-    """Of a call of a run below: that run's id."""
+    """For a call of a run below: the id of that run."""
 
 
 class CancelReceipt(Struct, frozen=True):
@@ -47,7 +47,7 @@ class _Lists:
         self.children: list[str] = []
 
     def add(self, heads: Sequence[bytes], *, run: str = "") -> None:
-        """Those of one run."""
+        """Adds the calls of one run."""
         offered: set[tuple[int, int]] = set()
         for encoded in heads:
             head = decode_fact.decode(encoded)
@@ -63,7 +63,7 @@ class _Lists:
 
     def _list(self, head: CallClosed, offered: bool) -> list[CallName]:
         if head.how == "in_doubt" or (head.how == "cancelled" and offered):
-            return self.in_doubt  # a client that was offered a call may be at work on it
+            return self.in_doubt  # a client that was offered a call may be executing it
         return self.finished if head.how in EXECUTED else self.stopped
 
     def receipt(self, status: str) -> CancelReceipt:
@@ -75,7 +75,7 @@ async def stored_receipt(store: LogReader, key: int, status: str) -> CancelRecei
     lists = _Lists()
     try:
         lists.add(await store.heads(key, kinds=RECEIPT_KINDS))
-        for child in lists.children:  # which grows, as they have children of their own
+        for child in lists.children:  # the list grows, as children have children of their own
             lists.add(await store.heads(ids.key_of(child), kinds=RECEIPT_KINDS), run=child)
     except UNREADABLE:
         name = await public_id(store, key)
@@ -86,14 +86,14 @@ async def stored_receipt(store: LogReader, key: int, status: str) -> CancelRecei
 def stored_doubts(row: RunRow) -> tuple[CallName, ...] | None:
     """The calls in doubt that the row's state remembers, the last `MAX_DOUBTS`; None if another fold made it.
 
-    Lists show them, and must not read whole logs for that. The log has them in any case, in its receipt.
+    Lists display them without reading whole logs. The receipt, which reads the log, has all of them.
     """
     if not row.state:
         return ()  # a new doubt is stored at once
     if row.fold != FOLD:
         return None
     if b"doubts" not in row.state:
-        return ()  # nearly always, and cheaper than decoding: a field without a value is not stored
+        return ()  # nearly always, and cheaper than decoding: a default value is not stored
     try:
         return tuple([CallName(doubt.id, doubt.tool) for doubt in decode_state(row.state).guards.doubts if doubt.id])
     except DecodeError:
@@ -101,7 +101,7 @@ def stored_doubts(row: RunRow) -> tuple[CallName, ...] | None:
 
 
 async def asked_doubts(log: LogReader, row: RunRow) -> tuple[CallName, ...]:
-    """The calls in doubt that a person is asked about: they are not closed, so the row's state has no note of them.
+    """The calls in doubt that a person is asked about: they are not closed, so the row's state does not list them.
 
     Raises `StoreError` (`log_damaged`).
     """

@@ -1,8 +1,8 @@
-"""Reminders: what a model reads with one request and that nobody keeps.
+"""Reminders: what a model reads with a single request and what is not stored.
 
-They stand in no message of the log and in no event. After the results of a turn they say what its tools want to be
-remembered, and what would help after the calls that failed; and there are those that the run was given, by its caller
-or by its tools, which come with some of its requests.
+They are in no message of the log and in no event. Some follow the results of a turn: what its tools want to be
+remembered, and hints about the calls that failed. Others come with some of the run's requests, and were given by its
+caller or its tools.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from weftline import prompts_failure
+from weftline import prompts
 from weftline.messages import Message, ToolResults, User
 from weftline.providers.base import ModelRequest
 from weftline.reminders import Reminder, due
@@ -23,11 +23,11 @@ from weftline.tools.bounding import Paging, bounded_of
 
 
 def with_reminders(request: ModelRequest, work: WorkingSet, *, turn: int) -> ModelRequest:
-    """The request with its reminders; the same if there are none."""
+    """The request with its reminders; unchanged if there are none."""
     conversation, toolbox = work.conversation, work.toolbox or EMPTY
     given, memory = work.plan.reminders, conversation.memory
     if (given or memory) and (own := due(given, memory, turn=turn)):
-        request = _with_own(request, own)
+        request = _with_run_reminders(request, own)
     if not toolbox.reminds and not conversation.turn.hints and not conversation.turn.bounds:
         return request
     texts = _after_results(conversation, toolbox)
@@ -36,8 +36,8 @@ def with_reminders(request: ModelRequest, work: WorkingSet, *, turn: int) -> Mod
     return _with_message(request, _joined(texts), at=len(request.messages))
 
 
-def _with_own(request: ModelRequest, reminders: Sequence[Reminder]) -> ModelRequest:
-    """Those of the run's own, at the head of the instructions or beside the last message of the user."""
+def _with_run_reminders(request: ModelRequest, reminders: Sequence[Reminder]) -> ModelRequest:
+    """Adds the run's own reminders, at the head of the instructions or beside the last user message."""
     first = [one.text for one in reminders if one.attachment == "run_start"]
     if first:
         text = _joined(first)
@@ -47,7 +47,7 @@ def _with_own(request: ModelRequest, reminders: Sequence[Reminder]) -> ModelRequ
 
 
 def _place(messages: Sequence[Message]) -> int:
-    """Before the last message of the user; after it if it has results."""
+    """Where a reminder is inserted: before the last user message, or after the last results if these are newer."""
     for at in range(len(messages) - 1, -1, -1):
         if isinstance(messages[at], ToolResults):
             return at + 1
@@ -57,26 +57,26 @@ def _place(messages: Sequence[Message]) -> int:
 
 
 def _joined(texts: Sequence[str]) -> str:
-    return "\n".join([prompts_failure.reminder(text) for text in texts])
+    return "\n".join([prompts.failure.reminder(text) for text in texts])
 
 
 def _with_message(request: ModelRequest, text: str, *, at: int) -> ModelRequest:
     messages = [*request.messages[:at], User.of(text, injected=True), *request.messages[at:]]
-    # The provider adds what it encodes to its list, which is the conversation's: a reminder is not to stay there.
+    # The provider appends what it encodes to its list, which is the conversation's: a reminder must not stay there.
     return replace(request, messages=messages, native=list(request.native[:at]))
 
 
 def _after_results(conversation: Conversation, toolbox: Toolbox) -> list[str]:
-    """In the order of the calls of the latest turn."""
+    """The reminders that follow results, in the order of the calls of the latest turn."""
     texts: list[str] = []
     for index, result in sorted(conversation.turn.results.items()):
         tool = toolbox.get(result.name)
         if tool is not None and not result.is_error and (text := reminder_of(tool)):
-            texts.append(prompts_failure.after_result(result.name, text))
+            texts.append(prompts.failure.after_result(result.name, text))
         if (hint := conversation.turn.hints.get(index)) is not None:
-            texts.append(prompts_failure.after_failure(hint))
+            texts.append(prompts.failure.after_failure(hint))
         if (bounds := conversation.turn.bounds.get(index)) is not None:
             paging = None if tool is None else bounded_of(tool)
             cursor = paging.cursor if isinstance(paging, Paging) else ""
-            texts.append(prompts_failure.after_truncated(result.name, bounds, cursor=cursor))
+            texts.append(prompts.failure.after_truncated(result.name, bounds, cursor=cursor))
     return texts

@@ -28,11 +28,11 @@ _BODIES: dict[type[Fact], Callable[[bytes], object] | None] = {
     RunResumed: bodies.decode_control,
     ContextRestored: None,
 }
-"""An answer, a message, and what people ask for. Everything else follows from what a run does."""
+"""An answer, a message, or a request by people. All other facts result from what a run does."""
 
 
 def check_request(head: Fact, body: bytes) -> None:
-    """Raises `InvalidRequest` for a fact that nobody outside may state, and for a body that cannot be read."""
+    """Raises `InvalidRequest` for a fact that may not come from outside, and for a body that cannot be decoded."""
     if type(head) not in _BODIES:
         raise InvalidRequest(f"{KIND[type(head)]} is not a request.")
     decode = _BODIES[type(head)]
@@ -45,7 +45,7 @@ def check_request(head: Fact, body: bytes) -> None:
 
 
 def message_id_of(run: LiveRun, place: int = 0) -> str:
-    """The id of the next message to a run; `place` is that among several that come at once."""
+    """The id of the next message to a run; `place` is its position among several that arrive together."""
     return f"msg_{run.state.version + 1 + place}"
 
 

@@ -1,7 +1,7 @@
-"""Whether what the kernel wants to begin fits the budget tree, and what is reserved for it.
+"""Checks whether what the kernel wants to begin fits the budget tree, and reserves it.
 
-The worst case of a model call is its request, taken to be twice as long as it is estimated to be, and the longest
-answer that the request asks for, at the highest price that the model has for input; that of a tool call is one call.
+The worst case of a model call is twice the estimated length of its request, plus the longest answer that the request
+allows, at the model's highest price for input. The worst case of a tool call is one call.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from weftline.runtime.toolbox import EMPTY
 from weftline.store.budgets import day_of
 
 INPUT_FACTOR = 2
-"""Tokens are counted by the provider, in its own way. Texts in some languages have twice as many as is estimated."""
+"""Providers count tokens in their own ways. Texts in some languages have twice as many as estimated."""
 ANSWER_TOKENS = 8_192
-"""What a request asks for at most if nobody says, under a limit in money or tokens."""
+"""The longest answer that is requested under a limit in money or tokens, if nothing else is set."""
 THINKING_TOKENS = 8_192
-"""And as much again for a model that may think."""
+"""Added for a model that may think."""
 _ANY_USE = Usage(input=1, output=1)
 MIN_TOKENS = 2_048
-"""A final turn asks for less than these if only so much fits, but not for less than this."""
+"""A final turn requests a shorter answer than these if that is all that fits, but no shorter than this."""
 
 
 def weighed(decision: Decision, state: State, work: WorkingSet, account: Account, *, at: int) -> Decision:
-    """The decision with what it reserves, or in its place the fact that something of it does not fit."""
+    """The decision with its reservations, or instead the fact that something of it does not fit."""
     calls = 0
     model_call: AttemptStarted | CompactionStarted | None = None
     for new in decision.append:
@@ -86,7 +86,7 @@ def _held(
         return refused or Held(day, accounts, calls=1)
     model = _model(begins, state, work)
     if model is None:
-        return Held(day, accounts)  # asking it fails at once, and says why
+        return Held(day, accounts)  # calling it fails at once with an explanation
     size = begins.estimate or _estimate(state, work)
     tokens = size * INPUT_FACTOR
     output = answer_tokens(work, model) if type(begins) is AttemptStarted else _max_tokens(model, thinks=True)
@@ -97,7 +97,7 @@ def _held(
     need = _worst_case(work.catalog, model, tokens=tokens, output=output) or Need(tokens=tokens + output)
     refused = ledger.refusal(accounts, need, own=account.own, final=final, rules=rules, run=account.key, at=at)
     while refused is not None and is_last and output > MIN_TOKENS and work.plan.sampling.max_output_tokens is None:
-        # Nobody asked for an answer that long: a shorter one is better than none.
+        # An answer of that length was not requested: a shorter one is better than none.
         output = max(output // 2, MIN_TOKENS)
         need = _worst_case(work.catalog, model, tokens=tokens, output=output) or Need(tokens=tokens + output)
         refused = ledger.refusal(accounts, need, own=account.own, final=None, rules=rules, run=account.key, at=at)
@@ -118,7 +118,7 @@ def _with(new: New, held: Held) -> New:
 
 
 def answer_tokens(work: WorkingSet, model: ResolvedModel) -> int:
-    """The longest answer that a request asks for under a limit."""
+    """The longest answer that a request allows under a limit."""
     asked = work.plan.sampling.max_output_tokens
     if asked is not None:
         return asked
@@ -126,16 +126,17 @@ def answer_tokens(work: WorkingSet, model: ResolvedModel) -> int:
 
 
 def _max_tokens(model: ResolvedModel, *, thinks: bool) -> int:
-    """What is asked for if nobody says."""
+    """The longest answer that is requested if nothing else is set."""
     most = ANSWER_TOKENS + (THINKING_TOKENS if thinks and model.entry.reasoning is not False else 0)
     own = model.entry.max_output_tokens
     return most if own is None else min(most, own)
 
 
 def settled_if_raised(decision: Decision, state: State, account: Account) -> Decision:
-    """The decision to ask about a limit, with the answer if somebody has raised it since the call did not fit.
+    """The decision to ask about a limit, followed by the answer if the limit has been raised since the call did not
+    fit.
 
-    Calls that are under way end before a person is asked, and whoever raises the limit meanwhile finds nobody waiting.
+    Running calls end before a person is asked. If the limit is raised in the meantime, there is no await to answer yet.
     """
     refused, asks = state.budget.refused, decision.append[-1].head
     if type(asks) is not AwaitOpened or asks.kind != "budget" or refused is None:
@@ -146,7 +147,7 @@ def settled_if_raised(decision: Decision, state: State, account: Account) -> Dec
 
 
 def raised(state: State, await_id: str, ledger: Ledger, *, by: str = "") -> AwaitClosed:
-    """The answer to a run that asks about a limit, now that it is raised: by `by`, unless the limit says by whom."""
+    """The answer for a run that asks about a limit which has been raised: by `by`, unless the limit records who did."""
     refused = state.budget.refused
     who = ledger.setter(refused) if refused is not None else ""
     return AwaitClosed(state.turn, OF_RUN, await_id, "approved", who or by or "runtime")
@@ -174,9 +175,9 @@ def _amount(amount: int, unit: Unit) -> float:
 
 
 def require_prices(account: Account, models: Sequence[ResolvedModel], catalog: Catalog) -> None:
-    """Raises `InvalidRequest` (`unpriced_model`) for the first model, if it has no known price and needs one.
+    """Raises `InvalidRequest` (`unpriced_model`) if the first model needs a known price and has none.
 
-    A fallback is refused when it is to be asked: it may never be.
+    A fallback is refused only when it is to be called, which may never happen.
     """
     if not account.active or not models:
         return
@@ -192,13 +193,13 @@ def require_prices(account: Account, models: Sequence[ResolvedModel], catalog: C
 
 
 def _priced(choice: int, state: State, work: WorkingSet) -> int:
-    """The first model from this one on that can be asked under a limit in money; this one if there is none."""
+    """The first model from this one on that can be used under a limit in money; this one if there is none."""
     for number in range(choice, state.limits.fallbacks + 1):
         try:
             if _has_price(work, resolve(work, number)):
                 return number
         except WeftlineError:
-            return number  # asking it fails at once, and says why
+            return number  # calling it fails at once with an explanation
     return choice
 
 
@@ -207,7 +208,7 @@ def _has_price(work: WorkingSet, model: ResolvedModel) -> bool:
 
 
 def _worst_case(catalog: Catalog | None, model: ResolvedModel, *, tokens: int, output: int) -> Need | None:
-    """None if the price of the model is not known."""
+    """None if the price of the model is unknown."""
     if catalog is None:
         return None
     costs = (

@@ -1,4 +1,4 @@
-"""Parked runs that stay in memory for a short while: clients usually answer quickly."""
+"""Parked runs that stay in memory for a short while, because clients usually answer quickly."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ KEEP_S = 5.0
 """How long a parked run stays in memory."""
 MAX_RETAINED = 512
 _SWEEP_S = 0.1
-"""The minimum between two looks at them: the remaining wait may round to nothing."""
+"""The minimum interval between sweeps: the remaining wait may round to zero."""
 
 
 class RetainedRuns:
     def __init__(self, unload: Callable[[LiveRun], None]) -> None:
-        """`unload` takes a run that was parked for long, with nothing of it on its way to the store."""
+        """`unload` gets a run that has been parked for a while and has nothing waiting to be written."""
         self._unload = unload
         self._loop = asyncio.get_running_loop()
         self._runs: dict[int, LiveRun] = {}
@@ -33,7 +33,7 @@ class RetainedRuns:
             self._timer = self._loop.call_later(KEEP_S, self._sweep)
 
     def drop(self, run: LiveRun) -> None:
-        """It moves again, or is gone."""
+        """Called when the run is active again, or gone."""
         self._runs.pop(run.key, None)
 
     def stop(self) -> None:
@@ -42,7 +42,7 @@ class RetainedRuns:
 
     def sweep_if_full(self) -> None:
         if len(self._runs) > MAX_RETAINED and not self._sweeping_soon:
-            # Not right here: a commit may be half announced, and its runs are not idle before that.
+            # Not right here: a commit may be only partly announced, and its runs are not idle before that.
             self._sweeping_soon = True
             self._loop.call_soon(self._sweep_soon)
 
@@ -51,9 +51,9 @@ class RetainedRuns:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Lets go of runs that were parked for long, and of the oldest if there are too many.
+        """Releases runs that have been parked for a while, and the oldest if there are too many.
 
-        Those with something on its way to the store stay until a later sweep.
+        Runs with something waiting to be written are kept until a later sweep.
         """
         if self._timer is not None:
             self._timer.cancel()

@@ -35,7 +35,7 @@ class Scheduler:
         queue[run.key] = run
 
     def withdraw(self, run: LiveRun) -> None:
-        """The run no longer needs a slot: it ended while it was queued."""
+        """Withdraws a run that ended while it was queued and no longer needs a slot."""
         queue = self._queues.get(run.workspace)
         if queue is not None and queue.pop(run.key, None) is not None and not queue:
             del self._queues[run.workspace]

@@ -1,4 +1,4 @@
-"""What carrying out a command needs from an engine, and what it gives back."""
+"""What executing a command needs from an engine, and what it returns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOW_TURN_S = 60.0
 
 class Services(Struct, frozen=True):
     store_id: str
-    """Part of every idempotency key: another store is another timeline."""
+    """Part of every idempotency key: another store means another timeline."""
     clock: Clock
     deadlines: Deadlines
     model_timeout_s: float
@@ -44,14 +44,14 @@ class Outcome(Struct, frozen=True):
     attempt: int = 0
     notes: tuple[tuple[str, list[bytes]], ...] = ()
     child: RunPlan | None = None
-    """What the run is to do that carries out the call, if the fact begins one."""
+    """The plan of the run that executes the call, if the fact begins one."""
 
 
 class Sink(Protocol):
-    """Where a command sends its work while it is under way."""
+    """Where a command sends its output while it runs."""
 
     async def permit(self) -> None:
-        """Returns when a model may be asked: when what a request must not run ahead of is durable."""
+        """Returns when a model may be called: everything that a request must not run ahead of is durable."""
         ...
 
     async def durable(self) -> None:
@@ -67,9 +67,9 @@ class Sink(Protocol):
         ...
 
     def take(self, outcome: Outcome) -> bool:
-        """Appends what a command asks for while it is under way. Returns False if the run does not take it."""
+        """Appends a request of a running command. Returns False if the run does not accept it."""
         ...
 
     def full(self) -> bool:
-        """Whether so much is on its way to disk that the source should wait for `durable`."""
+        """Whether so much is waiting to be written that the source should wait for `durable`."""
         ...

@@ -1,11 +1,11 @@
-"""What sets of tools do to the calls of their tools, where a run makes and closes them."""
+"""Lets toolsets process the calls of their tools, where a run creates and closes them."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from weftline.runtime.keeping import storable_data, storable_telemetry
 from weftline.runtime.live import WorkingSet
+from weftline.runtime.storable import storable_data, storable_telemetry
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.base import ToolOutput
 from weftline.tools.shaping import Shaping, ToolsetCall, shaping_of
@@ -29,7 +29,7 @@ def shaped_call(
 def shaped_result(
     output: ToolOutput, work: WorkingSet, *, turn: int, index: int, id: str, name: str, active_us: int = 0
 ) -> ToolOutput:
-    """The result of a call as it is stored. That of a tool which is in no set stays as it is."""
+    """The result of a call as it is stored. The result of a tool without a toolset is unchanged."""
     tool = (work.toolbox or EMPTY).get(name)
     shaping = shaping_of(tool)
     if tool is None or shaping is None:

@@ -1,7 +1,7 @@
 """What a model call used: as its provider reported it, or else an estimate that is marked as one.
 
-A call without a report is not a call without a cost. Input is estimated from the conversation (`attempt.started` has
-the number), output from what was streamed.
+A call without a report still costs something. Input is estimated from the conversation (`attempt.started` has the
+number), output from what was streamed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ NOTHING = Spent()
 
 
 def spent(answer: Assembler, *, estimate: int, unanswered: bool = False) -> Spent:
-    """What the call behind `answer` used so far. `estimate` is its input in tokens, if nobody reported it.
+    """What the call behind `answer` has used so far. `estimate` is its input in tokens, if the provider did not report
+    it.
 
-    A call that brought nothing at all was refused and used nothing, unless it is known to have been sent and left
+    A call that received nothing at all was rejected and used nothing, unless it is known to have been sent and left
     `unanswered`.
     """
     reported = answer.usage
@@ -34,12 +35,12 @@ def spent(answer: Assembler, *, estimate: int, unanswered: bool = False) -> Spen
         return Spent(reported)
     streamed = _output_tokens(answer)
     if answer.complete and _is_reported(reported):
-        # One of the two was not counted: no answer is without input, and this may have output.
+        # One of the two was not counted: every answer has input, and this one may have output.
         known = replace(reported, input=reported.input or estimate, output=reported.output or streamed)
         return Spent(known, known != reported)
     if _is_reported(reported):
         # Some APIs begin with a count of the input and a token or so, and report the output at the end, which did not
-        # come.
+        # arrive.
         is_last = not streamed or streamed < reported.output
         return Spent(reported) if is_last else Spent(replace(reported, output=streamed), True)
     if streamed or answer.complete or unanswered:
@@ -48,7 +49,7 @@ def spent(answer: Assembler, *, estimate: int, unanswered: bool = False) -> Spen
 
 
 def _is_reported(usage: Usage) -> bool:
-    """Every answer has input or output: a report of neither is a server that does not count."""
+    """Every answer has input or output: a report of neither means that the server does not count."""
     return usage.input > 0 or usage.output > 0
 
 

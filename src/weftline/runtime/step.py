@@ -1,8 +1,9 @@
-"""`step`: one move of a run, free of I/O. State and new facts in; entries to append, commands and due time out.
+"""`step`: one step of a run, without I/O. It takes the state and new facts, and returns entries, commands and a due
+time.
 
-The kernel says what to append; this adds the words and the bytes. Any engine can call it: it changes nothing but the
-working set, whose conversation takes in the same facts as the state. What an open attempt had used so far goes into the
-entry that closes it, and is gone from there.
+The kernel decides what to append; this adds the content. Any engine can call it: it changes nothing but the working
+set, whose conversation takes in the same facts as the state. What an open attempt has used so far moves into the entry
+that closes it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import repeat
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from weftline import prompts, prompts_people
+from weftline import prompts
 from weftline.failure import Failure, kind_by
 from weftline.kernel import bodies, policies
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextMeasured
@@ -58,16 +59,16 @@ TRUNCATED = "Model output was truncated (stop_reason=max_tokens)."
 _DECIDED_BY_GATES = frozenset[How]({"blocked", "answered", "unknown", "invalid"})
 """Ways to close a call for which the gates may have left a text."""
 MAX_ROUNDS = 1000
-"""Decisions that may follow from one another. They are a handful in practice."""
+"""The most decisions that may follow from one another; in practice there are a handful."""
 ARGS_COPY_BYTES = 64 * 1024
-"""Arguments up to this size are repeated in the result's entry, for readers of that entry alone."""
+"""Arguments up to this size are repeated in the result's entry, so that it can be read alone."""
 
 
 class Step(Struct):
-    """What came of a step: append `entries`, then start `commands`, and ask again at `due_at` if that comes first.
+    """The outcome of a step: append `entries`, then start `commands`, and ask again at `due_at` if that comes first.
 
-    `due_at` is the next deadline, with commands or without; None if there is none: then only the commands or someone
-    outside can move the run. `thread_end` goes into the transaction of the terminal entry.
+    `due_at` is the next deadline, with or without commands; None if there is none: then only the commands or someone
+    outside can advance the run. `thread_end` goes into the transaction of the terminal entry.
     """
 
     state: State
@@ -100,19 +101,19 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
         for draft in [*map(write_down, repeat(state), repeat(work), decision.append)]:
             entries.append(draft)
             state = take_in(state, work, draft, at=at)
-    # Better a driver that fails, and a run that is given up, than a server that does nothing else any more.
+    # A driver that fails, and a run that is given up, are better than a server that does nothing else.
     raise RuntimeError(
         f"the kernel does not come to rest: {', '.join(type(one.head).__name__ for one in entries[-8:])}"
     )
 
 
 def time_has_come(state: State, at: int) -> bool:
-    """Whether something that the state takes for valid is over: the process was away, or the timer is late."""
-    return (bool(state.batch.grants) and _outlives_a_grant(state, at)) or policies.is_due(state, at)
+    """Whether something that the state considers valid has expired: no process was running, or the timer is late."""
+    return (bool(state.batch.grants) and _has_expired_grant(state, at)) or policies.is_due(state, at)
 
 
-def _outlives_a_grant(state: State, at: int) -> bool:
-    """Whether an approval has lapsed."""
+def _has_expired_grant(state: State, at: int) -> bool:
+    """Whether an approval has expired."""
     grants = [call.grant.expires_at for call in state.batch.calls if call.grant is not None]
     return at > state.now and any(state.now < expires_at <= at for expires_at in grants)
 
@@ -127,7 +128,7 @@ def take_in(state: State, work: WorkingSet, draft: Draft, *, at: int) -> State:
 
 
 def write_down(state: State, work: WorkingSet, new: New) -> Draft:
-    """An entry that the kernel decided on, with the content that the kernel does not know."""
+    """An entry that the kernel decided on, completed with the content that the kernel does not know."""
     head = new.head
     conversation = work.conversation
     # By type where it is usual: a pattern that does not match costs as much as a call.
@@ -142,9 +143,9 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
     if type(head) is CallOpened:
         return Draft(head, bodies.encode(offer_body(work, head)))
     if type(head) is CallStarted:
-        return Draft(_as_strict_as_now(state, work, head))
+        return Draft(_with_current_effect(state, work, head))
     if type(head) is RunEnded:
-        # An attempt that is still open here is settled in the same append, with an estimate.
+        # An attempt that is still open here is closed in the same append, with an estimate.
         estimated = state.totals.estimated or state.attempt.open or state.compaction.open
         return Draft(replace(head, estimated=True) if estimated else head, _ended(state, work, head, new.text))
     match head:
@@ -166,7 +167,7 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
             return Draft(head, bodies.encode(offer_body(work, head)))
         case OutputRejected():
             problem = conversation.turn.body.problem if conversation.turn.body is not None else ""
-            return Draft(head, bodies.encode(bodies.TextBody(prompts.answer_again(problem))))
+            return Draft(head, bodies.encode(bodies.TextBody(prompts.turns.answer_again(problem))))
         case _:
             return Draft(head)
 
@@ -198,7 +199,7 @@ def closed_body(
 
 
 def with_failure(head: CallClosed, failure: Failure | None) -> CallClosed:
-    """The head of a result, with what the kernel goes by if the call failed."""
+    """The head of a result, with the kind and recovery of a failure, on which the kernel decides."""
     if failure is None or not head.is_error:
         return head
     kind = None if failure.kind == kind_by(head.how, client=head.client is not None) else failure.kind
@@ -230,8 +231,8 @@ def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
     return ThreadEnd(state.thread, [bodies.encode(message) for message in messages])
 
 
-def _as_strict_as_now(state: State, work: WorkingSet, head: CallStarted) -> CallStarted:
-    """A tool may have become stricter since the call was announced, by a deploy in between."""
+def _with_current_effect(state: State, work: WorkingSet, head: CallStarted) -> CallStarted:
+    """Records the tool's current effect if a deploy has made it stricter since the call was announced."""
     call = state.batch.calls[head.index]
     tool = None if work.toolbox is None else work.toolbox.get(call.tool)
     if tool is None or STRICTNESS[tool.effect] <= STRICTNESS[call.effect]:
@@ -240,14 +241,14 @@ def _as_strict_as_now(state: State, work: WorkingSet, head: CallStarted) -> Call
 
 
 def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draft:
-    """A call that is closed in its tool's place: the text is the kernel's, a person's, the gates' or the pipeline's."""
+    """Closes a call in place of its tool. The text comes from the kernel, a person, the gates or the pipeline."""
     if head.index in work.conversation.turn.answers and (
         words := answer_text(state.batch.calls[head.index], head, work)
     ):
         return _answered(work, head, words)
     call = state.batch.calls[head.index]
     if call.awaiting and call.asks is not None and call.asks.kind != "confirm":
-        text = prompts_people.NOT_ANSWERED
+        text = prompts.people.NOT_ANSWERED
     failure = work.conversation.turn.asked(head.index).failure if head.how == "invalid" else None
     head = with_failure(head, failure)
     gated = work.conversation.turn.gated.get(head.index) if head.how in _DECIDED_BY_GATES else None
@@ -264,7 +265,7 @@ def _closed(state: State, work: WorkingSet, head: CallClosed, text: str) -> Draf
 
 
 def _answered(work: WorkingSet, head: CallClosed, words: str) -> Draft:
-    """A call whose result is what a person said."""
+    """Closes a call whose result is a person's answer."""
     output = ToolOutput.of(words)
     if head.how in ("answered", "returned"):
         output = shaped_result(output, work, turn=head.turn, index=head.index, id=head.id, name=head.name)
@@ -284,7 +285,7 @@ def _answered(work: WorkingSet, head: CallClosed, words: str) -> Draft:
 
 
 def offer_body(work: WorkingSet, head: CallOpened | CallUnclaimed) -> bodies.OpenedBody:
-    """What a call is announced with: its final arguments, and what a client gets besides."""
+    """What a call is announced with: its final arguments, and what else a client gets."""
     turn = work.conversation.turn
     args = turn.args[head.index] if head.index < len(turn.args) else b"{}"
     if isinstance(head, CallOpened) and head.blocked:
@@ -299,10 +300,10 @@ def offer_body(work: WorkingSet, head: CallOpened | CallUnclaimed) -> bodies.Ope
 
 
 def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
-    """Closes an attempt that will never be reported, with its cost as far as that is known."""
+    """Closes an attempt whose outcome will never be reported, with its cost as far as it is known."""
     if work.answering is not None:
         used = spent(work.answering, estimate=state.attempt.estimate, unanswered=True)
-        # What was reported so far may not be the last report: whoever does not stop at once goes on counting.
+        # The latest report of usage may not be the last: a provider that does not stop at once keeps counting.
         estimated = used.estimated or not work.answering.complete
         head = replace(head, usage=used.usage, estimated=estimated)
         work.answering = None
@@ -324,7 +325,7 @@ def _ended(state: State, work: WorkingSet, head: RunEnded, text: str) -> bytes:
 def _end_of(work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
     conversation = work.conversation
     if head.status == "succeeded":
-        # A run that a tool has ended has no answer: what was said along with the call is not one.
+        # A run that a tool has ended has no answer: text beside the call is not one.
         return bodies.EndedBody(text="" if head.call else conversation.last_text)
     if head.status == "cancelled":
         return bodies.EndedBody()
@@ -332,8 +333,10 @@ def _end_of(work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
         return bodies.EndedBody(error=TRUNCATED, partial_text=conversation.last_text)
     if head.code == "invalid_output":
         problem = conversation.turn.body.problem if conversation.turn.body is not None else ""
-        # What was said to the model ends with a request, which is not meant for whoever reads the error.
-        error = problem or conversation.rejected.removesuffix(prompts.answer_again("")) or prompts.ANSWER_MISFIT
+        # The message to the model ends with a request, which is not meant for readers of the error.
+        error = (
+            problem or conversation.rejected.removesuffix(prompts.turns.answer_again("")) or prompts.turns.ANSWER_MISFIT
+        )
         return bodies.EndedBody(error=error, partial_text=conversation.last_text)
     if text:
         return bodies.EndedBody(error=text)
@@ -345,7 +348,7 @@ def _end_of(work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
 
 
 def _provider_failure(work: WorkingSet, head: RunEnded) -> bodies.ProviderFailure | None:
-    """What the provider said about the failure that ends the run, if it is one of a model call."""
+    """What the provider reported about the failure that ends the run, if a model call failed."""
     failed = work.conversation.failed
     if failed is None or failed[0].cls != head.code:
         return None

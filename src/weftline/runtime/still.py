@@ -1,4 +1,4 @@
-"""Whether a tree of runs stands still until people answer."""
+"""Whether a tree of runs waits for people."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from weftline.runtime.live import LiveRun
 async def waits_for_people(
     key: int, *, load: Callable[[int], Awaitable[LiveRun]], settled: Callable[[LiveRun], Awaitable[None]]
 ) -> bool:
-    """Whether neither the run nor any run below it moves before a person has answered. What they ask is durable then.
+    """Whether neither the run nor any run below it can advance before a person has answered. Their awaits are durable
+    then.
 
-    A run that cannot continue here does not count: it is not known what it waits for.
+    A run that cannot continue here does not count, because it is not known what it waits for.
     """
     try:
         run = await load(key)
@@ -22,7 +23,7 @@ async def waits_for_people(
         return False
     state = run.state
     if state.ended:
-        return False  # its parent goes on
+        return False  # its parent continues
     asks = bool(state.questions.open) and state.waits_for_people
     if not (asks or state.control.paused or state.waits_for_children):
         return False

@@ -1,4 +1,4 @@
-"""What a model call that a crash cut off had streamed, read from the log: the basis for an estimate of its cost."""
+"""What an interrupted model call had streamed, read from the log: the basis for an estimate of its cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weftline.store.base import LogReader, Stored
 
 _PAGE_BYTES = 256 * 1024
 _DECODE_ON_LOOP_BYTES = 64 * 1024
-"""A hop to a thread costs more than decoding so little."""
+"""Starting a thread costs more than decoding this little."""
 
 
 class _Delta(Struct):
@@ -26,7 +26,7 @@ _decode = Decoder(_Delta).decode
 
 
 async def streamed_answer(store: LogReader, key: int) -> Assembler | None:
-    """The answer of the run's latest attempt as far as the log has it; None if nothing of it was streamed."""
+    """The answer of the run's latest attempt as far as it is in the log; None if nothing of it was streamed."""
     started = await store.newest_facts(key, kinds=(KIND[AttemptStarted],), limit=1, max_bytes=_PAGE_BYTES)
     if not started:
         return None

@@ -7,7 +7,7 @@ from weftline.store.base import RunRow
 
 
 def unsupported(row: RunRow) -> str:
-    """Why this version must leave an unfinished run alone: what only a newer one knows; "" if nothing."""
+    """Why this version must leave an unfinished run alone (what only a newer one knows), or "" if it need not."""
     if row.rules not in KNOWN_RULES:
         return f"rules {row.rules}"
     if row.format > FORMAT:

@@ -1,7 +1,7 @@
-"""When runs are due: one alarm for all of them, the deadlines of driven runs, and the grace that clients get.
+"""When runs are due: one alarm for all of them, the deadlines of driven runs, and the grace period for clients.
 
-Parked runs are due when their rows say so; the store finds them. A driven run may have a deadline, too, such as a
-client's: it rings whatever else the run is doing. A client that could not answer in time because this server was down
+Parked runs are due at the time in their rows; the store finds them. A driven run may also have a deadline, such as a
+client's: it fires whatever else the run is doing. A client that could not answer in time because this server was down
 or stalled gets a grace period first.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from heapq import heappop, heappush
-from typing import Protocol
 
 from weftline.errors import Conflict, NotFound, WeftlineError
 from weftline.kernel import policies
@@ -18,46 +17,31 @@ from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.lease import MAX_LEASE_US, Lease
 from weftline.runtime.alarm import STALL_US, Alarm
 from weftline.runtime.clock import Clock
+from weftline.runtime.finding import public_id
 from weftline.runtime.live import LiveRun
-from weftline.runtime.loading import public_id
+from weftline.runtime.roles import RunLoader, RunMover
 from weftline.store.base import LogReader
 
 logger = logging.getLogger(__name__)
 
 CLIENT_GRACE_US = 30_000_000
-"""After a start or a stall: how long a client has to send an overdue answer, or as long as the stall lasted."""
+"""After a start or a stall: how long a client has to send an overdue answer, at least; more if the stall was longer."""
 MAX_GRACE_US = 300_000_000
-"""After a machine was suspended for a night, or its clock was set."""
+"""The longest grace period, however long the machine was suspended or its clock set forward."""
 _PAGE = 1000
 
 
-class Fleet(Protocol):
-    """What timers need from the runs in memory."""
-
-    @property
-    def resting(self) -> bool:
-        """Nothing may move: the server is stopping, or its store is held."""
-        ...
-
-    def resident(self, key: int) -> LiveRun | None: ...
-
-    async def load(self, key: int) -> LiveRun: ...
-
-    def fire(self, run: LiveRun, now: int) -> None:
-        """Tells the run what time it is."""
-        ...
-
-
 class Timers:
-    def __init__(self, store: LogReader, fleet: Fleet, *, clock: Clock) -> None:
+    def __init__(self, store: LogReader, loader: RunLoader, mover: RunMover, *, clock: Clock) -> None:
         self._store = store
-        self._fleet = fleet
+        self._loader = loader
+        self._mover = mover
         self._clock = clock
         self._alarm = Alarm(self._ring, on_stall=self._stalled, clock=clock)
         self._deadlines: list[tuple[int, int]] = []
         """A heap of times and keys; only those in `_watched` count."""
         self._watched: dict[int, int] = {}
-        """For driven runs: when they want to be asked again, at the earliest."""
+        """For driven runs: the earliest time at which they need attention."""
         self._away_until = clock.now_us()
         self._grace_until = self._away_until + CLIENT_GRACE_US
         self._firing: asyncio.Task[None] | None = None
@@ -68,7 +52,7 @@ class Timers:
         self._alarm.at(due_at)
 
     def watch(self, run: LiveRun, due_at: int) -> None:
-        """A driven run wants to be asked again at this time, whatever its commands do."""
+        """Makes a driven run be woken at this time, whatever its commands do."""
         if (grace_ends := self._grace_ends(run, self._clock.now_us())) is not None:
             due_at = max(due_at, grace_ends)
         watched = self._watched.get(run.key)
@@ -78,13 +62,13 @@ class Timers:
             self._alarm.at(due_at)
 
     def watch_queued(self, run: LiveRun) -> None:
-        """A run queues for a driver, perhaps for longer than until its next deadline.
+        """Watches the next deadline of a run that is queued for a driver, because it may be queued for longer.
 
-        What is over already is among the reasons why it does.
+        Deadlines that have passed already are among the reasons why it is queued, so they are left out.
         """
         state, now = run.state, self._clock.now_us()
         deadlines = (earliest_deadline(state.questions, after=state.now), policies.deadline_at(state))
-        # Where the clock was set back, the run knows a later time: to tell it of an earlier one would be for nothing.
+        # If the clock was set back, the run knows a later time, and firing an earlier one would have no effect.
         deadline_at = min(
             [one for one in deadlines if one is not None and (one > now or state.now < now)], default=None
         )
@@ -93,7 +77,9 @@ class Timers:
             self.watch(run, deadline_at)
 
     def was_away(self) -> None:
-        """Nothing moved until now, so clients whose answers are overdue get a grace period."""
+        """Called when no process was running until now, so that clients whose answers are overdue get a grace
+        period.
+        """
         self._away_until = self._clock.now_us()
         self._grace_until = self._away_until + CLIENT_GRACE_US
 
@@ -103,18 +89,18 @@ class Timers:
             self._firing.cancel()
 
     def _stalled(self, late_us: int) -> None:
-        """Clients that were about to answer get as much time again, within reason."""
+        """Gives clients that were about to answer the length of the stall, within limits."""
         now = self._away_until = self._clock.now_us()
         self._grace_until = max(self._grace_until, now + min(max(late_us, CLIENT_GRACE_US), MAX_GRACE_US))
 
     def _ring(self) -> None:
-        """Some run is due."""
-        if self._fleet.resting:
+        """Called when a run is due."""
+        if self._mover.resting:
             return
         now = self._clock.now_us()
         self._fire_driven(now)
         if self._firing is not None:
-            self._rang_again = True  # what it was for may have become durable since the runs under way were read
+            self._rang_again = True  # its entry may have become durable after the due runs were read
         else:
             self._firing = asyncio.get_running_loop().create_task(self._fire_parked(now))
             self._firing.add_done_callback(lambda task: self._firing_done(task, now))
@@ -123,9 +109,9 @@ class Timers:
         while self._deadlines and self._deadlines[0][0] <= now:
             due_at, key = heappop(self._deadlines)
             if self._watched.get(key) != due_at:
-                continue  # an earlier time took its place
+                continue  # replaced by an earlier time
             del self._watched[key]
-            run = self._fleet.resident(key)
+            run = self._loader.resident(key)
             if run is not None and run.active and run.driving.due_at is not None:
                 if run.driving.due_at > now:
                     self.watch(run, run.driving.due_at)
@@ -140,7 +126,7 @@ class Timers:
             while due := await self._store.due(now, after=after, limit=_PAGE):
                 after = due[-1]
                 for _, key in due:
-                    if self._fleet.resting:
+                    if self._mover.resting:
                         return
                     await self._fire_one(key, now)
             upcoming = await self._store.next_due(now)
@@ -151,11 +137,11 @@ class Timers:
             self._alarm.at(now + STALL_US)
 
     async def _fire_one(self, key: int, now: int) -> None:
-        """A run that cannot be loaded does not keep the others waiting."""
+        """Fires one run. A run that cannot be loaded does not delay the others."""
         try:
-            run = await self._fleet.load(key)
+            run = await self._loader.load(key)
         except (Conflict, NotFound):
-            return  # from a newer version, or gone by now
+            return  # from a newer version, or no longer there
         except Exception:
             logger.exception("run %s is due and could not be loaded; trying again", await public_id(self._store, key))
             self._alarm.at(now + STALL_US)
@@ -176,15 +162,15 @@ class Timers:
     def _fire(self, run: LiveRun, now: int) -> None:
         grace_ends = self._grace_ends(run, now)
         if grace_ends is None:
-            self._fleet.fire(run, now)
+            self._mover.fire(run, now)
         elif run.active:
             self.watch(run, grace_ends)
         else:
             self._alarm.at(grace_ends)
 
     def _grace_ends(self, run: LiveRun, now: int) -> int | None:
-        """When the time is over in which a client or a person may still answer, or a client send a heartbeat, who was
-        asked before this server was down or stalled; None if it is.
+        """When the grace period ends in which clients and people who were asked before this server was down or stalled
+        may still answer, or clients send a heartbeat; None if it is over.
         """
         if now >= self._grace_until and now >= self._away_until + MAX_LEASE_US:
             return None
@@ -199,11 +185,11 @@ class Timers:
         return ends if ends > now else None
 
     def _lease_grace_ends(self, lease: Lease) -> int:
-        """A lease that is older than the last absence holds for its whole time after it."""
+        """A lease from before the last absence holds for its whole duration after it."""
         if lease.until - lease.lease_us >= self._away_until:
             return 0
         return max(self._grace_until, self._away_until + lease.lease_us)
 
     def lease_ends(self, lease: Lease) -> int:
-        """When a lease runs out if nothing more is heard of its client."""
+        """When a lease expires if its client sends nothing more."""
         return max(lease.until, self._lease_grace_ends(lease))

@@ -1,4 +1,4 @@
-"""Carries out one server-side call that the log has permitted, and reports its one result."""
+"""Executes one server-side call that the log has permitted, and reports its one result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import assert_never, cast
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
-from weftline import prompts, prompts_people
+from weftline import prompts
 from weftline.canonical import NotCanonical, digest
 from weftline.failure import Failure, Hint
 from weftline.kernel import bodies
@@ -25,7 +25,6 @@ from weftline.runtime.awaits import ask_about_doubt, ask_back, with_edits
 from weftline.runtime.code import PendingCall
 from weftline.runtime.fallbacks import refused_in_clients_place
 from weftline.runtime.injecting import injecting
-from weftline.runtime.keeping import storable_data, storable_failure, storable_telemetry
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.memory import RunMemory
 from weftline.runtime.models import is_blind
@@ -33,6 +32,7 @@ from weftline.runtime.progress import ProgressNotes
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.shaping import shaped_result
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
+from weftline.runtime.storable import storable_data, storable_failure, storable_telemetry
 from weftline.runtime.toolbox import EMPTY
 from weftline.tools.asking import Ask
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen, ends_run
@@ -51,7 +51,9 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     call = state.batch.calls[command.index]
     tool = (work.toolbox or EMPTY).get(call.tool)
     if tool is None:
-        return _closed(command, call, work, ToolOutput.of(prompts.tool_gone(call.tool), is_error=True), "failed", 0)
+        return _closed(
+            command, call, work, ToolOutput.of(prompts.calls.tool_gone(call.tool), is_error=True), "failed", 0
+        )
     args = work.conversation.turn.args[command.index]
     parent = work.conversation.turn.parent_of(command.index)
     tool = injecting(tool, work, turn=command.turn, call_id=call.id, parent=parent)
@@ -73,14 +75,14 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     started = loop.time()
     timeout_s = tool_timeout_s(tool, state, work, services)
     how: How
-    # One that asks for others has its own time, without theirs.
+    # The time of a call that asks for others does not include theirs.
     deadline = services.deadlines.after(timeout_s if asking is None else HOST_TIMEOUT_S)
     try:
         with deadline:
             if asking is not None:
-                asking.limit(deadline.expire)  # unless the tool has better words for it
+                asking.limit(deadline.expire)  # unless the tool gives a better one
             if call.asks is not None and await tool.prepare(args.decode()) != args:
-                output = ToolOutput.of(prompts_people.changed_since_asked(call.name), is_error=True)
+                output = ToolOutput.of(prompts.people.changed_since_asked(call.name), is_error=True)
             elif code is None:
                 output = await _invoked(tool, args, context)
             else:
@@ -91,7 +93,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
         _notify(context)
         if is_being_cancelled():
             raise
-        how, output = "failed", ToolOutput.of(prompts.tool_cancelled_itself(call.name), is_error=True)
+        how, output = "failed", ToolOutput.of(prompts.calls.tool_cancelled_itself(call.name), is_error=True)
     except (Exception, SystemExit) as error:
         if deadline.expired:
             _notify(context)
@@ -109,7 +111,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
         ask = Ask(output.asks.prompt, "question", output.asks.options, output.asks.multiple, (), output.asks_for_s)
         return Outcome(ask_back(command, call, state, work, ask), command.attempt)
     if output.asks is not None:
-        how, output = "failed", ToolOutput.of(prompts.nobody_to_ask(output.asks.prompt), is_error=True)
+        how, output = "failed", ToolOutput.of(prompts.calls.nobody_to_ask(output.asks.prompt), is_error=True)
     active_us = int((loop.time() - started if asking is None else asking.own_s) * 1_000_000)
     if is_slow(active_us, services):
         took_s = active_us / 1e6
@@ -125,7 +127,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
 
 
 async def _invoked(tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
-    """The tool's own result, with its bounds written in, and with what it left besides."""
+    """The tool's own result, with its bounds, telemetry and server data."""
     with inside_span(context.traceparent):
         output = await tool.invoke(args, context)
     if output.bounds is not None or bounded_of(tool):
@@ -148,7 +150,7 @@ def _remembered(memory: RunMemory, work: WorkingSet, context: ToolContext) -> Ra
 
 
 async def reconcile(command: Reconcile, state: State, work: WorkingSet, services: Services) -> Outcome:
-    """Asks a tool whether a call that was cut off took place: it is closed, or permitted again."""
+    """Asks a tool whether an interrupted call took place: the call is closed, or permitted again."""
     call = state.batch.calls[command.index]
     tool = (work.toolbox or EMPTY).get(call.tool)
     answer = Unknown()
@@ -162,7 +164,7 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
         case Unknown() if asks_about_doubt(state, call):
             return Outcome(ask_about_doubt(command, call, state, work), command.attempt)
         case Unknown():
-            doubt = ToolOutput.of(prompts.in_doubt(call.name), is_error=True)
+            doubt = ToolOutput.of(prompts.calls.in_doubt(call.name), is_error=True)
             return _closed(command, call, work, doubt, "in_doubt", 0)
         case _:
             assert_never(answer)
@@ -171,7 +173,7 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
 async def _ask(
     command: Reconcile, call: Call, work: WorkingSet, services: Services, tool: Tool, *, limit_s: float
 ) -> ToolOutput | WillNotHappen | Unknown:
-    """The result of a call that happened, the news that it will not, or doubt, whatever the tool does or answers."""
+    """The result of a call that happened, `WillNotHappen`, or `Unknown`, whatever the tool does or returns."""
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
     context.state = dict(work.conversation.memory)
     try:
@@ -200,10 +202,10 @@ def _how(output: ToolOutput, tool: Tool | None) -> How:
 
 
 def _timed_out(tool: Tool, timeout_s: float) -> ToolOutput:
-    """Nobody waits for the answer any more, but what the call set off may still take effect."""
+    """The result of a call that timed out. Nobody waits for its answer, but what it started may still take effect."""
     in_doubt = tool.effect not in _REPEATABLE
-    text = prompts.tool_timed_out(tool.spec.name, timeout_s, in_doubt=in_doubt)
-    # Of a call that is closed as timed out, its kind and its hint follow from that.
+    text = prompts.calls.tool_timed_out(tool.spec.name, timeout_s, in_doubt=in_doubt)
+    # For a call that is closed as timed out, kind and hint follow from that.
     failure = Failure(text, "timeout", hint=Hint("timeout")) if in_doubt else None
     return ToolOutput.of(text, is_error=True, in_doubt=in_doubt, failure=failure)
 
@@ -233,7 +235,7 @@ def closed(
     state: Raw | UnsetType = UNSET,
     child: ChildLink | None = None,
 ) -> Outcome:
-    """The one result of a call, whoever carried it out."""
+    """The one result of a call, wherever it was executed."""
     if how in ("returned", "failed"):
         shaped = shaped_result(
             output, work, turn=command.turn, index=command.index, id=call.id, name=call.tool, active_us=active_us
@@ -274,12 +276,12 @@ def closed(
 
 
 def _storable(output: ToolOutput, tool: str, how: How) -> tuple[ToolOutput, bytes, How]:
-    """A result with an unpaired surrogate, which the log cannot hold. The call must be closed anyway."""
+    """Replaces a result that the log cannot hold because of an unpaired surrogate. The call must be closed anyway."""
     output = output.whole()
     try:
         return output, bodies.encode(output.parts), how
-    except UnicodeEncodeError:  # in the name of an image, say
-        output = ToolOutput.of(prompts.result_not_text(tool), is_error=True)
+    except UnicodeEncodeError:  # for example in the name of an image
+        output = ToolOutput.of(prompts.calls.result_not_text(tool), is_error=True)
         return output, bodies.encode(output.parts), "failed"
 
 
@@ -334,7 +336,7 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
 
 
 def _notify(context: ToolContext) -> None:
-    """Tells a tool that its result is no longer wanted."""
+    """Notifies a tool that its result is no longer wanted."""
     while context.on_cancel:
         try:
             context.on_cancel.pop()()

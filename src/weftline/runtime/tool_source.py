@@ -1,4 +1,4 @@
-"""All tools that a server offers: its own, the clients', those stored in workspaces, and those it dials."""
+"""All tools that a server offers: its own, the clients', those stored in workspaces, and those of other servers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from weftline.tools.stored_code import CodeSpec, StoredCodeTool
 logger = logging.getLogger(__name__)
 
 _DIALLED: frozenset[type[ToolRef]] = frozenset({A2ARef, McpRef, StoredRef})
-"""Those that the server asks somebody else about."""
+"""References that require asking another server or the store."""
 _REMEMBERED_RUNS = 4096
 
 decode_http = json.Decoder(HttpSpec).decode
@@ -80,12 +80,12 @@ class DialledTools:
         self._forms = A2AForms()
         self._cancellations = Cancellations()
         self._sandbox: Sandbox | None = None
-        """Where stored code runs, once a run has some."""
+        """Where stored code runs; created when a run first needs it."""
         self._catalogs: OrderedDict[tuple[int, str], tuple[McpEntry, ...]] = OrderedDict()
-        """What runs were offered at their start, so that a server that goes down later takes no tools from them."""
+        """What runs were offered at their start, so that they keep their tools if a server goes down later."""
 
     def forget_logins(self) -> None:
-        """Reads the logins at MCP servers again, after one was made or deleted."""
+        """Reads the logins at MCP servers again, after one was created or deleted."""
         self._pool.forget_logins()
 
     async def aclose(self) -> None:
@@ -109,7 +109,7 @@ class DialledTools:
         return self._own.required_labels(plan)
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
-        """Refuses unknown stored and plugin tools, and stored ones that share a name with another tool of the plan."""
+        """Rejects unknown stored and plugin tools, and stored ones that share a name with another tool of the plan."""
         taken = {name for ref in plan.tools for name in self._names(ref)}
         for index, ref in enumerate(plan.tools):
             if isinstance(ref, ServerRef):
@@ -212,7 +212,7 @@ class DialledTools:
     async def _listed(
         self, run: int, addresses: Mapping[str, McpAddress | StoreError]
     ) -> Sequence[tuple[McpEntry, ...] | str]:
-        """What each server offers, or why it offers nothing; all are asked concurrently."""
+        """What each server offers, or why it offers nothing; all servers are asked concurrently."""
         return await asyncio.gather(*(self._catalog(run, name, address) for name, address in addresses.items()))
 
     async def _catalog(self, run: int, name: str, address: McpAddress | StoreError) -> tuple[McpEntry, ...] | str:
@@ -253,10 +253,10 @@ def _address(workspace: int, ref: McpRef, headers: Headers | StoreError) -> McpA
 
 
 def _sent(url: str, secrets: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The whole address of a tool and its headers, from the plan and from the secrets kept apart."""
+    """The complete address of a tool and its headers, from the plan and its secrets."""
     own = dict(secrets)
     return own.pop(SEALED_URL, url), own
 
 
 def _a2a_text(ref: A2ARef) -> str:
-    return ref.description or prompts.delegate_over_a2a(ref.name)
+    return ref.description or prompts.remote.delegate_over_a2a(ref.name)

@@ -49,22 +49,22 @@ class Toolbox:
     ) -> None:
         self.tools = dict(tools)
         self.toolsets = toolsets
-        """The names of the sets that tools are of, by tool."""
+        """The name of each tool's toolset, if it has one."""
         self.code = code
-        """What the run's agent brings along besides."""
+        """The other code of the run's agent."""
         self.excluded = excluded
-        """The names of those that the run's policy does not allow: they are neither offered nor called."""
+        """The names of tools that the run's policy does not allow: they are neither offered nor called."""
         self.specs: tuple[ToolSpec, ...] = tuple(
             [tool.spec for name, tool in tools.items() if name not in excluded and not is_hidden(tool)]
         )
         self.size = sum([_size(spec) for spec in self.specs])
-        """Roughly the bytes that a model reads about them."""
+        """Roughly the bytes of their descriptions that a model reads."""
         self.reminds = any(reminder_of(tool) for tool in self.tools.values())
-        """Whether results of some of them come with a reminder."""
+        """Whether some of them add a reminder to their results."""
 
     @cached_property
     def declared(self) -> bytes:
-        """What models are told about them, as one text. A toolbox without code serves many runs."""
+        """The declarations that models get, as one text. A toolbox without code serves many runs."""
         texts: list[bytes] = []
         for spec in self.specs:
             for text in (spec.name.encode(), spec.description.encode(errors="replace"), bytes(spec.parameters)):
@@ -75,12 +75,12 @@ class Toolbox:
         return self.tools.get(name)
 
     def toolset_of(self, name: str) -> str:
-        """The name of the set that a tool is of; "" if it has none."""
+        """The name of a tool's toolset, or "" if it has none."""
         shaping = shaping_of(self.tools.get(name))
         return self.toolsets.get(name, "") if shaping is None else shaping.toolset
 
     def under(self, rule: PolicyRule | None) -> Toolbox:
-        """The same tools, of which only those are offered that the policy of a run allows."""
+        """The same tools, of which only those that a run's policy allows are offered."""
         if rule is None or not rule.filters:
             return self
         offered = [(name, tool) for name, tool in self.tools.items() if not is_hidden(tool)]
@@ -112,29 +112,30 @@ class ToolSource(Protocol):
     """Where the tools of runs come from."""
 
     def knows(self, plan: RunPlan) -> bool:
-        """Whether the plan's agent is here, if the run needs the code of one. A run without it waits."""
+        """Whether the plan's agent is here, if the run needs its code. Otherwise the run waits."""
         ...
 
     def use_version(self, version: str | None) -> None:
-        """What the code of the tools is known by, in place of its source."""
+        """Sets the version that identifies the code of the tools, in place of a digest of its source."""
         ...
 
     def digests(self, plan: RunPlan) -> Digests | None:
-        """What a run with this plan rests on in this process; None if it needs no code of it, or that is not known."""
+        """What a run with this plan depends on in this process; None if it needs no code, or that is unknown."""
         ...
 
     def required_labels(self, plan: RunPlan) -> frozenset[str]:
-        """The labels that a run with this plan needs for its tools, as far as they are known before it is opened."""
+        """The labels that a run with this plan needs for its tools, as far as is known before it is opened."""
         ...
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
-        """Refuses a plan whose tools do not exist, before there is a run. Asks nothing but the store."""
+        """Rejects a plan whose tools do not exist, before there is a run. Asks nothing but the store."""
         ...
 
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
-        """The tools of a run that is about to be driven. A server that cannot be reached becomes a tool that says so.
+        """The tools of a run that is about to be driven. A server that cannot be reached becomes a tool that reports
+        this.
 
-        `secrets` are the sealed header values of the tools that the server dials.
+        `secrets` are the encrypted header values of the tools that the server calls.
         """
         ...
 
@@ -144,12 +145,14 @@ class EndListener(Protocol):
     """A source of tools whose agents are notified when their runs end."""
 
     def ended_unopened(self, plan: RunPlan, *, run: RunName) -> None:
-        """A run has ended that was not opened in this process: cancelled while it waited, say."""
+        """Called when a run has ended that was not opened in this process, for example because it was cancelled while
+        queued.
+        """
         ...
 
 
 class ServerTools:
-    """The tools of this process, and those that clients carry out."""
+    """The tools of this process, and those that clients execute."""
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self.tools = tools
@@ -165,7 +168,7 @@ class ServerTools:
         self._digests.clear()
 
     def digests(self, plan: RunPlan) -> Digests | None:
-        if not plan.tools:
+        if not plan.tools or not self.knows(plan):
             return None
         names = tuple([ref.name for ref in plan.tools if isinstance(ref, ServerRef)])
         if not names:
@@ -214,7 +217,7 @@ class ServerTools:
         return cached
 
     def resolve(self, ref: ToolRef) -> list[Tool]:
-        """The tools of a reference that needs no outside source."""
+        """The tools of a reference that can be resolved locally."""
         match ref:
             case ServerRef():
                 tool = self._plugin(ref.name)
@@ -243,7 +246,7 @@ class ServerTools:
                 return []
 
     def _plugin(self, name: str) -> Tool | None:
-        """`@package/tool-name` may be spelled with hyphens where the tool's own name has underscores."""
+        """`@package/tool-name` may have hyphens where the tool's own name has underscores."""
         found = self.tools.get(name)
         if found is None and name.startswith("@") and "/" in name:
             package, _, tool = name.partition("/")

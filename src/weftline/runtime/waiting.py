@@ -1,4 +1,4 @@
-"""Waiting for tasks, measured by the time that they were given."""
+"""Waits for tasks, counting only the time in which they could run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SLICE_S = 1.0
 async def wait_while_running(tasks: Iterable[T], *, timeout_s: float) -> set[T]:
     """Waits until all are done, `timeout_s` at most; returns those that are not.
 
-    While the loop stands still (a frozen process, a machine that swaps) nothing can be done, so of each second at most
-    one counts: what has arrived in the meantime is still taken in.
+    While the loop is blocked (a frozen process, a swapping machine), no task can run, so each interval counts as one
+    second at most: what has arrived in the meantime is still processed.
     """
     late = {task for task in tasks if not task.done()}
     while late and timeout_s > 0:
@@ -26,7 +26,9 @@ async def wait_while_running(tasks: Iterable[T], *, timeout_s: float) -> set[T]:
 
 
 async def wait_through(tasks: Iterable[T], *, timeout_s: float) -> set[T]:
-    """`wait_while_running` for a task that may be cancelled meanwhile: it waits to the end, then raises that."""
+    """`wait_while_running` for a task that may be cancelled meanwhile: it waits to the end, then raises that
+    cancellation.
+    """
     waiting = asyncio.ensure_future(wait_while_running(tasks, timeout_s=timeout_s))
     cancelled: asyncio.CancelledError | None = None
     while not waiting.done():

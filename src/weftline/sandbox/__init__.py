@@ -1,4 +1,4 @@
-"""Code in a sandbox: TypeScript, JavaScript and Python that can touch nothing but what it is handed."""
+"""A sandbox for code: TypeScript, JavaScript and Python that can access nothing but what it is given."""
 
 from __future__ import annotations
 

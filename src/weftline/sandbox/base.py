@@ -1,11 +1,11 @@
-"""What code in a sandbox is, what comes of it, and what an engine must do: the page of types.
+"""The types of the sandbox: code, its outcome, and what an engine must do.
 
     Code ──▶ CodeEngine.execute(code, host) ──▶ Succeeded | Failed
                         │  ▲
-            calls, reports, logs: Host
+                  calls, reports, logs: Host
 
-An engine carries out one piece of code in one language or a few. It knows nothing of handles, queues or deadlines:
-whoever wants it to stop cancels the call, and the engine leaves nothing behind.
+An engine executes one piece of code in one language or a few. It knows nothing of handles, queues or deadlines: to stop
+it, the caller cancels the call, and the engine leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ MIN_MEMORY_LIMIT_BYTES = 1 << 20
 
 MAX_FRAME_BYTES = 8 << 20
 MAX_PARTS = 200_000
-"""How much one value may be that leaves the sandbox, or answers a call, as text and in parts: numbers, texts, lists,
-mappings."""
+"""The largest value that may leave the sandbox, or answer a call, as text and in parts: numbers, texts, lists,
+mappings.
+"""
 
 
 class SandboxUnavailable(WeftlineError):
@@ -45,27 +46,27 @@ class SandboxUnavailable(WeftlineError):
 
 
 class OutputFull(Exception):
-    """The code reported more than anybody will read."""
+    """The code reported more than is accepted."""
 
 
 class HostFunction(Struct, frozen=True, eq=False):
-    """A function of the caller's that the code may call; `id` is its name on the border."""
+    """A function of the caller's that the code may call; `id` identifies it across the boundary."""
 
     id: int
     call: Callable[..., object]
 
 
 class Module(Struct, frozen=True):
-    """One source file. `label` is what stacks and errors call it."""
+    """One source file. `label` is its name in stacks and errors."""
 
     label: str
     source: str
 
 
 class Code(Struct, frozen=True, kw_only=True):
-    """A piece of code and all that it may see, checked and copied.
+    """A piece of code and everything that it can see, checked and copied.
 
-    `modules` has the entry too; its keys are paths from the root of the graph, without `./`. Values in `imports` and
+    `modules` includes the entry; its keys are paths from the root of the graph, without `./`. Values in `imports` and
     `globals` are plain data, with a `HostFunction` wherever the caller gave a function.
     """
 
@@ -85,7 +86,7 @@ class Code(Struct, frozen=True, kw_only=True):
 
     @property
     def own_console(self) -> bool:
-        """Whether the caller brought a console, so that nothing is captured."""
+        """Whether the caller provided a console, so that nothing is captured."""
         return "console" in self.globals
 
 
@@ -119,13 +120,13 @@ class CodeResult(Struct, frozen=True, kw_only=True):
     result: object | UnsetType = UNSET
     error: CodeError | None = None
     memory_used_bytes: int | None = None
-    """The most memory that the code used, where the engine can tell."""
+    """The most memory that the code used, if the engine can measure it."""
     open_calls: tuple[int, ...] = ()
-    """Of code that succeeded: which of its calls, counted from 1, it had no answer to when it ended."""
+    """If the code succeeded: the calls, counted from 1, that were still unanswered when it ended."""
 
 
 class Succeeded(Struct, frozen=True):
-    """The code ended and returned `value`. See `Result` for the other fields."""
+    """The code ended and returned `value`. See `CodeResult` for the other fields."""
 
     value: object
     memory_used_bytes: int | None = None
@@ -133,7 +134,7 @@ class Succeeded(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The code did not succeed; `status` and `error` say why."""
+    """The code did not succeed; `status` and `error` have the reason."""
 
     status: Failure
     error: CodeError
@@ -144,21 +145,23 @@ Outcome: TypeAlias = Succeeded | Failed
 
 
 class Host(Protocol):
-    """What an engine hands on while code runs. All values are plain data, and copies."""
+    """What an engine passes on while code runs. All values are plain data, and copies."""
 
     def call(self, function: int, args: Sequence[object]) -> Awaitable[object]:
-        """Calls a host function. Raises what it raises, and `ValueError` for an answer that cannot cross."""
+        """Calls a host function. Raises what it raises, and `ValueError` for an answer that cannot cross the
+        boundary.
+        """
         ...
 
     def report(self, value: object) -> None:
-        """Raises `OutputFull` when the code has reported too much: the engine lets it pass."""
+        """Raises `OutputFull` when the code has reported too much; the engine lets the exception propagate."""
         ...
 
     def log(self, level: Level, args: Sequence[object]) -> None: ...
 
 
 class CodeEngine(Protocol):
-    """Carries out code. Engines in one process are shared: `execute` may be called many times at once."""
+    """Executes code. Engines in one process are shared: `execute` may be called many times concurrently."""
 
     @property
     def languages(self) -> frozenset[Language]: ...
@@ -168,7 +171,7 @@ class CodeEngine(Protocol):
         ...
 
     async def execute(self, code: Code, host: Host) -> Outcome:
-        """Runs the code to its end. What the code does is an outcome, never an exception.
+        """Runs the code to its end. Whatever the code does is an outcome, never an exception.
 
         Cancelling this call ends the code at once, and when it returns nothing of the code is left.
         """

@@ -1,11 +1,11 @@
-"""What a host and an engine's process say to each other while one piece of code runs.
+"""The protocol between a host and an engine's process while one piece of code runs.
 
-Frames from the process are lines, `<token><kind><JSON>`: the token is new for each piece of code and the code never
-sees it, so it cannot speak for the runtime. To the process go the code, on one line, and the answers to
-its calls, `<token>[call, …]`: one that comes late must not answer another's call.
+Frames from the process are lines, `<token><kind><JSON>`: the token is new for each piece of code, and the code never
+sees it, so it cannot impersonate the runtime. The process receives the code, on one line, and the answers to its calls,
+`<token>[call, …]`, so that a late one cannot answer another's call.
 
     C  [call, function, [args]]     L  [level, [args]]     P  a report
-    D  the result                   E  an error            M  [files whose positions cannot be told]
+    D  the result                   E  an error            M  [files whose positions are unknown]
     O  [calls without an answer], before the result
 """
 
@@ -42,22 +42,22 @@ from weftline.surrogates import whole, whole_json
 MAX_OUTPUT_BYTES = 64 << 20
 MAX_OUTPUT_PARTS = 2_000_000
 _LARGE_BYTES = 65_536
-"""Larger frames are read in a thread: the loop belongs to everybody."""
+"""Larger frames are decoded in a thread, so that they do not block the loop."""
 _FRAME_PARTS = 100
-"""What a frame has beside a value."""
+"""The parts of a frame besides a value."""
 MAX_CALLS_AT_ONCE = 1000
-"""More calls than that wait in the pipe, and the code with them."""
+"""Further calls wait in the pipe, and the code with them."""
 CALLS_END_S = 1.0
 """How long calls that are open at the end may take to be cancelled."""
 _MAX_STACK_CHARS = 8192
 _MAX_MESSAGE_CHARS = 65_536
 _MAX_FRAMES = 20
 _FRAMES_IN_A_ROW = 8
-"""Then others have a turn: a flood of calls must not slow down anybody else's."""
+"""How many frames are read before other tasks run, so that a flood of calls does not slow down others."""
 _LOOK_S = 0.02
-"""How often a process is asked how large it has grown: no event tells."""
+"""How often a process's memory use is checked, because no event reports it."""
 _OUT_OF_MEMORY_SIGNALS = {signal.SIGABRT, signal.SIGTRAP, signal.SIGILL}
-"""How V8, and what allocates for it, gives up."""
+"""How V8 and its allocators end the process when memory runs out."""
 _NO_BUFFER = "Array buffer allocation failed"
 
 _FRAME = re.compile(
@@ -76,7 +76,7 @@ class _ErrorReport(Struct):
     message: str
     stack: str = ""
     frames: tuple[tuple[str, str, int, int], ...] | None = None
-    """Name, file, line and column of each, innermost first, from an engine that has no use for text."""
+    """Name, file, line and column of each, innermost first, from an engine that does not report text."""
     specifier: str | None = None
     filename: str | None = None
     line: int | None = None
@@ -84,7 +84,7 @@ class _ErrorReport(Struct):
 
 
 class _Broken(Exception):
-    """The process said something that the runtime in it would never say."""
+    """The process sent something that the runtime in it would never send."""
 
 
 class Conversation:
@@ -107,29 +107,29 @@ class Conversation:
         self._open: tuple[int, ...] = ()
         self._over = False
         self.clean = False
-        """Whether the process said itself how its code ended."""
+        """Whether the process itself reported how its code ended."""
 
     async def outcome(self) -> Outcome:
         self._engine.send(self._request)
         watch = asyncio.create_task(self._watch(), name="the size of an engine")
         try:
             outcome = await self._listen()
-            await asyncio.sleep(0)  # whatever the code called before it ended has begun, waited for or not
+            await asyncio.sleep(0)  # lets the calls begin that the code made before it ended, awaited or not
         except _Broken as broken:
             outcome = _terminated(f"The engine broke its protocol: {broken}")
         finally:
             self._over = True
             if not self.clean:
                 await asyncio.shield(self._engine.kill())
-            await self._put_away(watch, *self._calls)
+            await self._cancel_all(watch, *self._calls)
         return outcome
 
-    async def _put_away(self, *tasks: asyncio.Task[None]) -> None:
+    async def _cancel_all(self, *tasks: asyncio.Task[None]) -> None:
         for task in tasks:
             task.cancel()
         _, stubborn = await asyncio.wait(tasks, timeout=CALLS_END_S)
         if stubborn:
-            # They are the caller's functions: they may take their time, but the result does not wait for them.
+            # They are the caller's functions and may take their time, but the result does not wait for them.
             _log.warning("%d calls from code are still running, although the code has ended", len(stubborn))
 
     async def _listen(self) -> Outcome:
@@ -137,7 +137,8 @@ class Conversation:
         while line := await self._line():
             frames += 1
             if frames % _FRAMES_IN_A_ROW == 0:
-                # Here and not where calls are answered: a thousand that wait for the same pipe would all wake at once.
+                # Here and not where calls are answered: a thousand tasks waiting for the same pipe would all wake at
+                # once.
                 await self._engine.drained()
                 await asyncio.sleep(0)
             if not line.startswith(self._token):
@@ -151,7 +152,7 @@ class Conversation:
             except (ValueError, TypeError, RecursionError):
                 raise _Broken("a frame that cannot be read.") from None
             if outcome is not None:
-                # Code that was stopped has not ended by itself.
+                # Terminated code has not ended by itself.
                 self.clean = not (isinstance(outcome, Failed) and outcome.status == "terminated")
                 return outcome
         return await self._dead()
@@ -221,12 +222,12 @@ class Conversation:
             task = asyncio.current_task()
             if self._over or task is None or task.cancelling():
                 raise
-            # The function was waiting for something that was cancelled: the code still waits for the function.
+            # The function awaited something that was cancelled, but the code still waits for the function.
             answer = (call, False, *_described(cancelled))
         except Exception as error:
             answer = (call, False, *_described(error))
         if self._over:
-            return  # it took its time to be cancelled, and the process may serve others by now
+            return  # the cancellation took a while, and the process may serve others by now
         large = answer[1] and len(answer[2]) > _LARGE_BYTES
         line = await asyncio.to_thread(msgspec.json.encode, answer) if large else msgspec.json.encode(answer)
         if self._over:
@@ -245,7 +246,7 @@ class Conversation:
             await asyncio.sleep(_LOOK_S)
 
     async def _dead(self) -> Outcome:
-        """The process ended before its code did."""
+        """The outcome if the process ended before its code did."""
         status = await self._engine.ended()
         if self._grown or -status in _OUT_OF_MEMORY_SIGNALS:
             return self._out_of_memory()
@@ -256,7 +257,7 @@ class Conversation:
         return Failed("memory", CodeError(name="MemoryError", message=f"The code used more than {limit:,} bytes."))
 
     def _failed(self, report: _ErrorReport) -> Outcome:
-        # Anybody can throw this, so it takes a process that has no room left.
+        # Code can throw this error itself, so it counts only if the process has no memory left.
         if report.name == "RangeError" and report.message == _NO_BUFFER and self._engine.is_nearly_full():
             return self._out_of_memory()
         frames = self._frames(report)
@@ -278,7 +279,7 @@ class Conversation:
         return Failed(report.status, error, self._engine.peak_bytes())
 
     def _frames(self, report: _ErrorReport) -> list[tuple[str, tuple[str, int, int]]]:
-        """The frames in files of the code's own, which are all that anybody is shown."""
+        """The frames in the code's own files; others are not displayed."""
         found = report.frames if report.frames is not None else _parsed(report.stack[:_MAX_STACK_CHARS])
         frames: list[tuple[str, tuple[str, int, int]]] = []
         for name, label, line, column in found:
@@ -289,7 +290,7 @@ class Conversation:
 
 
 def _encoded(value: object) -> str:
-    """An answer of the host's, which may be as much as a value that leaves the sandbox. Raises `Refused`."""
+    """An answer from the host, with the same size limit as a value that leaves the sandbox. Raises `Refused`."""
     text = encode(value)
     if len(text) > MAX_FRAME_BYTES:
         raise Refused(f"the answer: more than {MAX_FRAME_BYTES >> 20} MiB cannot cross the border of the sandbox")

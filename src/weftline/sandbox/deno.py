@@ -1,7 +1,7 @@
 """TypeScript and JavaScript, each piece of code in a deno process of its own.
 
-The process has no permission, and the code has a realm of its own in it (`deno_boot.mjs`). It serves one piece of code
-and is killed: nothing that code does to it can show in another.
+The process has no permissions, and the code has a realm of its own in it (`deno_boot.mjs`). It serves one piece of code
+and is then killed, so nothing that code does to it can affect another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weftline.sandbox.process import Isolation, Pool, Program
 from weftline.sandbox.values import encode
 
 WARM = 2
-"""Processes that wait for code: each takes some 45 MB, and saves the code that it serves some 50 ms."""
+"""How many processes wait for code: each takes about 45 MB, and saves about 50 ms."""
 
 _BOOT = Path(__file__).with_name("deno_boot.mjs")
 _FLAGS = (
@@ -26,21 +26,23 @@ _FLAGS = (
     *("--deny-import", "--quiet"),
 )
 _OWN_HEAP_BYTES = 16 << 20
-"""What the runtime itself keeps on the heap, beside the code."""
+"""What the runtime itself keeps on the heap, besides the code."""
 
 
 class DenoEngine:
-    """`warm` processes wait for code with the usual memory limit; `binary` is a deno other than the installed one."""
+    """`warm` processes (`WARM` by default) wait for code with the usual memory limit; `binary` is a deno other than the
+    installed one."""
 
     def __init__(
         self,
         *,
-        warm: int = WARM,
+        warm: int | None = None,
         binary: str | None = None,
         isolation: Isolation = "preferred",
         usual_memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
     ) -> None:
         self._binary = binary
+        warm = WARM if warm is None else warm
         self._pool = Pool(self._program, warm=warm, isolation=isolation, usual_bytes=usual_memory_limit_bytes)
 
     @property
@@ -55,7 +57,7 @@ class DenoEngine:
         try:
             return await Conversation(engine, code, host, request=_request).outcome()
         finally:
-            # A cancel must not leave the process behind, nor come back before it is gone.
+            # A cancellation must not leave the process behind, nor return before it is gone.
             await asyncio.shield(engine.kill())
 
     async def close(self) -> None:

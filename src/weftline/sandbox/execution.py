@@ -45,7 +45,7 @@ _log = logging.getLogger("weftline.sandbox")
 
 
 class Served:
-    """What one piece of code reports, logs and calls."""
+    """Serves the reports, logs and calls of one piece of code."""
 
     def __init__(self, functions: Sequence[HostFunction], report: Callable[[object], object] | None) -> None:
         self._functions = functions
@@ -70,7 +70,7 @@ class Served:
             raise OutputFull(f"The code reported more than {MAX_REPORTS:,} values.")
         self.reports.append(value)
         try:
-            # Plain data, and perhaps much of it, is copied in C.
+            # Plain data, possibly a lot of it, is copied in C.
             self._report(marshal.loads(marshal.dumps(cast("Any", value))))
         except Exception:
             _log.exception("the report callback failed; the code continues")
@@ -79,7 +79,7 @@ class Served:
         if self.closed:
             return
         if len(self.logs) >= MAX_LOGS:
-            self._left_out += 1  # a chatty program is no failure
+            self._left_out += 1  # a chatty program is not an error
             return
         self.logs.append(CodeLog(level, tuple(args), _now_ms()))
 
@@ -90,7 +90,9 @@ class Served:
 
 
 class CodeExecution:
-    """Code that was started. Await it, as often as you like, for its result; what the code does never raises here."""
+    """Code that was started. Await it, as often as you like, for its result; whatever the code does, this never
+    raises.
+    """
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class CodeExecution:
         self._work.add_done_callback(self._settle)
 
     def __await__(self) -> Generator[object, None, CodeResult]:
-        # Whoever waits may be cancelled; the code and the others who wait may not be.
+        # A waiting task may be cancelled, but not the code and the others who wait.
         return asyncio.shield(self._result).__await__()
 
     @property
@@ -129,7 +131,7 @@ class CodeExecution:
         return tuple(self._served.reports)
 
     def when_started(self, call: Callable[[], object]) -> None:
-        """Has `call` called when the code has its turn: at once if it has had it, never if it is ended before."""
+        """Calls `call` when the code starts to run: at once if it has started, never if it is terminated before."""
         if self._started is not None:
             call()
         else:
@@ -194,7 +196,7 @@ class CodeExecution:
                 assert_never(outcome)
 
     async def wait(self) -> None:
-        """Waits until it has settled, whatever came of it."""
+        """Waits until it has settled, whatever the outcome."""
         with suppress(Exception):
             await asyncio.shield(self._result)
 

@@ -1,4 +1,4 @@
-"""Who runs next: a fixed number at once, taken round robin over owners, first come first served within one."""
+"""Decides who runs next: a fixed number at once, taken round robin over owners, first come first served within one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 
 
 class FairSemaphore:
-    """A semaphore with `limit` places. `owner` is whoever must not be held up by others' floods, a workspace, say."""
+    """A semaphore with `limit` places. An owner, such as a workspace, is not held up by floods of others."""
 
     def __init__(self, limit: int) -> None:
         self._free = limit
@@ -23,7 +23,7 @@ class FairSemaphore:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.release()  # it was our turn, and nobody will use it
+                self.release()  # it was our turn, and we will not use it
             else:
                 self._forget(owner, turn)
             raise

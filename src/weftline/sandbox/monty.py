@@ -1,8 +1,8 @@
-"""Python, on monty: an interpreter without an operating system behind it.
+"""Python, on monty: an interpreter without access to an operating system.
 
-Monty is not CPython. It has no classes that inherit, no generators and no `with`-protocol of its own, and no relative
-imports; such code is a `link_error` that names what is missing. The worker process (`monty_worker.py`) is used again
-for the next piece of code if the last one ended by itself: each has an interpreter process of its own.
+Monty is not CPython. It has no inheritance, no generators, no custom context managers and no relative imports; such
+code is a `link_error` that names what is missing. The worker process (`monty_worker.py`) is reused for the next piece
+of code if the last one ended by itself: each has an interpreter process of its own.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ from weftline.sandbox.values import encode, path_to
 WARM = 1
 
 _OWN_BYTES = 256 << 20
-"""What the worker may take for values on their way; the code's own memory is monty's to limit."""
+"""What the worker may use for values in transit; monty limits the code's own memory."""
 _NEEDED = ("pydantic_monty", "msgspec", "weftline")
 _WORKER = Path(__file__).with_name("monty_worker.py")
 
 
 class MontyEngine:
-    """`warm` processes wait for code."""
+    """`warm` processes (`WARM` by default) wait for code."""
 
     def __init__(
         self,
         *,
-        warm: int = WARM,
+        warm: int | None = None,
         isolation: Isolation = "preferred",
         usual_memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
     ) -> None:
         self._usual_bytes = usual_memory_limit_bytes
+        warm = WARM if warm is None else warm
         self._pool = Pool(self._program, warm=warm, isolation=isolation, usual_bytes=usual_memory_limit_bytes)
 
     @property
@@ -79,7 +80,7 @@ class MontyEngine:
         self._pool.check()
 
     async def execute(self, code: Code, host: Host) -> Outcome:
-        # Each piece of code brings its own limit to its interpreter, which has to fit into that of the process.
+        # Each piece of code brings its own limit to its interpreter, which must fit into that of the process.
         engine = await self._pool.take(max(code.memory_limit_bytes, self._usual_bytes))
         conversation = Conversation(engine, code, host, request=_request)
         try:
@@ -104,12 +105,12 @@ class MontyEngine:
 
 
 def _console(name: str, value: object) -> Mapping[str, object]:
-    # A console is the one thing that has methods.
+    # A console is the only object with methods.
     return cast("dict[str, object]", value) if name == "console" and isinstance(value, dict) else {"": value}
 
 
 def _check_flat(value: object, path: str) -> None:
-    """Functions stand by themselves: monty has no objects with methods that are data otherwise."""
+    """Functions must stand alone: monty has no objects that combine methods with data."""
     items: Mapping[object, object]
     match value:
         case dict():

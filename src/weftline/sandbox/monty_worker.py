@@ -1,8 +1,8 @@
 """The process that serves Python code: it holds a pool of monty workers, one for each piece of code.
 
-It is a process of its own because monty's client is native code, which takes the process with it when it fails.
-Trusted; the code is in the worker, which can do nothing but what is answered here. Its frames are those of
-`conversation.py`. Started as a script, with the folders of its packages as its argument.
+It is a process of its own because monty's client is native code, and a failure would take the server with it. It is
+trusted; the code runs in the worker, which can do nothing but what is answered here. Its frames are those of
+`conversation.py`. It is started as a script, with the folders of its packages as its argument.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from weftline.sandbox.values import Refused, copied, decode, encode
 MAX_LINE_BYTES = 64 << 20
 MAX_HOST_CALLS = 1_000_000
 _CODE = "<python-input-1>"
-"""What monty calls the second snippet of a session: the code, after the prologue."""
+"""Monty's name for the second snippet of a session: the code, after the prologue."""
 
-# Checks in the sandbox what would leave it as a text otherwise: monty shows a function or a cycle as its repr. It
-# counts there too, every time that something occurs: what is shared there is built again here for each of them.
-# Built-ins are kept as defaults, because the code may give their names to something else.
+# Checks in the sandbox what would otherwise leave it as text: monty turns a function or a cycle into its repr. Counts
+# every occurrence there, too, because a shared value is built again here for each. Built-ins are kept as defaults,
+# because the code may rebind their names.
 _PROLOGUE = (
     """
 def __weftline_look(value, above, room, type=type, list=list, tuple=tuple, dict=dict, str=str, int=int, bytes=bytes,
@@ -111,8 +111,8 @@ _REPORT = """
 def report(value):
     __weftline_report(__weftline_out(value, 'report'))
 """
-# Monty has them. Those that run a text import what the code may not: a text is not checked before it runs. And `locals`
-# at the top of a module shows what is the caller's and ours.
+# Monty has these. Those that run a text would import what the code may not, since the text is not checked before it
+# runs. And `locals` at the top of a module exposes the caller's values and ours.
 _ABSENT = """
 def {name}(*args, **named):
     raise NameError("name '{name}' is not defined")
@@ -122,7 +122,7 @@ _OURS = "__weftline"
 
 
 class Request(Struct):
-    """Code, as `monty.py` sends it. Functions are named apart from values, by their ids."""
+    """Code, as `monty.py` sends it. Functions are listed separately from values, by their ids."""
 
     token: str
     label: str
@@ -158,7 +158,7 @@ class Session:
         self._printed_chars = 0
         self._tree: ast.Module | None = None
         self._out_of_memory_elsewhere: set[str] = set()
-        """What functions of the host said of their own memory."""
+        """Out-of-memory messages of the host's functions."""
         self._ended = False
 
     async def run(self, pool: monty.AsyncMonty) -> None:
@@ -173,7 +173,7 @@ class Session:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line, column = getattr(error, "lineno", None), getattr(error, "offset", None)
             place = {"filename": request.label, "line": line, "column": column} if line else {}
-            # CPython's parser says nothing where it has no room.
+            # CPython's parser gives no message when it runs out of memory.
             message = getattr(error, "msg", None) or str(error) or "the code is too long, or nested too deeply"
             self._fail("link_error", "SyntaxError", message, specifier=request.label, **place)
             return
@@ -209,7 +209,7 @@ class Session:
             return
         known = getattr(builtins, first, None)
         raised: Exception = Exception(f"{first}: {second}")
-        # Monty has the built-in exceptions only.
+        # Monty only has the built-in exceptions.
         if isinstance(known, type) and issubclass(known, Exception):
             raised = known(second)
         future.set_exception(raised)
@@ -242,7 +242,7 @@ class Session:
             absent = "".join(_ABSENT.format(name=name) for name in _WITHHELD if name not in given)
             prologue = _PROLOGUE + absent + functions + (_REPORT if request.reports else "")
             await session.feed_run(prologue, inputs=values, external_lookup=lookup)
-            # In one snippet: what the code has begun to call is lost to monty after it.
+            # In one snippet, because monty forgets the pending calls of the code after it.
             run = f"\nawait __weftline_run({request.fn}, __weftline_args, {request.fn!r})"
             return await session.feed_run(
                 request.source + run,
@@ -252,7 +252,7 @@ class Session:
             )
 
     def _link(self) -> None:
-        """Every import must be among `imports`, and the export must be there: told before a statement has run."""
+        """Checks, before any statement has run, that every import is among `imports` and that the export exists."""
         request = self._request
         tree = self._tree = ast.parse(request.source)
         for node in ast.walk(tree):
@@ -286,7 +286,7 @@ class Session:
         return function
 
     def _called(self, id: int, args: Any) -> Coroutine[Any, Any, object]:
-        """Reports the call at once, in a thread of monty's: the code may end without ever waiting for it."""
+        """Reports the call at once, in one of monty's threads, because the code may end without ever awaiting it."""
         future: asyncio.Future[object] = self._loop.create_future()
         try:
             given = encode(copied(args, "arguments", max_parts=MAX_PARTS))
@@ -345,7 +345,7 @@ class Session:
         request, raised, frames = self._request, error.exception(), error.traceback()
         name, message = type(raised).__name__, _message(raised)
         if frames and frames[-1].function_name is None:
-            # The parser's: what runs has a frame with a name, be it that of the module.
+            # From the parser: running code always has a frame with a name, if only that of the module.
             place = {"filename": request.label, "line": frames[-1].line, "column": frames[-1].column}
             self._fail("link_error", name, message, specifier=request.label, **place)
             return
@@ -357,14 +357,14 @@ class Session:
         self._fail(status, name, message, frames=places)
 
     def _is_engines(self, message: str, frames: list[monty.Frame]) -> bool:
-        """Whether the engine ran out of memory, rather than the code or the host saying so."""
+        """Whether the engine itself ran out of memory, rather than the code or the host raising such an error."""
         if message in self._out_of_memory_elsewhere or self._tree is None:
             return False
         lines = [
             *(node.exc or node for node in ast.walk(self._tree) if isinstance(node, ast.Raise)),
             *(node.type or node for node in ast.walk(self._tree) if isinstance(node, ast.ExceptHandler)),
         ]
-        # The engine's own cannot be caught, and so is never raised where code raises or catches.
+        # The engine's own error cannot be caught, so it is never raised where code raises or catches.
         places = {(one.lineno, one.col_offset + 1) for one in lines}
         return not frames or (frames[-1].line, frames[-1].column) not in places
 
@@ -423,7 +423,7 @@ def _short(value: object) -> object:
 def _text(value: object) -> str:
     if isinstance(value, list | tuple | dict):
         parts = cast("list[object]", value)
-        return f"a {type(parts).__name__} of {len(parts)}"  # all of them may be too many
+        return f"a {type(parts).__name__} of {len(parts)}"  # a complete list may be too long
     try:
         return str(value)
     except ValueError:
@@ -437,7 +437,7 @@ def _stop() -> None:
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-    # Monty's threads may abort an interpreter that shuts down.
+    # Monty's threads may abort an interpreter while it shuts down.
     os._exit(0)
 
 
@@ -457,9 +457,9 @@ async def main() -> None:
                 if running is not None:
                     await running
                 running = asyncio.create_task(session.run(pool))
-            elif session is not None and line.startswith(session.token):  # the code that asked may be over
+            elif session is not None and line.startswith(session.token):  # the code that asked may have ended
                 session.answer(*decode_json(line.removeprefix(session.token)))
-        _stop()  # not after the block, whose end waits for code that is running
+        _stop()  # not after the block, which waits for running code at its end
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Processes that run code, some of them kept warm.
 
 Such a process has no environment and an empty directory, and is inside bubblewrap where the machine has it. It is the
-leader of a process group, and what it starts dies with it.
+leader of a process group, and the processes that it starts die with it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from msgspec import Struct
 from weftline.sandbox.base import DEFAULT_MEMORY_LIMIT_BYTES, MAX_FRAME_BYTES, SandboxUnavailable
 
 Isolation: TypeAlias = Literal["required", "preferred", "off"]
-"""Whether engines run inside bubblewrap: always, or not at all; where it works; or never."""
+"""Whether engines run inside bubblewrap: always, or fail; where it works; or never."""
 
 START_TIMEOUT_S = 30.0
 IDLE_S = 300.0
-"""How long processes wait for the next piece of code."""
+"""How long idle processes wait for the next piece of code."""
 _MAX_CPU_S = 3600
-"""A backstop for a process whose host was killed; while the host lives the safety cap comes first."""
+"""A backstop for a process whose host was killed; while the host lives, the safety cap comes first."""
 _MAX_FILES = 256
 _STOP_S = 0.2
 _UNWRAP_S = 2.0
-"""How long bubblewrap may take to notice that what it runs has been killed."""
+"""How long bubblewrap may take to notice that its child has been killed."""
 _STARTS = 3
-"""A process may be killed while it starts: then there is another."""
+"""How many starts are tried: a process may be killed while it starts."""
 
 _log = logging.getLogger("weftline.sandbox")
 
@@ -50,11 +50,11 @@ class Program(Struct, frozen=True, kw_only=True):
     readable: Sequence[str]
     env: Mapping[str, str] = {}
     has_children: bool = False
-    """Whether it starts processes, which it puts away itself when it is told to stop."""
+    """Whether it starts processes itself, which it cleans up when it is told to stop."""
     may_grow_bytes: int | None = None
-    """How much memory it may take when it is ready; more is refused by the kernel."""
+    """How much more memory it may allocate once it is ready; the kernel refuses more."""
     holds_the_code: bool = False
-    """Whether the memory that it takes is the code's."""
+    """Whether its memory use is that of the code."""
 
 
 Installed: TypeAlias = Callable[[int], Program]
@@ -62,7 +62,7 @@ Installed: TypeAlias = Callable[[int], Program]
 
 
 class Engine:
-    """One process: it says that it is ready, and then carries out code."""
+    """One process: it reports that it is ready, and then executes code."""
 
     def __init__(
         self, process: Process, transport: SubprocessTransport, memory_limit_bytes: int, *, has_children: bool
@@ -75,7 +75,7 @@ class Engine:
         self.memory_limit_bytes = memory_limit_bytes
         self._has_children = has_children
         self.pid = process.pid
-        """The engine itself, which bubblewrap may stand in front of."""
+        """The engine itself, which may be a child of bubblewrap."""
         self.own_bytes = 0
         self._full_bytes: int | None = None
 
@@ -93,12 +93,12 @@ class Engine:
 
     @property
     def waits(self) -> bool:
-        """Whether it is there to be asked: one that was killed or stopped meanwhile may not have been noticed."""
+        """Whether it can take code: a process that was killed or stopped meanwhile may not have been noticed."""
         return self.alive and _state(self.pid) not in ("T", "Z", "X")
 
     def send(self, line: bytes) -> None:
         if self._stdin.is_closing():
-            return  # it is gone, and the end of its output says so; asyncio would log each line
+            return  # the process is gone, which the end of its output shows; asyncio would log each line
         with suppress(ConnectionError, RuntimeError):
             self._stdin.write(line + b"\n")
 
@@ -107,24 +107,24 @@ class Engine:
             await self._stdin.drain()
 
     async def line(self) -> bytes:
-        """The next line without its end; empty if there are no more. Raises `ValueError` for one that is too long."""
+        """The next line without its newline; empty if there are no more. Raises `ValueError` if it is too long."""
         return (await self._stdout.readline()).rstrip(b"\n")
 
     async def ended(self) -> int:
-        """Waits for the process to end by itself; negative for a signal."""
+        """Waits for the process to end by itself; returns its exit status, negative for a signal."""
         status = await self._process.wait()
-        return 128 - status if status > 128 else status  # bubblewrap tells its child's signal as shells do
+        return 128 - status if status > 128 else status  # bubblewrap reports its child's signal as shells do
 
     async def kill(self) -> None:
-        """Ends the process and all that it has started."""
+        """Ends the process and everything that it has started."""
         if self._has_children and self.alive:
-            # Orphans would stay as zombies wherever nobody reaps them, as in most containers: it reaps its own.
+            # Orphans would stay as zombies where nobody reaps them, as in most containers: it reaps its own.
             with suppress(ProcessLookupError, TimeoutError):
                 os.kill(self.pid, signal.SIGTERM)
                 async with asyncio.timeout(_STOP_S):
                     await self._process.wait()
         elif self.pid != self._process.pid and self.alive:
-            # So would what bubblewrap runs, which ends by itself when that has ended.
+            # So would the child of bubblewrap; bubblewrap itself ends when its child has.
             with suppress(ProcessLookupError, TimeoutError):
                 os.kill(self.pid, signal.SIGKILL)
                 self._close_pipes()
@@ -137,7 +137,9 @@ class Engine:
         self._transport.close()
 
     def _close_pipes(self) -> None:
-        """A process counts as ended when its pipes do, and one that nobody reads from has no end."""
+        """Closes the pipes: a process counts as ended only when its pipes do, and a pipe that is not read never
+        ends.
+        """
         stdin, stdout = (self._transport.get_pipe_transport(number) for number in (0, 1))
         if stdin is not None and not stdin.is_closing():
             cast("WriteTransport", stdin).abort()
@@ -148,18 +150,18 @@ class Engine:
         return _status(self.pid, b"VmRSS:")
 
     def is_nearly_full(self) -> bool:
-        """Whether it holds most of what it may; what it asked for then and was refused is not known."""
+        """Whether it uses most of the memory that it may; a refused allocation leaves no other trace."""
         held = _status(self.pid, b"VmData:") if self._full_bytes else None
         return held is not None and self._full_bytes is not None and held > self._full_bytes
 
     def peak_bytes(self) -> int | None:
-        """The most that the code made the process grow by, where that can be told."""
+        """The most memory that the code made the process grow by, if it can be measured."""
         peak = _status(self.pid, b"VmHWM:") if self.own_bytes else None
         return None if peak is None else max(0, peak - self.own_bytes)
 
 
 class Pool:
-    """Processes for the usual memory limit wait in `warm` places; others are started when they are needed."""
+    """Processes with the default memory limit wait in `warm` places; others are started when they are needed."""
 
     def __init__(
         self,
@@ -188,7 +190,7 @@ class Pool:
             raise SandboxUnavailable("Code must run inside bubblewrap, which is not installed: there is no `bwrap`.")
 
     async def take(self, memory_limit_bytes: int | None = None) -> Engine:
-        """A process with this memory limit, or the usual one."""
+        """A process with this memory limit, or the default one."""
         memory_limit_bytes = memory_limit_bytes or self._usual_bytes
         if memory_limit_bytes != self._usual_bytes:
             return await self._start(memory_limit_bytes)
@@ -200,25 +202,25 @@ class Pool:
             else:
                 self._background(found.kill())
         self._refill()
-        self._rest_later()
+        self._end_idle_later()
         return engine or await self._start(memory_limit_bytes)
 
     async def give_back(self, engine: Engine) -> None:
-        """For a process that is as good as new: it serves the next."""
+        """Takes back a process that is as good as new, for the next piece of code."""
         usual = engine.memory_limit_bytes == self._usual_bytes
         if usual and engine.alive and not self._closed and len(self._idle) < max(1, self._warm):
             self._idle.appendleft(engine)
-            self._rest_later()  # its code may have run for longer than others were there to wait
+            self._end_idle_later()  # its code may have run for longer than idle processes are kept
         else:
             await engine.kill()
 
-    def _rest_later(self) -> None:
-        """Where no code runs for a while, nobody waits for it either."""
+    def _end_idle_later(self) -> None:
+        """Ends idle processes if no code runs for a while."""
         if self._rest is not None:
             self._rest.cancel()
-        self._rest = asyncio.get_running_loop().call_later(self._idle_s, lambda: self._background(self._let_go()))
+        self._rest = asyncio.get_running_loop().call_later(self._idle_s, lambda: self._background(self._end_idle()))
 
-    async def _let_go(self) -> None:
+    async def _end_idle(self) -> None:
         while self._idle:
             await self._idle.popleft().kill()
 
@@ -232,17 +234,18 @@ class Pool:
         task.add_done_callback(self._refills.discard)
 
     async def _add(self) -> None:
-        with suppress(SandboxUnavailable):  # whoever needs the next one is told
+        with suppress(SandboxUnavailable):  # the next caller gets the error
             engine = await self._start(self._usual_bytes)
             if len(self._idle) < self._warm:
                 self._idle.append(engine)
             else:
                 await engine.kill()
 
-    async def _while_loop_lives(self) -> AsyncGenerator[None]:
-        """A loop that ends, as that of `asyncio.run` does, ends its generators: so the processes end with it.
+    async def _until_loop_closes(self) -> AsyncGenerator[None]:
+        """Ends the processes together with the event loop: a loop that ends, as in `asyncio.run`, closes its
+        generators.
 
-        Nobody has closed the pool then, and it starts again on the loop that uses it next.
+        The pool is not closed then, and starts again on the loop that uses it next.
         """
         try:
             yield
@@ -273,7 +276,7 @@ class Pool:
     async def _start(self, memory_limit_bytes: int) -> Engine:
         program = self._program(memory_limit_bytes)
         if self._guard is None:
-            self._guard = self._while_loop_lives()
+            self._guard = self._until_loop_closes()
             await anext(self._guard)
         if self._directory is None:
             self._directory = own_directory()
@@ -286,7 +289,7 @@ class Pool:
             engine = engine or await self._launched([*(wrapped or alone), *program.args], program, memory_limit_bytes)
         if engine is None and wrapped and self._isolation != "required":
             if self._isolation == "preferred":
-                # Installed, but this machine or container does not let it make namespaces.
+                # Installed, but this machine or container does not allow it to create namespaces.
                 _log.warning("bubblewrap does not work on this machine: code runs without it")
                 self._isolation = "off"
             engine = await self._launched([*alone, *program.args], program, memory_limit_bytes)
@@ -325,20 +328,20 @@ class Pool:
 
 
 def own_directory() -> str:
-    """A new folder for the processes of this host; those that hosts left that were killed are put away."""
+    """A new folder for the processes of this host. Folders of hosts that were killed are removed."""
     prefix = "weftline-sandbox-"
     for left in Path(tempfile.gettempdir()).glob(f"{prefix}*-*"):
         host = left.name.removeprefix(prefix).partition("-")[0]
         if host.isdigit() and not Path(f"/proc/{host}").exists() and Path("/proc/self").exists():
-            with suppress(OSError):  # not empty, and so not an engine's; or somebody else's
+            with suppress(OSError):  # not empty, and so not an engine's; or another user's
                 left.rmdir()
     return tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-")
 
 
 def _ends_with_host(program: Program) -> list[str]:
-    """What makes the kernel end a process when its host is killed; bubblewrap does it too.
+    """Makes the kernel end a process when its host is killed; bubblewrap does this too.
 
-    One with children is told to stop instead: killed, it would leave them behind.
+    A process with children is told to stop instead: if killed, it would leave them behind.
     """
     setter = shutil.which("setpriv") if sys.platform == "linux" else None
     sent = "TERM" if program.has_children else "KILL"
@@ -350,10 +353,10 @@ def bubblewrap() -> str | None:
 
 
 def _inside(wrapper: str, program: Program, directory: str) -> list[str]:
-    """Namespaces of its own: no network, no other process to see, and the few files that the engine needs."""
+    """Gives it its own namespaces: no network, no view of other processes, and only the files that the engine needs."""
     system = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
     bound: list[str] = []
-    for path in sorted({*system, *program.readable}):  # what is above comes first, and shows what is below
+    for path in sorted({*system, *program.readable}):  # a parent comes first, and includes everything below it
         if os.path.exists(path) and not any(Path(path).is_relative_to(above) for above in bound):
             bound.append(path)
     return [
@@ -375,7 +378,7 @@ def _confine(pid: int, may_grow_bytes: int | None) -> None:
         resource.RLIMIT_CPU: _MAX_CPU_S,
     }
     if may_grow_bytes is not None:
-        # Between two looks at its size it could take all there is.
+        # Between two checks of its size it could take all available memory.
         limits[resource.RLIMIT_DATA] = (_status(pid, b"VmData:") or 0) + may_grow_bytes
     for limit, most in limits.items():
         with suppress(ProcessLookupError, PermissionError):
@@ -383,7 +386,7 @@ def _confine(pid: int, may_grow_bytes: int | None) -> None:
 
 
 def _innermost(pid: int) -> int:
-    """The process that bubblewrap runs; bubblewrap itself is two in a row."""
+    """The process that bubblewrap runs; bubblewrap itself consists of two processes."""
     try:
         while Path(f"/proc/{pid}/comm").read_text() == "bwrap\n":
             pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
@@ -393,7 +396,7 @@ def _innermost(pid: int) -> int:
 
 
 def _state(pid: int) -> str:
-    """One letter, as the kernel has it; none where it cannot be told."""
+    """The state of a process, one letter as in /proc, "X" if it is gone; "" where there is no /proc."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
     except OSError:

@@ -1,4 +1,4 @@
-"""From the arguments of `run_code` to `Code`: everything a caller can get wrong is refused here, at the call."""
+"""Turns the arguments of `run_code` into `Code`: all errors of a caller are reported here, at the call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JS_WORDS = frozenset(
     | {"private", "protected", "public", "return", "static", "super", "switch", "this", "throw", "true", "try"}
     | {"typeof", "undefined", "var", "void", "while", "with", "yield"}
 )
-"""What JavaScript does not let anybody declare."""
+"""Names that JavaScript does not allow to be declared."""
 _URL = re.compile(r"[A-Za-z][\w+.-]*:")
 
 
@@ -36,7 +36,7 @@ def read(
     memory_limit_bytes: int,
     filename: str | None,
 ) -> tuple[Code, Functions]:
-    """Raises `ValueError` for what is wrong, naming it."""
+    """Raises `ValueError` that names what is wrong."""
     check_texts(source=source, language=language, fn=fn, **({} if filename is None else {"filename": filename}))
     for option, given in (("imports", imports), ("modules", modules), ("globals", globals)):
         _check_mapping(option, given)

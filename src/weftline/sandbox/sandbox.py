@@ -112,7 +112,7 @@ class Sandbox:
         return execution
 
     def require(self, language: Language) -> None:
-        """Raises `SandboxUnavailable` if code of this language could not run here."""
+        """Raises `SandboxUnavailable` if code in this language cannot run here."""
         source = "default = 1" if language == "python" else "export default 1"
         code, _ = request.read(
             source,
@@ -129,7 +129,7 @@ class Sandbox:
         self._engine(language).check(code)
 
     async def close(self) -> None:
-        """Terminates what still runs and stops the engines. Nothing is left when it returns."""
+        """Terminates what is still running and stops the engines. Nothing is left when it returns."""
         self._closed = True
         running = list(self._executions)
         for execution in running:

@@ -1,4 +1,4 @@
-"""Values that cross the border: plain data, copied, as JSON text with tags for what JSON cannot say.
+"""Values that cross the boundary: plain data, copied, as JSON text with tags for what JSON cannot represent.
 
 bytes               {"$b": "aGk="}
 integers ≥ 2**53    {"$i": "9007199254740993"}
@@ -20,13 +20,13 @@ from weftline.surrogates import whole, whole_json
 
 MAX_DEPTH = 200
 _EXACT = 1 << 53
-"""Integers below it are the same number in every language."""
+"""Smaller integers are the same number in every language."""
 _MAX_INT = 10**4000
-"""Longer ones Python itself does not write down, with a message about its own settings."""
+"""Python itself refuses to write longer ones, with a message about its own settings."""
 _DIGITS_A_PART = 100
-"""Reading an integer costs the square of its digits: one of 4,000 counts as 1,600 parts."""
+"""Reading an integer costs the square of its digits: one of 4,000 digits counts as 1,600 parts."""
 
-# Its own reader takes a hundred times as long for numbers at the edge of what a double can hold.
+# Its own reader takes a hundred times as long for numbers at the limits of a double.
 _decode = msgspec.json.Decoder(float_hook=float).decode
 
 
@@ -51,7 +51,7 @@ class Parts:
 
 
 class _Unfit(Exception):
-    """Learns its path on the way up, so that what fits never needs one."""
+    """Collects its path on the way up, so that valid values never need one."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -71,9 +71,9 @@ class Functions:
 
 
 def copied(value: object, path: str, *, functions: Functions | None = None, max_parts: int | None = None) -> object:
-    """A deep copy of plain data. Callables become `HostFunction`s if `functions` takes them.
+    """A deep copy of plain data. Callables become `HostFunction`s if `functions` collects them.
 
-    Raises `Refused`, naming the path of what is not plain data.
+    Raises `Refused` with the path of what is not plain data.
     """
     try:
         return _copied(value, functions, set(), Parts(max_parts) if max_parts is not None else None)
@@ -189,7 +189,7 @@ def _tagged(value: object) -> object:
 
 
 def decode(text: bytes, parts: Parts | None = None) -> object:
-    """What the code sent. Raises `TooManyParts`, and `ValueError` if it is not tagged JSON."""
+    """Decodes what the code sent. Raises `TooManyParts`, and `ValueError` if it is not tagged JSON."""
     try:
         return _untagged(_decode(whole_json(text)), parts)
     except (msgspec.MsgspecError, RecursionError) as error:

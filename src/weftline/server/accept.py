@@ -12,7 +12,7 @@ _ANY = ("*/*", "application/*")
 
 class AcceptedTypes(NamedTuple):
     events: bool
-    """Whether `Accept` names event streams, and prefers them to JSON if it names both."""
+    """Whether `Accept` names event streams, and prefers them if it also names JSON."""
     json: bool
     """Whether JSON is acceptable."""
 
@@ -21,7 +21,7 @@ _JSON_ONLY = AcceptedTypes(events=False, json=True)
 
 
 def accepted_types(request: Request) -> AcceptedTypes:
-    """A tie goes to JSON, which was always the default. A wildcard alone does not ask for a stream."""
+    """Parses `Accept`. A tie goes to JSON, the default. A wildcard alone does not request a stream."""
     if request.header(b"accept") is None:
         return _JSON_ONLY
     lines = request.header_lines(b"accept")

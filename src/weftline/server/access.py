@@ -1,4 +1,4 @@
-"""Runs and sessions as one caller sees them: those of another workspace or agent do not exist."""
+"""Runs and sessions that a caller may access: those of another workspace or agent do not exist for it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from weftline.workspace.agents import owns
 
 
 async def find_run(app: App, request: Request, principal: Principal) -> RunRow:
-    """The run that the path names. Raises `NotFound`, whether it does not exist or belongs to another."""
-    row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
+    """Returns the run in the path. Raises `NotFound` if it does not exist or belongs to somebody else."""
+    row = await app.engine.stored.find(request.params["runId"], workspace=principal.workspace)
     if not owns(principal, row.agent):
         raise no_such_run()
     return row
 
 
 async def locate_run(app: App, request: Request, principal: Principal) -> int:
-    """The key of the run that the path names, without a look at its row where none is needed."""
+    """Returns the key of the run in the path, without reading its row unless necessary."""
     if principal.agents:
         return (await find_run(app, request, principal)).key
     return await app.engine.locate(request.params["runId"], workspace=principal.workspace)
 
 
 async def find_session(app: App, request: Request, principal: Principal) -> ThreadRow:
-    """The session that the path names. Raises `NotFound` as `find_run` does."""
+    """Returns the session in the path. Raises `NotFound` as `find_run` does."""
     asked = request.params["sessionId"]
     if not asked.strip():
         raise InvalidRequest("The id of the session is blank.", code="blank_thread")

@@ -1,7 +1,8 @@
-"""The ASGI application: finds the route, checks the credential, and turns every failure into the one error shape."""
+"""The ASGI application: finds the route, checks the credential, and turns failures into error responses."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, MutableMapping
@@ -51,7 +52,9 @@ access = logging.getLogger(ACCESS)
 
 
 class App:
-    """`engine` must have been started. The routes are a table; see `weftline.server.routes`.
+    """The application. `engine` must be started. The routes are a table; see `weftline.server.routes`.
+
+    With `every_route`, `routes` are only the first ones; `load_routes`, or a request for another one, loads them all.
 
     `read_document` reads the documents by which OAuth clients describe themselves; without it they cannot.
     """
@@ -66,6 +69,7 @@ class App:
         options: ServerOptions | None = None,
         read_document: ReadDocument | None = None,
         code: CodeAgents = NO_CODE,
+        every_route: Callable[[], Iterable[Route]] | None = None,
     ) -> None:
         options = options or ServerOptions()
         self.engine = engine
@@ -74,6 +78,9 @@ class App:
             store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes, code
         )
         self.router = Router(routes)
+        self._every_route = every_route
+        """None if the router knows them."""
+        self._loading_routes = asyncio.Lock()
         self.names = OwnNames(
             url=options.url,
             public_url=options.public_url,
@@ -94,13 +101,13 @@ class App:
         self.large = LargeResponses()
         self.list_queue = FairQueue()
         self.pages = Places(PAGES_AT_ONCE)
-        """Where pages of lists are made, which may have some megabytes each."""
+        """Limits how many pages of lists are built at once, as they may have several megabytes."""
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
         self.backlog = Backlog()
         self.hints = DisplayHints(options.display_hints)
         self.view = view_with(self.hints)
-        """What streams without a profile show."""
+        """What streams without a profile send."""
         self.bodies = LargeBodies(
             max_bytes=options.connections.max_body_bytes_held,
             max_bytes_per_workspace=options.connections.max_body_bytes_held_per_workspace,
@@ -109,9 +116,9 @@ class App:
         self._cors = options.cors
         self.unknown_fields = UnknownFields(refused=options.unknown_fields == "refuse")
         self.webhooks_changed: Callable[[], None] = lambda: None
-        """Called after webhooks have changed; set by their delivery."""
+        """Called when webhooks change; set by their delivery."""
         self.schedules_changed: Callable[[], None] = lambda: None
-        """Called after schedules have changed; set by their alarm."""
+        """Called when schedules change; set by their alarm."""
         self.cursors = SealedCursors(store.log.id)
         self.read_sessions: set[int] = set()
         """Sessions whose messages are known to be readable."""
@@ -119,7 +126,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        # Random, not counted: how much others ask is nobody's business.
+        # Random rather than sequential, so that it does not reveal the number of requests.
         request = Request(scope, receive, send, f"req_{new_salt()}{new_salt()}", self.bodies)
         current_request.set(request.about)
         traceparent = request.header(b"traceparent")
@@ -149,8 +156,17 @@ class App:
                 "%s %s %s in %.1f ms", request.method, request.path, status or "unanswered", took_ms, extra=extra
             )
 
+    async def load_routes(self) -> None:
+        """Loads all routes, in a thread; until then requests for others than the first wait for it."""
+        async with self._loading_routes:
+            if self._every_route is not None:
+                self.router = Router(await asyncio.to_thread(self._every_route))
+                self._every_route = None
+
     async def _serve(self, request: Request) -> None:
         try:
+            if self._every_route is not None and not isinstance(self.router.match(request.method, request.path), Match):
+                await self.load_routes()
             answer = self._before_pages(request) or await self._answer(request)
             if answer is not None and not isinstance(answer, Response):
                 await answer()
@@ -163,7 +179,7 @@ class App:
             logger.exception("%s %s failed (%s)", request.method, request.path, request.id)
             answer = refusal(request, WeftlineError("The server failed to answer this request."))
         if answer is not None:
-            if answer.status >= 400 and answer.status != 500:  # that was logged with its traceback
+            if answer.status >= 400 and answer.status != 500:  # a 500 was logged with its traceback
                 self.refused.note(
                     status=answer.status,
                     code=answer.code or "refused",
@@ -186,7 +202,7 @@ class App:
             await self.large.send(request, answer, room)
 
     def refused_early(self, error: WeftlineError) -> None:
-        """Of a connection, or of a request that was not complete."""
+        """Logs a refused connection, or a request that was refused before it was complete."""
         self.refused.note(status=error.status, code=error.code, method="a", path="connection", workspace="")
 
     async def _on_change(self, change: Change) -> None:
@@ -205,7 +221,7 @@ class App:
                 self.schedules_changed()
 
     def _before_pages(self, request: Request) -> Response | None:
-        """Adds CORS headers to the response; answers preflights."""
+        """Handles CORS: adds headers to the response, and answers preflights."""
         if self._cors is None:
             return None
         origin = request.header(b"origin")
@@ -216,7 +232,7 @@ class App:
         found = self.router.match(request.method, request.path)
         if found is None:
             raise NotFound("There is no such route.")
-        if not isinstance(found, Match):  # quicker to find out than that it is the other
+        if not isinstance(found, Match):  # cheaper to check than the other
             error = WeftlineError(f"{request.method} is not allowed here.", code="method_not_allowed")
             answer = refusal(request, error)
             allow = ", ".join(found.allowed).encode()
@@ -241,7 +257,7 @@ class App:
 
 
 def refusal(request: Request, error: WeftlineError) -> Response:
-    """The answer to a request that failed."""
+    """Returns the response to a request that failed."""
     headers: list[tuple[bytes, bytes]] = []
     invalid_token = error.details.pop("invalid_token", False)
     if error.status == 401:
@@ -259,7 +275,7 @@ def refusal(request: Request, error: WeftlineError) -> Response:
 
 
 def _challenge(request: Request, *, error: str, scope: str = "") -> tuple[bytes, bytes]:
-    """What a client is to get a token for, and where it finds out how."""
+    """Returns the `WWW-Authenticate` header: the scope that a token needs, and where to find out how to get one."""
     given = {
         "error": error,
         "scope": scope or (MCP_SCOPE if request.metadata else ""),

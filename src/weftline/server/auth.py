@@ -1,7 +1,8 @@
-"""Authentication: credentials, checked in the order and refused in the words that the protocol fixes.
+"""Authentication. The protocol defines the order of the checks and the error messages.
 
-A request that fails several checks is answered by the first of: no credential, an invalid one, the wrong workspace,
-a key of the wrong usage, a feature that the workspace lacks, a missing scope, an agent allow-list, the rate limit.
+A request that fails several checks gets the error of the first of these: no credential, an invalid one, the wrong
+workspace, a key of the wrong usage, a feature that the workspace lacks, a missing scope, an agent allow-list, the rate
+limit.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from weftline.workspace.scopes import meaning
 
 _CACHED = 4096
 _PROTOCOLS = {"mcp": "MCP", "a2a": "A2A"}
-"""Usages of keys that are for one protocol."""
+"""Usages of keys that are limited to one protocol."""
 
 
 class Authenticator:
-    """Caches who is who, so that a request costs a hash and a dict look-up."""
+    """Authenticates requests. Caches credentials, so that a request costs a hash and a dict look-up."""
 
     def __init__(self, workspaces: Workspaces, *, rate_limit: int = DEFAULT_PER_MINUTE) -> None:
         self.limit = RateLimit(rate_limit)
@@ -34,7 +35,7 @@ class Authenticator:
         self._changes = 0
 
     def forget(self) -> None:
-        """Drops the cache, after a credential was created, changed or revoked."""
+        """Clears the cache, after a credential was created, changed or revoked."""
         self._known.clear()
         self._changes += 1
 
@@ -43,13 +44,13 @@ class Authenticator:
         return self._known.get(principal.digest) is principal
 
     async def is_valid(self, principal: Principal) -> bool:
-        """Whether a credential that was let in would be let in again."""
+        """Whether a credential that was accepted would be accepted again."""
         digest, stored = principal.digest, principal.stored
         again = await (self._key(digest) if stored is None else self._token(digest, stored))
         return again is not None and not again.gated
 
     async def require_valid(self, principal: Principal) -> None:
-        """Raises `Unauthorized` if a credential that was let in would no longer be."""
+        """Raises `Unauthorized` if a credential that was accepted would no longer be."""
         if not await self.is_valid(principal):
             raise invalid_credential()
 
@@ -105,7 +106,7 @@ class Authenticator:
             principal = await self._key(digest)
         if principal is None:
             raise invalid_credential()
-        # What was read before a change must not be remembered after it.
+        # What was read before a change must not be cached after it.
         if changes == self._changes:
             self._known[digest] = principal
             if len(self._known) > _CACHED:

@@ -1,4 +1,4 @@
-"""How many connections there may be, in all and from one address, and how long each may take for what."""
+"""Limits on connections, in total and per address, and on how long each may take."""
 
 from __future__ import annotations
 
@@ -17,27 +17,30 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 MAX_CONNECTIONS = 10_000
 _SPARE_FILES = 4
-"""One in this many descriptors is kept for the store, models and tools."""
+"""One in this many descriptors is reserved for the store, models and tools."""
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
-    """The fields are settings of the server; see `docs/settings.md`."""
+    """Limits from the server's settings; see `docs/settings.md`."""
 
     max_connections: int = MAX_CONNECTIONS
     max_connections_per_address: int = MAX_CONNECTIONS // 2
-    """0 for no limit: behind a proxy all connections come from one address."""
+    """0 for no limit, as behind a proxy all connections come from one address."""
     max_head_bytes: int = 64 * 1024
     head_timeout_s: float = 15.0
     body_timeout_s: float = 300.0
     body_pause_s: float = 30.0
-    """How long a client may send nothing in the middle of a body."""
+    """How long a client may pause in the middle of a body."""
     max_body_bytes_held: int = MAX_BODY_BYTES_HELD
     max_body_bytes_held_per_workspace: int = MAX_BODY_BYTES_HELD_PER_WORKSPACE
     keep_alive_s: float = 120.0
-    """Longer than clients keep an idle connection (Go: 90 s): the side that sends must be the one that closes, or a
-    request that is not repeated, such as a tool's result, can be lost on a connection just closed."""
+    """Longer than clients keep an idle connection (Go: 90 s).
+
+    The client must be the one to close it. Otherwise a request that is not repeated, such as a tool's result, can be
+    lost on a connection that was just closed.
+    """
     stall_timeout_s: float = 300.0
-    """How long a client may read nothing of what is waiting to be sent to it."""
+    """How long a client may take without reading what is waiting to be sent."""
 
 
 class Aborting(Protocol):
@@ -45,7 +48,7 @@ class Aborting(Protocol):
 
 
 class Connections:
-    """Counts who is connected. `max_files` is how many descriptors the process may have open."""
+    """Counts connections. `max_files` is how many descriptors the process may have open."""
 
     def __init__(
         self, limits: ConnectionLimits, *, max_files: int | None = None, proxies: Sequence[Network] = ()
@@ -59,9 +62,9 @@ class Connections:
         self._count = 0
         self._by_address: Counter[str] = Counter()
         self.on_refused: Callable[[WeftlineError], object] = lambda _: None
-        """Told of each connection or request that is refused before it is a request."""
+        """Called for each connection or request that is refused before it is handled."""
         self.headers_of_refusal: Callable[[str | None], Headers] = lambda _: ()
-        """What such a refusal has besides, for a page of this origin if one was read."""
+        """Returns additional headers for such a refusal, given the page's origin if it was read."""
 
     def __len__(self) -> int:
         return self._count
@@ -71,16 +74,16 @@ class Connections:
         return self._count >= self.maximum
 
     def address_of(self, host: str) -> str:
-        """Under which address a connection counts; "" for a proxy, which stands for many."""
+        """Returns the address that a connection counts for; empty for a proxy, which represents many clients."""
         return "" if is_in(host, self._proxies) else network_of(host)
 
     def full_for(self, address: str) -> bool:
-        """Whether this address has as many connections as one may have."""
+        """Whether this address has reached its limit."""
         limit = self.limits.max_connections_per_address
         return bool(limit and address) and self._by_address[address] >= limit
 
     def enter(self, address: str) -> None:
-        """One more from this address; `leave` must follow."""
+        """Counts a connection from this address; must be followed by `leave`."""
         self._count += 1
         self._by_address[address] += 1
 
@@ -97,13 +100,13 @@ class Connections:
         self._open.discard(connection)
 
     def abort(self) -> None:
-        """Closes all of them at once, whatever waits to be sent."""
+        """Closes all connections at once, whatever is waiting to be sent."""
         for connection in list(self._open):
             connection.abort()
 
 
 def client_of(peer: str, forwarded: Sequence[str], proxies: Sequence[Network]) -> str:
-    """Who sent a request: the peer, or the last in `X-Forwarded-For` that is not itself a proxy of ours."""
+    """Returns the address of the client: the peer, or the last in `X-Forwarded-For` that is not a trusted proxy."""
     host = peer
     for given in reversed([part.strip() for line in forwarded for part in line.split(",")]):
         if not is_in(host, proxies):
@@ -125,7 +128,7 @@ def is_in(host: str, networks: Sequence[Network]) -> bool:
 
 
 def network_of(host: str) -> str:
-    """What counts as one address: an IPv4 address, or the /64 that one IPv6 customer usually has."""
+    """Returns what counts as one address: an IPv4 address, or an IPv6 /64, which one customer usually has."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,8 +1,8 @@
-"""A transport with one write per turn of the loop.
+"""A transport with one write per iteration of the loop.
 
-All frames that a stream gets at once are separate writes to uvicorn and would each be a system call. Here they are put
-together and written when the turn of the loop is over, or earlier when they are many: only then does the transport say
-that the client is slow.
+For uvicorn, all frames that a stream gets at once are separate writes, and each would be a system call. Here they are
+joined and written at the end of the loop's iteration, or earlier if they are large, as only then does the transport
+notice a slow client.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import asyncio
 from typing import Any
 
 WRITE_BYTES = 8 * 1024
-"""Written at once, however early in the turn of the loop; and how much may wait in the transport before it is slow."""
+"""More than this is written immediately. Also the transport's buffer limit, beyond which the client counts as slow."""
 
 
 class Corked:
-    """A transport whose writes wait for the end of this turn of the loop, or until they are many.
+    """A transport that collects writes until the end of the loop's iteration, or until they are large.
 
-    Without `__getattr__`, which would make every other look-up on it slow.
+    It has no `__getattr__`, which would slow down every other look-up.
     """
 
     __slots__ = ("_loop", "_pending", "_size", "_transport")
@@ -37,7 +37,7 @@ class Corked:
             self._flush()
 
     def write_now(self, data: bytes) -> None:
-        """For the last of a response, which has nothing to wait for."""
+        """Writes the last of a response, which has nothing to wait for."""
         if self._pending:
             self.write(data)
         elif data and not self._transport.is_closing():
@@ -58,7 +58,7 @@ class Corked:
         if self._pending:
             pending, self._pending, self._size = self._pending, [], 0
             if self._transport.is_closing():
-                return  # the client has gone in this turn of the loop
+                return  # the client left in this iteration of the loop
             self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
 
     def abort(self) -> None:

@@ -1,7 +1,7 @@
 """CORS: the headers that a browser needs before a script on another origin may use this server.
 
-Off unless `server.cors_origins` names origins. The pages where people sign in and give consent are never open to
-scripts of another origin: they are for the person in front of the browser.
+Off unless `server.cors_origins` names origins. The pages for signing in and giving consent are never open to scripts of
+other origins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SETTINGS = ("cors_origins", "cors_credentials")
 ANY = "*"
 
 REQUEST_HEADERS = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Prefer", "X-API-Key")
-"""Always allowed. Others are allowed on request: the list of origins decides who is trusted."""
+"""Always allowed. Others are allowed on request, as the list of origins decides who is trusted."""
 EXPOSED_HEADERS = (
     "Location",
     "X-Run-Id",
@@ -42,7 +42,7 @@ _OTHER_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._-]+(?::[0-9]{1,5})?")
 
 class Cors(Struct, frozen=True):
     origins: frozenset[str]
-    """As browsers write them; `*` allows every origin."""
+    """In the form that browsers send; `*` allows every origin."""
     credentials: bool = False
     """Whether requests may carry cookies. API keys and tokens are headers and need no permission."""
 
@@ -50,7 +50,7 @@ class Cors(Struct, frozen=True):
         return ANY in self.origins or origin in self.origins
 
     def opened(self, request: Request, router: Router, *, origin: str | None) -> Send:
-        """`request.send`, with headers on every response, errors too, that say whether the page may read it."""
+        """Wraps `request.send` to add CORS headers to every response, including errors."""
         send = request.send
         if origin is not None and self.allows(origin) and is_page(router, request):
             origin = None
@@ -66,7 +66,7 @@ class Cors(Struct, frozen=True):
         return opened
 
     def headers(self, origin: str | None) -> Headers:
-        """The headers for pages of this origin; for an unknown origin (None), those that every origin gets."""
+        """Returns the headers for pages of this origin; if it is unknown (None), those that every origin gets."""
         same_for_all = ANY in self.origins
         vary = () if same_for_all else ((b"vary", b"Origin"),)
         if origin is None or not self.allows(origin):
@@ -74,11 +74,11 @@ class Cors(Struct, frozen=True):
         return (*vary, *self._grant(origin), (b"access-control-expose-headers", _EXPOSED))
 
     def early_headers(self, origin: str | None) -> Headers:
-        """The headers of a response that is sent before the request, and perhaps its origin, was read."""
+        """Returns the headers of a response that is sent before the request, and perhaps its origin, was read."""
         return self.headers(origin or "") if ANY in self.origins else self.headers(origin)
 
     def preflight(self, request: Request, router: Router, *, origin: str | None) -> Response | None:
-        """The response to a preflight; None if the request is not one."""
+        """Returns the response to a preflight; None if the request is not one."""
         if request.method != "OPTIONS" or origin is None or request.header(b"access-control-request-method") is None:
             return None
         if is_page(router, request):
@@ -88,7 +88,7 @@ class Cors(Struct, frozen=True):
                 f"Pages on {origin[:200]!r} may not use this server.", hint="Name the origin in server.cors_origins."
             )
         found = router.match("OPTIONS", request.path)
-        # For an unknown path the request itself gets the error: refusing the preflight would hide it from the page.
+        # For an unknown path, the request itself gets the error; refusing the preflight would hide it from the page.
         methods = ", ".join(found.allowed) if isinstance(found, WrongMethod) else _METHODS
         return Response(
             b"",
@@ -109,7 +109,7 @@ class Cors(Struct, frozen=True):
 
 
 def is_page(router: Router, request: Request) -> bool:
-    """Whether the path is a page for people, the target of a form on one, or for whoever is signed in."""
+    """Whether the path is a page for people, the target of a form on one, or a route for signed-in users."""
     found = router.match("OPTIONS", request.path)
     if not isinstance(found, WrongMethod):
         return False
@@ -129,7 +129,7 @@ def _allowed_headers(request: Request) -> list[str]:
 
 
 def cors_from(server: Mapping[str, Any], *, origin: str = "") -> Cors | None:
-    """The CORS settings in the `[server]` table of a configuration; None if no origin is allowed.
+    """Reads the CORS settings in the `[server]` table of a configuration; None if no origin is allowed.
 
         [server]
         cors_origins = ["https://app.example.com", "http://localhost:5173"]   # or ["*"]

@@ -1,4 +1,4 @@
-"""The response to a request that creates a run: the run's id, or its events."""
+"""The response to a request that creates a run: its id, or its events."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def answer_created(
         if place is not None:
             place.release()
         if isinstance(error, Conflict) and principal.agents:
-            # The key may have been used for a run of an agent that this credential knows nothing of.
+            # The key may belong to a run of an agent that this credential may not know about.
             error.details.pop("run_id", None)
         raise
     headers = (*_headers(run_id, principal.slug, prefix), *_warnings(made.warnings))
@@ -65,7 +65,7 @@ def _headers(run_id: str, slug: str, prefix: str) -> Headers:
 
 
 def _warnings(warnings: Warnings) -> Headers:
-    """What a JSON response would have in its body. Header values are ASCII, and short."""
+    """Returns the warnings as headers, which a JSON response has in its body. Values are ASCII, and short."""
     if warnings is UNSET:
         return ()
     kept = to_builtins(warnings)

@@ -1,4 +1,4 @@
-"""What an operator has streams show of calls in place of what their tools say. The log stays as it is."""
+"""The operator's own display hints for calls, which streams use instead of the tools'. The log is not changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class DisplayHints:
-    """`templates` by tool, with arguments in braces."""
+    """Display hints. `templates` by tool, with arguments in braces."""
 
     def __init__(self, templates: Mapping[str, str]) -> None:
         self._templates = dict(templates)
@@ -26,7 +26,7 @@ class DisplayHints:
         return bool(self._templates)
 
     def with_hint(self, head: Fact, body: bytes, event: tuple[str, bytes]) -> tuple[str, bytes]:
-        """The event that is made of an entry, as streams show it. A template that fails changes nothing."""
+        """Returns an entry's event with the operator's hint. If the template fails, the event is unchanged."""
         if not isinstance(head, CallOpened | CallUnclaimed) or head.name not in self._templates:
             return event
         hint = hint_from(self._templates[head.name], bytes(bodies.decode_opened(body).args), tool=head.name)

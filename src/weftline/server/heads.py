@@ -1,4 +1,4 @@
-"""What the head of a request may say: what we do not do is refused, so that nobody reads another request than we do."""
+"""Checks the heads of requests. What we do not support is refused, so that no proxy reads a request differently."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from weftline.errors import InvalidRequest, WeftlineError
 
 WATCHED = frozenset({b"host", b"expect", b"transfer-encoding", b"content-encoding"})
-"""The headers that `check_head` judges."""
+"""The headers that `check_head` checks."""
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+(?:%25[A-Za-z0-9._~-]+)?\])(?::[0-9]{0,5})?")
 
 
 def check_head(version: str, method: bytes, watched: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Whether the client waits for a `100 Continue` before it sends the body. Raises a `WeftlineError`."""
+    """Checks a head. Returns whether the client waits for `100 Continue`. Raises a `WeftlineError`."""
     if version not in ("1.0", "1.1"):
         raise InvalidRequest("Requests must be HTTP/1.1 or HTTP/1.0.")
     if method == b"CONNECT":

@@ -1,7 +1,7 @@
 """A workspace's agents as the tools of an MCP server, over Streamable HTTP.
 
-The protocol itself is the official `mcp` package's, imported when the first request comes. One server object serves
-all workspaces: whose agents it lists and calls is decided by the credential of each request.
+The official `mcp` package implements the protocol; it is imported on the first request. One server object serves all
+workspaces: the credential of each request determines whose agents it lists and calls.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _ABOUT = "weftline.about"
 _STREAM = "weftline.stream"
 _MAX_LISTED_TOOLS = 5
 _ARGUMENT_ERRORS_IN_RESULTS = "2025-11-25"
-"""The revision from which on arguments that do not fit are told in a result (SEP-1303), and not as a protocol error."""
+"""From this revision on, invalid arguments are reported in a result (SEP-1303) rather than as a protocol error."""
 _MAX_BODY_BYTES = 4 * 1024 * 1024
 SESSION_IDLE_S = 1800.0
-"""How long a session lives without a request."""
+"""How long a session lives without requests."""
 MAX_SESSIONS_PER_WORKSPACE = 500
 _LAST_WORDS_S = 1.0
-"""How long `close` waits for callers to be told that their calls end."""
+"""How long `close` waits until callers are told that their calls end."""
 
 
 class McpHost(Host, Protocol):
-    """The server, as this needs it."""
+    """The server, as this module needs it."""
 
     @property
     def large(self) -> LargeResponses: ...
@@ -66,19 +66,19 @@ class McpHost(Host, Protocol):
 
 
 class HostedMcp:
-    """Answers MCP requests of authenticated callers. `close` ends its sessions and leaves their runs as they are."""
+    """Answers MCP requests of authenticated callers. `close` ends the sessions but not their runs."""
 
     def __init__(self, app: McpHost) -> None:
         self._app = app
         self._unattended = UnattendedAgents(app.workspaces)
         self._opening = asyncio.Lock()
         self._managers: dict[int, StreamableHTTPSessionManager] = {}
-        """By workspace, so that the sessions of one leave room for those of the others."""
+        """By workspace, so that the sessions of one do not crowd out the others."""
         self._tasks: list[asyncio.Task[None]] = []
         self._answering: set[asyncio.Task[Any]] = set()
-        """Those of the requests that get an answer. A stream that only listens is none of them."""
+        """The tasks of requests that get an answer, unlike streams that only listen."""
         self._followers: set[Follower] = set()
-        """Of the runs of calls under way."""
+        """The followers of runs whose calls are in progress."""
         self._closing = False
         self._stop = asyncio.Event()
 
@@ -89,11 +89,11 @@ class HostedMcp:
         from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
         from mcp.server.auth.provider import AccessToken
 
-        # The package binds a session to the caller that opened it; for others it does not exist.
+        # The package binds a session to the caller that opened it; it does not exist for others.
         user = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
         room = RequestRoom(self._app.large, principal.slug)
         stream = OpenStream(principal)
-        # Nothing is kept to be sent again: whoever asks for what it missed listens from now on.
+        # Events are not stored for resuming, so a client that asks for missed events listens from now on.
         headers = [header for header in request.scope["headers"] if header[0] != b"last-event-id"]
         scope = {
             **request.scope,
@@ -105,7 +105,7 @@ class HostedMcp:
             _STREAM: stream,
         }
         receive = await _checked(request) if request.method == "POST" else request.receive
-        # A stream that only listens is open for as long as the client likes.
+        # A stream that only listens stays open as long as the client likes.
         place = self._app.engine.reserve_stream(principal.workspace) if request.method == "GET" else None
         sending = _Sending(self._app, room, request)
         task = asyncio.current_task()
@@ -137,7 +137,7 @@ class HostedMcp:
         for follower in self._followers:
             follower.leave()
         if self._answering:
-            # Without its error a caller of an older revision would wait for an answer until its own time limit.
+            # Without an error, a caller of an older revision would wait for an answer until its own timeout.
             await asyncio.wait(self._answering, timeout=_LAST_WORDS_S)
         self._stop.set()
         await asyncio.gather(*self._tasks)
@@ -193,7 +193,7 @@ class HostedMcp:
 
         principal = _principal(context)
         assert context.request is not None
-        current_request.set(context.request.scope[_ABOUT])  # the package calls this in a task of its own
+        current_request.set(context.request.scope[_ABOUT])  # the package calls this in another task
         incoming_traceparent.set(context.request.headers.get("traceparent"))
         try:
             agent = await agents.use_by_slug(self._app.workspaces, principal, params.name)
@@ -202,7 +202,7 @@ class HostedMcp:
         if agent is None:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")
         if for_client := await self._unattended.client_side_tools(agent):
-            # A call of such a tool would wait for a result that no MCP client can give.
+            # A call of such a tool would wait for a result that an MCP client cannot give.
             text = (
                 f"{agent.slug} cannot be used over MCP: its tools {_listed(for_client)} are run by a client of the API."
             )
@@ -212,17 +212,17 @@ class HostedMcp:
         except InvalidRequest as error:
             if context.protocol_version < _ARGUMENT_ERRORS_IN_RESULTS:
                 raise MCPError(INVALID_PARAMS, explained(error.message, params.arguments)) from None
-            # The model that made the call reads a result, and can correct itself.
+            # As a result, so that the model that made the call can correct itself.
             text = explained(error.message, params.arguments)
             return CallToolResult(content=[TextContent(text=text)], is_error=True)
         place: StreamPlace | None = None
         try:
-            # Before there is a run: one that cannot be followed is not begun.
+            # Reserved before the run is created, as a run that cannot be followed must not begin.
             place = self._app.engine.reserve_stream(principal.workspace)
             run_id = await start_agent(
                 self._app, agent, given.message, attachments=given.attachments, requested_by=principal.who
             )
-            row = await self._app.engine.find(run_id, workspace=principal.workspace)
+            row = await self._app.engine.stored.find(run_id, workspace=principal.workspace)
             follower = place.follow(row.key, run_id)
         except BaseException as error:
             if place is not None:
@@ -245,7 +245,7 @@ class HostedMcp:
             raise
         finally:
             self._followers.discard(follower)
-        after = await self._app.engine.row(row.key)
+        after = await self._app.engine.stored.row(row.key)
         assert after is not None
         try:
             run = await self._ended(after, _room(context))
@@ -268,14 +268,17 @@ class HostedMcp:
 
     async def _ended(self, row: RunRow, room: RequestRoom) -> RunView:
         try:
-            return await run_summary(self._app.engine, row, max_bytes=LARGE_BYTES)
+            return await run_summary(self._app.engine.stored, row, max_bytes=LARGE_BYTES)
         except LargeEntry as large:
             await room.need(large.size)
-            return await run_summary(self._app.engine, row)
+            return await run_summary(self._app.engine.stored, row)
 
     async def _cancel(self, key: int, stream: OpenStream) -> None:
-        """The caller cancelled the call. If the server is stopping instead, the run continues at its next start; if the
-        credential was revoked, it simply continues."""
+        """Cancels the run, if the caller cancelled the call.
+
+        If the server is stopping, the run continues at its next start; if the credential was revoked, it simply
+        continues.
+        """
         import anyio
 
         if not self._closing and not stream.revoked:
@@ -315,7 +318,7 @@ class _Sending:
         try:
             await self._room.need(len(body))
         except RateLimited:
-            raise ConnectionResetError from None  # too late to say why
+            raise ConnectionResetError from None  # too late to explain
         await self._large.send_frame(self._send, body)
         self._room.free()
         if not message.get("more_body"):
@@ -328,7 +331,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 async def _checked(request: Request) -> Receive:
-    """The body once more, for the package to read, if it does not have too many values."""
+    """Returns a `receive` with the body for the package, if it does not have too many values."""
     body = await request.body(limit=_MAX_BODY_BYTES)
     if too_much := excess(body):
         raise InvalidRequest(f"The body has {too_much}.")
@@ -366,6 +369,6 @@ def _room(context: ServerRequestContext[Any]) -> RequestRoom:
 
 
 def _load() -> None:
-    """Imports the package in a thread, since it takes the better part of a second."""
+    """Imports the package in a thread, as it takes most of a second."""
     importlib.import_module("mcp.server.lowlevel.server")
     importlib.import_module("mcp.server.auth.middleware.bearer_auth")

@@ -1,4 +1,4 @@
-"""Requests and answers as this server sees them: a thin layer over ASGI."""
+"""Requests and responses of this server: a thin layer over ASGI."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 StreamedResponse: TypeAlias = Callable[[], Awaitable[None]]
-"""An answer that goes on for long: sent when the handler and all that it holds are gone."""
+"""A response that takes long: it is sent after the handler has returned and released what it held."""
 
 _name = itemgetter(0)
 _JSON = (b"content-type", b"application/json")
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
-"""An answer is what its type says: what somebody else has put into it does not make it a page."""
+"""Tells browsers to trust the content type, so that foreign content is not taken for a page."""
 
 PIECE_BYTES = 64 * 1024
-"""Sent at once. More than this is sent in pieces, each when the client has taken most of those before."""
+"""Larger bodies are sent in pieces, each when the client has read most of the previous ones."""
 
 _MAX_QUERY_FIELDS = 1_000
 
 DEPARTURE = "weftline.departure"
-"""In the scope: the `Departure` of the client; see `weftline.server.protocol`."""
+"""Key in the scope: the `Departure` of the client; see `weftline.server.protocol`."""
 FLOW = "weftline.flow"
-"""In the scope: the `Flow` of the connection."""
+"""Key in the scope: the `Flow` of the connection."""
 
 
 class Flow(Protocol):
@@ -47,37 +47,37 @@ class Flow(Protocol):
 
     @property
     def write_paused(self) -> bool:
-        """Whether much waits to be sent."""
+        """Whether much is waiting to be sent."""
         ...
 
     async def drain(self) -> None:
-        """Returns when little waits to be sent, or when the client is gone."""
+        """Waits until little is waiting to be sent, or the client is gone."""
         ...
 
 
 class Credentials(Protocol):
-    """Whether a credential that was let in still is."""
+    """Checks whether an accepted credential is still valid."""
 
     def remembers(self, principal: Principal) -> bool:
         """Whether no credential has changed since this one was looked up."""
         ...
 
     async def require_valid(self, principal: Principal) -> None:
-        """Raises `Unauthorized` if it would no longer be let in."""
+        """Raises `Unauthorized` if it would no longer be accepted."""
         ...
 
 
 class Departure(Struct, eq=False):
     """Notifies listeners when the client goes away before its response has ended.
 
-    ASGI's own way is a task that waits on `receive`, one for each stream that is open.
+    The ASGI way would need a task per open stream that waits on `receive`.
     """
 
     gone: bool = False
     _calls: list[Callable[[], object]] = []
 
     def then(self, call: Callable[[], object]) -> None:
-        """Calls it when the client goes away, at once if it has."""
+        """Calls `call` when the client goes away, or at once if it has."""
         if self.gone:
             call()
         else:
@@ -91,7 +91,7 @@ class Departure(Struct, eq=False):
 
 
 class Request:
-    """One HTTP request. Headers are looked up when they are asked for: most requests need two of them."""
+    """One HTTP request. Headers are looked up on demand, as most requests need only two of them."""
 
     __slots__ = (
         "_bodies",
@@ -123,13 +123,13 @@ class Request:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.root: str = scope.get("root_path", "")
-        """The path that the server is mounted at; `path` is below it."""
+        """The path that the server is mounted at; `path` is relative to it."""
         self.raw_query: bytes = scope.get("query_string", b"")
         self.params: Mapping[str, str] = {}
         self.about = RequestInfo(request_id)
         """For the log."""
         self.metadata = ""
-        """Where the metadata of the protected resource is (RFC 9728), if it has any."""
+        """The URL of the protected resource's metadata (RFC 9728), if it has any."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._first: dict[bytes, bytes] | None = None
         self._receive = receive
@@ -140,14 +140,14 @@ class Request:
         self._query: list[tuple[str, str]] | None = None
 
     def header(self, name: bytes) -> str | None:
-        """The first line of that name."""
+        """Returns the first header of that name."""
         if self._first is None:
             self._first = dict(reversed(self._headers))
         value = self._first.get(name)
         return None if value is None else value.decode("latin-1")
 
     def header_lines(self, name: bytes) -> list[str]:
-        """Every line of a header that may be there several times."""
+        """Returns all values of a header that may occur several times."""
         return [value.decode("latin-1") for key, value in self._headers if key == name]
 
     @property
@@ -168,17 +168,18 @@ class Request:
 
     @property
     def receive(self) -> Receive:
-        """The rest of the request, for a handler that speaks ASGI itself."""
+        """The rest of the request, for a handler that uses ASGI directly."""
         return self._receive
 
     def let_in(self, principal: Principal, credentials: Credentials) -> None:
-        """Its head has been judged. The body may take a while to come, so the credential counts once more then."""
+        """Stores the accepted credential, to check it again when the body, which may take a while, has arrived."""
         self._principal, self._credentials = principal, credentials
 
     async def body(self, *, limit: int = MAX_BODY_BYTES) -> bytes:
-        """The whole body; `TooLarge` when it is over `limit` bytes, `Unauthorized` if the credential was revoked.
+        """Returns the whole body. Raises `TooLarge` if it exceeds `limit` bytes, `Unauthorized` if the credential was
+        revoked.
 
-        Of a large one `RateLimited` or `Unavailable` if there is no room for it; `body_is_read` frees its room.
+        For a large body, raises `RateLimited` or `Unavailable` if there is no room; `body_is_read` frees its room.
         """
         declared = self.header(b"content-length")
         if declared is not None and declared.isdigit() and int(declared) > limit:
@@ -194,7 +195,7 @@ class Request:
         return data
 
     async def _rest(self, data: bytes, declared: str | None, limit: int) -> bytes:
-        """The whole body of which `data` is the first piece."""
+        """Reads the rest of the body, whose first piece is `data`, and returns all of it."""
         pieces, more = [data], True
         size, room = len(data), LARGE_BYTES
         while more:
@@ -211,20 +212,20 @@ class Request:
         return b"".join(pieces)
 
     def body_is_read(self) -> None:
-        """The bytes of the body are no longer needed. Called by the app when the handler is done, if not before."""
+        """Frees the room of the body. Called by the app when the handler is done, if not before."""
         rooms, self._rooms = self._rooms, None
         for room in rooms or ():
             room.free()
 
     def let_go(self) -> None:
-        """Frees what only the handler needed: an answer may be open for hours."""
+        """Releases what only the handler needed, as a response may take hours."""
         self._headers.clear()
         self._first = None
         self._query = None
         self.params = {}
 
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
-        """The value of `work`, which is cancelled if the client goes away.
+        """Returns the value of `work`, which is cancelled if the client goes away.
 
         Raises `ConnectionResetError` in that case.
         """
@@ -242,19 +243,19 @@ class Request:
             raise ConnectionResetError from None
 
     async def disconnected(self) -> None:
-        """Returns when the client has gone."""
+        """Waits until the client has gone."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
 
 class Response(Struct, eq=False):
-    """A complete answer: JSON unless the headers say otherwise."""
+    """A complete response: JSON unless the headers say otherwise."""
 
     body: bytes
     status: int = 200
     headers: Headers = ()
     code: str = ""
-    """Of a refusal, for the log."""
+    """The error code of a refusal, for the log."""
 
 
 async def send_response(request: Request, answer: Response) -> None:
@@ -271,15 +272,15 @@ async def send_response(request: Request, answer: Response) -> None:
     if len(body) <= PIECE_BYTES:
         await request.send({"type": "http.response.body", "body": body})
         return
-    # The connection waits in `send` while the client does not keep up, so that no second copy of it all is made.
+    # `send` waits while the client does not keep up, so that the whole body is not copied again.
     for at in range(0, len(body), PIECE_BYTES):
         last = at + PIECE_BYTES >= len(body)
         await request.send({"type": "http.response.body", "body": body[at : at + PIECE_BYTES], "more_body": not last})
-        await asyncio.sleep(0)  # a client that takes it all at once leaves others their turn
+        await asyncio.sleep(0)  # yield to others, even if the client reads everything at once
 
 
 def _piece(message: Mapping[str, Any]) -> tuple[bytes, bool]:
-    """Some of a body, and whether there is more of it."""
+    """Returns a piece of a body, and whether there is more."""
     if message["type"] == "http.disconnect":
         raise ConnectionResetError
     return message.get("body", b""), message.get("more_body", False)

@@ -1,4 +1,4 @@
-"""JSON Schemas of the types that requests are read by and responses are written from."""
+"""JSON Schemas of the types of requests and responses."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Schema: TypeAlias = dict[str, Any]
 
 
 class Schemas(Struct, frozen=True):
-    """`by_type` refers to `components` where a type has a name."""
+    """Schemas by type; `by_type` refers to `components` for types with a name."""
 
     by_type: dict[Any, Schema]
     components: dict[str, Schema]
 
 
 def schemas_of(*, requests: Iterable[Any], responses: Iterable[Any]) -> Schemas:
-    """Raises `ValueError` for two types of one name."""
+    """Returns the schemas. Raises `ValueError` if two types have the same name."""
     sent = list(dict.fromkeys(requests))
     models = [one for one in sent if isinstance(one, type) and issubclass(one, BaseModel)]
     received = list(dict.fromkeys(responses))
@@ -56,7 +56,7 @@ def _of_structs(types: Sequence[Any]) -> Schemas:
 
 
 def _as_written(schemas: Schemas, types: Sequence[Any]) -> Schemas:
-    """A field of a response is there unless it can be unset; a default is nothing to the reader."""
+    """Adapts the schemas of responses: a field is always present unless it can be unset, and defaults do not matter."""
     for one in _structs(types):
         component = schemas.components[one.__name__]
         for schema in component["properties"].values():
@@ -69,7 +69,7 @@ def _as_written(schemas: Schemas, types: Sequence[Any]) -> Schemas:
 
 
 def _structs(types: Iterable[Any]) -> list[type[Struct]]:
-    """Every struct that these types are made of."""
+    """Returns all structs that these types contain."""
     found: dict[type[Struct], None] = {}
     waiting = list(types)
     while waiting:
@@ -86,9 +86,9 @@ _NAMED = frozenset({"properties", "$defs"})
 
 
 def _for_generators(value: Any) -> Any:
-    """The schema as generators of clients read it.
+    """Adapts a schema to client generators.
 
-    They take a field with a default for one that is always there, and an enumeration for one of strings.
+    These assume that a field with a default is always present, and that enumerations contain strings.
     """
     if isinstance(value, list):
         return [_for_generators(one) for one in cast("list[Any]", value)]

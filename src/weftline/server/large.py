@@ -1,8 +1,7 @@
-"""Large responses: how much of them is held at once, and for how long.
+"""Limits how much memory large responses take, and for how long.
 
-A response is held in memory until its client has taken it. Small ones do not matter; of large ones there is room for
-so many bytes in all, and for one workspace no more than a part of that. A client that takes a response too slowly loses
-it: others wait for the room.
+A response is held in memory until its client has read it. For large ones, the total size is limited, and so is the part
+of one workspace. A client that reads a response too slowly loses it, as others wait for the room.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from weftline.server.http import DEPARTURE, PIECE_BYTES, Departure, Request, Res
 from weftline.server.memory_budget import MemoryBudget, Reservation
 
 LARGE_BYTES = PIECE_BYTES
-"""From here on a response is large."""
+"""Responses of at least this size are large."""
 MAX_HELD_BYTES = 128 * 1024 * 1024
 MAX_HELD_BYTES_PER_WORKSPACE = 32 * 1024 * 1024
-"""Or a single response, however large."""
+"""A single response may be larger."""
 WAIT_S = 10.0
 _TIMES_READ = 3
-"""What is read is there as bytes, as what was decoded from them, and as what is made of that."""
+"""What is read is held as bytes, as decoded objects, and as the response made from them."""
 GRACE_S, MIN_BYTES_PER_S = 30.0, 128 * 1024
 
 
@@ -43,11 +42,11 @@ class LargeResponses:
         self._grace_s = grace_s
         self._min_bytes_per_s = min_bytes_per_s
         self.making = asyncio.Semaphore(1)
-        """Held while a large response is made, which takes a multiple of its size for a moment."""
+        """Held while a large response is created, which temporarily takes a multiple of its size."""
 
     @property
     def held(self) -> int:
-        """Bytes."""
+        """In bytes."""
         return self._rooms.held
 
     @property
@@ -56,7 +55,7 @@ class LargeResponses:
         return self._rooms.waiting
 
     def hold(self, workspace: str, size: int) -> Reservation:
-        """Raises `RateLimited` if there is no room for so much."""
+        """Reserves room. Raises `RateLimited` if there is not enough."""
         return _there_is(self._rooms.hold(workspace, size))
 
     async def wait_to_hold(self, workspace: str, size: int) -> Reservation:
@@ -66,7 +65,7 @@ class LargeResponses:
     async def make_and_send(
         self, request: Request, workspace: str, *, size: int, make: Callable[[], Awaitable[Response]]
     ) -> None:
-        """Sends a response of about `size` bytes that needs room before it is made."""
+        """Creates and sends a response of about `size` bytes, which needs room before it is created."""
         room = await self.wait_to_hold(workspace, size)
         departure: Departure | None = request.scope.get(DEPARTURE)
         try:
@@ -81,7 +80,7 @@ class LargeResponses:
 
     @asynccontextmanager
     async def room_to_work(self, workspace: str, size: int) -> AsyncGenerator[None]:
-        """Room for a request that reads so much and sends little. Raises `RateLimited` if there is none."""
+        """Reserves room for a request that reads this much and sends little. Raises `RateLimited` if there is none."""
         if size <= LARGE_BYTES:
             yield
             return
@@ -92,7 +91,7 @@ class LargeResponses:
             room.free()
 
     async def send(self, request: Request, answer: Response, room: Reservation) -> None:
-        """Sends it and frees its room. Raises `ConnectionResetError` if the client is too slow."""
+        """Sends a response and frees its room. Raises `ConnectionResetError` if the client is too slow."""
         try:
             async with self._in_time(len(answer.body)):
                 await send_response(request, answer)
@@ -105,7 +104,7 @@ class LargeResponses:
             for at in range(0, len(data), PIECE_BYTES):
                 piece = data[at : at + PIECE_BYTES]
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-                await asyncio.sleep(0)  # a client that takes it all at once leaves others their turn
+                await asyncio.sleep(0)  # yield to others, even if the client reads everything at once
 
     @asynccontextmanager
     async def _in_time(self, size: int) -> AsyncGenerator[None]:
@@ -117,7 +116,7 @@ class LargeResponses:
 
 
 class RequestRoom:
-    """The room that one request has taken so far, for what it must read before it knows how much it will send."""
+    """The room that one request has taken so far, to read things before it knows the size of its response."""
 
     def __init__(self, all_responses: LargeResponses, workspace: str) -> None:
         self._all = all_responses
@@ -129,7 +128,7 @@ class RequestRoom:
         return self._room
 
     async def need(self, size: int) -> None:
-        """Waits for room for so much, in place of what was held before. Raises `RateLimited` if there is none."""
+        """Waits for this much room, replacing what was held before. Raises `RateLimited` if there is not enough."""
         self.free()
         self._room = await self._all.wait_to_hold(self._workspace, size)
 

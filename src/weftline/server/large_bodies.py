@@ -1,8 +1,8 @@
-"""Large request bodies: how much of them is held at once.
+"""Limits how much memory large request bodies take.
 
-A body is held until it is complete and has been parsed, and its sender decides how long that takes. Small ones do not
-matter. A large one takes its whole room before more of it is read, if its size is known: by taking it piece by piece, a
-few that are half there could wait for each other. While one waits for room its socket is not read.
+A body is held until it is complete and parsed, and its sender determines how long that takes. A large one reserves its
+whole room before more of it is read, if its size is known: otherwise a few incomplete ones could wait for each other.
+While it waits for room, its socket is not read.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from weftline.errors import RateLimited, Unavailable
 from weftline.server.memory_budget import MemoryBudget, Reservation
 
 LARGE_BYTES = 64 * 1024
-"""From here on a body is large; the connection itself buffers as much."""
+"""Bodies of at least this size are large; the connection itself buffers as much."""
 MAX_BODY_BYTES_HELD = 128 * 1024 * 1024
 MAX_BODY_BYTES_HELD_PER_WORKSPACE = 32 * 1024 * 1024
-"""Or a single body, however large."""
+"""A single body may be larger."""
 WAIT_S = 30.0
 
 
@@ -33,7 +33,7 @@ class LargeBodies:
 
     @property
     def held(self) -> int:
-        """Bytes."""
+        """In bytes."""
         return self._rooms.held
 
     async def hold(self, workspace: str, size: int) -> Reservation:

@@ -1,6 +1,6 @@
-"""Accepting connections, and carrying on when there is no file descriptor left for another one.
+"""Accepts connections, and continues when it has run out of file descriptors.
 
-The event loops have their own ways here: one of them closes the listening socket for good when `accept` fails.
+Event loops differ here: one of them closes the listening socket for good when `accept` fails.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from weftline.wire.errors import error_body
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 64
-"""Connections taken in one turn of the loop."""
+"""How many connections are accepted in one iteration of the loop."""
 _PAUSE_S = 0.25
 _QUIET_S = 60.0
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _OPTIONS = (
-    # A peer that vanished without a word is noticed after two minutes of silence.
+    # A peer that vanished silently is noticed after two minutes.
     ("TCP_KEEPIDLE", 60),
     ("TCP_KEEPINTVL", 15),
     ("TCP_KEEPCNT", 4),
-    # The kernel takes no megabytes for a client that does not read; what is on its way does not count.
+    # Keeps the kernel from buffering megabytes for a client that does not read; data in flight does not count.
     ("TCP_NOTSENT_LOWAT", 64 * 1024),
 )
 
@@ -37,7 +37,8 @@ _OPTIONS = (
 class Listener:
     """Accepts from `sock` until it is closed.
 
-    `new_protocol` makes the protocol of a connection from an address, which must `leave` when it is lost.
+    `new_protocol` creates the protocol of a connection from an address; it must call `leave` when the connection is
+    lost.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Listener:
             self._take(connection, self._connections.address_of(peer[0]) if peer else "")
 
     def _wait(self, error: OSError) -> None:
-        """Those who want to connect wait in the kernel's queue until something is free again."""
+        """Stops accepting until a descriptor is free. Clients wait in the kernel's queue."""
         if self._loop.time() - self._complained_at >= _QUIET_S:
             self._complained_at = self._loop.time()
             logger.error(
@@ -101,7 +102,7 @@ class Listener:
         task.add_done_callback(self._opening.discard)
 
     def _refuse(self, connection: socket.socket, error: WeftlineError) -> None:
-        """Says why, if the client is listening, and closes the connection at once."""
+        """Sends the reason, if the client is listening, and closes the connection at once."""
         self._connections.on_refused(error)
         with connection, suppress(OSError):
             connection.send(refusal(error, headers=self._connections.headers_of_refusal(None)))
@@ -126,7 +127,7 @@ def _set_options(connection: socket.socket) -> None:
 
 
 def refusal(error: WeftlineError, *, headers: Headers = ()) -> bytes:
-    """A whole answer, after which the connection is closed."""
+    """Returns a complete response, after which the connection is closed."""
     body = error_body(error, "")
     retry = f"retry-after: {error.details['retry_after_s']}\r\n" if "retry_after_s" in error.details else ""
     head = (

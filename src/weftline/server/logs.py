@@ -23,28 +23,34 @@ ACCESS: Final = "weftline.access"
 
 _URL = re.compile(r"""https?://[^\s"'<>]+""", re.IGNORECASE)
 _RUN_ID = re.compile(r"(?<=^run )[A-Za-z0-9_-]{1,128}(?=:| has )|\brun_[0-9a-f]+\b")
-"""As our messages begin, or a generated id anywhere."""
+"""A run id at the beginning of our messages, or a generated id anywhere."""
 _CREDENTIAL = re.compile(r"\b(weft_|whsec_|mantyx_(?:at|rt|ac|oas)_)[A-Za-z0-9_-]{8,}")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _MAX_MESSAGE_CHARS = 4000
 _MAX_FIELD_CHARS = 500
 _MAX_LINE_CHARS, _MAX_LINES = 2000, 400
-"""Limits for a traceback. Lines lose their end and the traceback its middle: without its beginning, the rest of a URL
-would not be recognized, and so not redacted."""
+"""Limits for a traceback.
+
+Lines lose their end and the traceback its middle: without its beginning, the rest of a URL would not be recognized, and
+so not redacted.
+"""
 _LEVELS = {
     # We report these failures to the model and log them ourselves; their tracebacks quote what a peer sent.
     "mcp.client": logging.CRITICAL,
-    # Below ERROR it has a line for each session that it refuses, as often as a client asks for one.
+    # Below ERROR it logs a line for each session that it refuses, as often as a client asks for one.
     "mcp.server.streamable_http_manager": logging.ERROR,
 }
-"""Of libraries that are to say less than others."""
+"""The levels of libraries that should log less than others."""
 _SHARED = (
     "weftline.store",
+    "weftline.runtime.cancelling",
     "weftline.runtime.commits",
-    "weftline.runtime.loading",
+    "weftline.runtime.dispatcher",
+    "weftline.runtime.fleet",
+    "weftline.runtime.loader",
     "weftline.runtime.log",
     "weftline.runtime.recovery",
-    "weftline.runtime.residents",
+    "weftline.runtime.task_set",
     "weftline.runtime.timers",
     "weftline.server.listener",
 )
@@ -122,7 +128,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _about(record: logging.LogRecord) -> dict[str, str]:
-    """The run, the workspace and the request that the record is about, where known."""
+    """Returns the run, workspace and request that the record is about, if known."""
     if record.name.startswith(_SHARED):
         return {}
     run, request = current_run.get(), current_request.get()
@@ -140,8 +146,8 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def redacted(text: str) -> str:
-    """The text without our credentials, and with the secrets in its URLs redacted."""
-    # A lone surrogate cannot be encoded: an escaped one is better than no line.
+    """Returns the text without our credentials, and with the secrets in its URLs redacted."""
+    # A lone surrogate cannot be encoded; an escaped one is better than losing the line.
     text = text if text.isascii() else text.encode(errors="backslashreplace").decode()
     text = _URL.sub(lambda match: redact_url(match[0]), text)
     return _CREDENTIAL.sub(rf"\1{REDACTED}", text)

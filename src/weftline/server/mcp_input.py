@@ -1,4 +1,4 @@
-"""What the tools of the hosted MCP server take: a message, and files that belong to it."""
+"""The input of the hosted MCP server's tools: a message, and files that belong to it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct, ValidationError, convert
-from pydantic import BaseModel
 
 from weftline.errors import InvalidRequest
 from weftline.wire.attachments import AttachmentRefused, TakenAttachment, take_content
 from weftline.wire.limits import MAX_ATTACHMENTS
-from weftline.wire.unknown_fields import shape_of, unknown_fields, with_typos
+from weftline.wire.unknown_fields import Items, Shape, unknown_fields, with_typos
 from weftline.wire.validation import json_words
 
 _MAX_PROBLEMS = 5
@@ -41,22 +40,16 @@ INPUT: dict[str, Any] = {
 }
 
 
-class _AttachmentModel(BaseModel):
-    data: str
-    mediaType: str
-    name: str
-
-
-class _InputModel(BaseModel):
-    """What `INPUT` describes, to tell which arguments are misspelt."""
-
-    message: str
-    attachments: list[_AttachmentModel]
+_SHAPE = Shape(
+    frozenset(INPUT["properties"]),
+    {"attachments": Items(Shape(frozenset(INPUT["properties"]["attachments"]["items"]["properties"])))},
+)
+"""To tell which arguments are misspelt."""
 
 
 def explained(refusal: str, arguments: dict[str, Any] | None) -> str:
-    """The same refusal, which also names the arguments that look misspelt."""
-    return with_typos(InvalidRequest(refusal), unknown_fields(arguments or {}, shape_of(_InputModel))).message
+    """Returns the refusal, with the arguments that look misspelt."""
+    return with_typos(InvalidRequest(refusal), unknown_fields(arguments or {}, _SHAPE)).message
 
 
 class _Attachment(Struct, rename="camel"):
@@ -72,7 +65,7 @@ class McpInput(NamedTuple):
 
 
 async def read_input(given: Mapping[str, Any]) -> McpInput:
-    """Raises `InvalidRequest` with everything that the caller should correct."""
+    """Reads the input. Raises `InvalidRequest` with everything that the caller should correct."""
     problems = [f"{name[:_EXCERPT_CHARS]}: is not an argument." for name in given if name not in INPUT["properties"]]
     message = given.get("message")
     if not isinstance(message, str) or not message.strip():
@@ -84,7 +77,7 @@ async def read_input(given: Mapping[str, Any]) -> McpInput:
 
 
 async def _read_attachments(given: object) -> list[TakenAttachment]:
-    """Raises `InvalidRequest` for what cannot be taken."""
+    """Reads the attachments. Raises `InvalidRequest` for invalid ones."""
     try:
         sent = convert(given or [], list[_Attachment])
     except ValidationError as error:

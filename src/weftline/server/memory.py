@@ -1,4 +1,4 @@
-"""How the C library keeps memory that has been freed."""
+"""Makes the C library return freed memory to the system."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _ARENAS = 2
 
 
 def return_large_blocks() -> bool:
-    """Has large blocks returned to the system as soon as they are freed; False where that cannot be set.
+    """Makes large blocks return to the system when they are freed; returns False if that cannot be set.
 
-    glibc takes larger and larger blocks from its heaps once it has seen one freed, and has a heap for each thread: a
-    server that has once read a few bodies of many megabytes would keep several hundred for good. What the environment
-    says about this is left as it is.
+    Once glibc has seen a large block freed, it takes blocks of that size from its heaps, one per thread: a server that
+    has read a few bodies of many megabytes would keep several hundred megabytes forever. Settings in the environment
+    are left as they are.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
-        return False  # another C library, which has its own ways
+        return False  # another C library, which works differently
     return bool(mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)) and bool(mallopt(_M_ARENA_MAX, _ARENAS))

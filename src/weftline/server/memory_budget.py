@@ -1,4 +1,4 @@
-"""Room in memory for what is large: so many bytes in all, and for one workspace no more than a part of that."""
+"""Limits the memory for large things, in total and per workspace."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections import Counter
 
 
 class MemoryBudget:
-    """A single thing may take all that its workspace has, however large it is: otherwise it could never be held."""
+    """A budget of bytes.
+
+    A single thing larger than the limit is allowed if nothing else is held, as it could never fit.
+    """
 
     def __init__(self, *, max_bytes: int, max_bytes_per_workspace: int) -> None:
         self._max_bytes = max_bytes
@@ -17,7 +20,7 @@ class MemoryBudget:
 
     @property
     def held(self) -> int:
-        """Bytes."""
+        """In bytes."""
         return self._held.total()
 
     @property
@@ -26,7 +29,7 @@ class MemoryBudget:
         return len(self._waiting)
 
     def hold(self, workspace: str, size: int) -> Reservation | None:
-        """None if there is no room for so much."""
+        """Reserves room; returns None if there is not enough."""
         if not self._fits(workspace, size):
             return None
         self._held[workspace] += size
@@ -67,7 +70,7 @@ class MemoryBudget:
 
 
 class Reservation:
-    """What one thing takes up; `free` must follow."""
+    """The room that one thing takes up; must be freed with `free`."""
 
     __slots__ = ("_all", "_size", "_workspace")
 
@@ -77,7 +80,7 @@ class Reservation:
         self._size = size
 
     def resize(self, size: int) -> None:
-        """It turned out to have another size than was thought."""
+        """Changes the size, when it turned out to be different."""
         by, self._size = size - self._size, size
         self._all.change(self._workspace, by)
 

@@ -1,9 +1,9 @@
-"""`asgi(engine)`: the HTTP API of a library's engine, to be mounted in an application of the user's own.
+"""`asgi(engine)`: the HTTP API of a library's engine, to be mounted in the user's application.
 
 app = Starlette(routes=[Mount("/agents", asgi(engine))], lifespan=engine.lifespan)
 
-It is the API of `weftline serve` on the same store, with the engine's agents as code agents. What belongs to a process
-(listening, stopping, limits on connections) is the application's.
+It is the API of `weftline serve` on the same store, with the engine's agents as code agents. The application handles
+what belongs to a process: listening, stopping, limits on connections.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from weftline.server.app import App, refusal
 from weftline.server.http import Receive, Request, Scope, Send, send_response
 from weftline.server.oauth.documents import read_document
 from weftline.server.options import ServerOptions
-from weftline.server.routes import ROUTES
+from weftline.server.routes.every import ROUTES
 from weftline.server.sse import BEAT_S
 from weftline.server.webhook_body import webhook_body
 from weftline.tools.own_tools import LoadedTool, loaded_tools, server_tools
@@ -44,8 +44,8 @@ def asgi(engine: Engine, *, public_url: str = "") -> Mounted:
     registered when the engine is opened.
 
     Args:
-        engine: A durable one. The application it is mounted in opens it (`lifespan=engine.lifespan`); as an
-            application of its own, this opens it itself.
+        engine: A durable engine. The application that it is mounted in opens it (`lifespan=engine.lifespan`); a
+            standalone application opens it itself.
         public_url: Where clients reach it, the path that it is mounted at included. By default the address that the
             server listens on.
 
@@ -66,7 +66,7 @@ class Mounted:
         self._engine = engine
         self._app: App | None = None
         self._left: Runtime | None = None
-        """The runtime that this served until it was closed; one that is opened again has another."""
+        """The runtime that this served until it was closed. An engine that is opened again has another one."""
         self._opening = asyncio.Lock()
         if not engine.is_open:
             engine.alongside(self._served)
@@ -88,7 +88,7 @@ class Mounted:
             await app(inside, receive, send)
 
     async def _opened(self) -> App | None:
-        """None if the engine was closed, or is being closed."""
+        """Returns the app; None if the engine is closed or closing."""
         if not self._engine.is_open:
             if self._left is not None:
                 return None
@@ -102,7 +102,7 @@ class Mounted:
         return self._app
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """As an application of its own: the engine is open while it is."""
+        """Keeps the engine open while this runs as a standalone application."""
         await receive()
         try:
             await self._engine.__aenter__()
@@ -116,7 +116,7 @@ class Mounted:
 
     @asynccontextmanager
     async def _served(self) -> AsyncGenerator[None]:
-        """All that goes on beside the engine: administration, webhooks, schedules, keep-alives, MCP sessions."""
+        """Runs everything beside the engine: administration, webhooks, schedules, keep-alives, MCP sessions."""
         engine = self._engine
         host, stored = await engine.runtime(), engine.stored
         store = stored.store
@@ -153,7 +153,7 @@ class Mounted:
             return loaded_tools(engine.own_tools)
 
         control = Control(
-            {**operations(app.workspaces, host, store), "tools.loaded": list_own_tools},
+            lambda: {**operations(app.workspaces, host, store), "tools.loaded": list_own_tools},
             announce=lambda path: store.announce(admin_socket=path),
             changed=administered,
         )
@@ -184,17 +184,17 @@ class Mounted:
 
 
 def _below_root(scope: Scope) -> Scope:
-    """The scope with the path as this application knows it: below the one that it is mounted at."""
+    """Returns the scope with the path relative to where this application is mounted."""
     root: str = scope.get("root_path", "").rstrip("/")
     path: str = scope["path"]
     if root and (path == root or path.startswith(f"{root}/")):
         path = path[len(root) :] or "/"
-    # The headers are ours to let go of, once a stream has begun; those of the application's scope are not.
+    # A copy of the headers, as a stream releases them and the application's scope must keep its own.
     return {**scope, "path": path, "root_path": root, "headers": list(scope["headers"])}
 
 
 def _address(scope: Scope) -> str:
-    """Where a request has come in, path included. Not the Host that it names: that is whatever the client says."""
+    """Returns the address that a request came in at, with its path. Not its Host header, which the client chooses."""
     host, port = scope.get("server") or ("localhost", None)
     if port is None:  # a Unix socket
         host = "localhost"

@@ -1,7 +1,7 @@
-"""The names this server goes by: which Host and Origin headers it accepts, and the base of its own URLs.
+"""The names of this server: which Host and Origin headers it accepts, and the base of its own URLs.
 
 A page of another site can make a browser send requests to a server on the user's machine, under a name that the page's
-owner points there (DNS rebinding). The Host and Origin of such a request give it away.
+owner points there (DNS rebinding). The Host and Origin headers of such a request reveal that.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class OwnNames:
         self._know(url, public_url)
 
     def learn(self, url: str) -> None:
-        """The address that the server listens on, if it is only known now: the first is kept."""
+        """Sets the address that the server listens on, if it was not known before; only the first call counts."""
         if not self._learned:
             self._learned = True
             self.url = url
@@ -59,10 +59,10 @@ class OwnNames:
         self._bases = {origin_of(base): base for base in (*_aliases(url), url, public_url) if base}
 
     def base(self, request: Request) -> str:
-        """The base of the URLs in the response to this request.
+        """Returns the base of the URLs in the response to this request.
 
-        The public one if there is one, whatever the Host: a proxy may well pass on the address that we listen on. Else
-        it has the name that the request used if that is one of the server's own; any other Host is never repeated.
+        This is the public one if there is one, whatever the Host, as a proxy may pass on the address that we listen on.
+        Otherwise it has the name in the request if that is one of the server's own; any other Host is never repeated.
         """
         if self._public:
             return self.url
@@ -74,12 +74,14 @@ class OwnNames:
         return self.url
 
     def prefix(self, request: Request) -> str:
-        """The path that all of the server's paths are below, as this request's client sees them: "" mostly, that of the
-        mount in somebody else's application or the one that a proxy takes away."""
+        """Returns the path that all of the server's paths begin with, as this request's client sees them.
+
+        It is usually empty; otherwise that of a mount in another application, or one that a proxy strips.
+        """
         return self._public_prefix if self._public else request.root
 
     def path_of(self, url: str) -> str | None:
-        """The path of a URL of this server, "" for the server as a whole; None for any other URL."""
+        """Returns the path of a URL of this server, empty for the server as a whole; None for any other URL."""
         try:
             address = parse(url)
         except InvalidAddress:
@@ -93,9 +95,9 @@ class OwnNames:
         return address.rest.removeprefix(prefix).rstrip("/")
 
     def check(self, request: Request) -> None:
-        """Raises `Forbidden` for a request under a name that is not the server's, or from another site's page.
+        """Raises `Forbidden` for a request to a name that is not the server's, or from another site's page.
 
-        An IP address is as good as one of our names: it cannot be pointed elsewhere.
+        An IP address is accepted like one of our names, as it cannot be pointed elsewhere.
         """
         if not self.may_be_own(request.header(b"host") or ""):
             raise Forbidden(
@@ -107,7 +109,7 @@ class OwnNames:
             raise Forbidden("This request comes from another site's page.")
 
     def may_be_own(self, host: str) -> bool:
-        """Whether a Host header names this server; anything does if it does not know all of its names."""
+        """Whether a Host header may name this server. Any may if the server does not know all of its names."""
         return not self._closed or self._is_own(host)
 
     def _is_own_page(self, given: str) -> bool:
@@ -127,7 +129,7 @@ class OwnNames:
 
 
 def host_name(text: str) -> str | None:
-    """The normal form of a host in `allowed_hosts`; None if it is not a host."""
+    """Returns the normal form of a host in `allowed_hosts`; None if it is not a host."""
     try:
         return canonical_host(text)
     except InvalidAddress:
@@ -135,7 +137,7 @@ def host_name(text: str) -> str | None:
 
 
 def _aliases(url: str) -> list[str]:
-    """The other names of a server that listens only on this machine."""
+    """Returns the other names of a server that listens only on this machine."""
     address = parse(url)
     if not is_loopback(address.host):
         return []

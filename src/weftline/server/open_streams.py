@@ -1,4 +1,4 @@
-"""Responses that go on for a while: they end when the credential that asked for them is revoked."""
+"""Ends long-running responses when their credential is revoked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class OpenStream:
-    """One such response."""
+    """A long-running response."""
 
     __slots__ = ("principal", "revoked", "task")
 
@@ -37,7 +37,7 @@ class OpenStreams:
     async def carry(
         self, principal: Principal, work: Callable[[], Awaitable[T]], *, stream: OpenStream | None = None
     ) -> T:
-        """Does `work`. Raises `ConnectionResetError` if the credential is revoked before it is done."""
+        """Runs `work`. Raises `ConnectionResetError` if the credential is revoked before it is done."""
         stream = stream or OpenStream(principal)
         stream.task = task = asyncio.current_task()
         assert task is not None
@@ -45,7 +45,7 @@ class OpenStreams:
         of_credential.add(stream)
         try:
             if not self._auth.remembers(principal) and not await self._auth.is_valid(principal):
-                # Revoked since the request was let in. The work begins all the same: it may have things to close.
+                # Revoked since the request was accepted. The work begins anyway, as it may have things to close.
                 stream.end()
             return await work()
         except asyncio.CancelledError:

@@ -1,9 +1,10 @@
-"""The OpenAPI page, derived from the table of routes and the types that it names."""
+"""The OpenAPI document, derived from the table of routes and their types."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from pkgutil import resolve_name
 from typing import Annotated, Any, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -59,7 +60,7 @@ class Error(Struct, rename="camel"):
 
 
 def document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, Any]:
-    """The whole page. `prefix` is the path that all of its paths are below."""
+    """Returns the whole document. `prefix` is put before all of its paths."""
     routes = tuple(routes)
     schemas = schemas_of(
         requests=[body_type(route) for route in routes if body_type(route) is not None],
@@ -93,18 +94,24 @@ def document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, Any]:
 
 
 def body_type(route: Route) -> Any:
-    """The type of a request's body; None if it has none that JSON Schema could describe."""
-    body = route.body.fields if isinstance(route.body, Form) else route.body
+    """Returns the type of a request's body; None if it has none that JSON Schema could describe."""
+    match route.body:
+        case Form(fields):
+            body = fields
+        case str(name):
+            body = resolve_name(name)
+        case body:
+            pass
     return None if body is OtherProtocol else body
 
 
 def json_type(route: Route) -> Any:
-    """The type of a JSON success; None if there is none."""
+    """Returns the type of a JSON success; None if there is none."""
     return next((one for one in _kinds(route) if one not in _NOT_JSON), None)
 
 
 def _kinds(route: Route) -> tuple[Any, ...]:
-    """The possible kinds of success: the return type, or the members of a union."""
+    """Returns the kinds of success: the return type, or the members of a union."""
     members = get_args(route.returns)
     return members if any(one in _NOT_JSON for one in members) else (route.returns,)
 
@@ -153,7 +160,7 @@ def _responses(route: Route, schemas: Schemas) -> Schema:
         content["text/html"] = {}
     successes: dict[str, Schema] = {str(route.status): {"description": "Done.", "content": content}}
     if EventStream in kinds and content and route.status != 200:
-        # Described in words only: a generated client never asks for events, and with a schema here it would read every
+        # Only described in words: generated clients never ask for events, and with a schema here they would read every
         # success as text.
         successes["200"] = {"description": "The events, as `text/event-stream`, if the request accepts them."}
     elif EventStream in kinds:
@@ -171,7 +178,7 @@ def _refusal(route: Route, status: int, schemas: Schemas) -> Schema:
 
 
 def _errors(route: Route) -> set[int]:
-    """Those of its kind, and its own."""
+    """Returns the error statuses of a route: those of its kind, and its own."""
     errors = {*route.errors}
     if route.access != "public":
         errors |= {401, 403, 404, 503}

@@ -33,7 +33,7 @@ _MAX_WAITS, _MAX_WAIT_S = 50, 30 * 86400
 
 
 class _Range(NamedTuple):
-    """The range of a numeric setting; a whole number unless it is in seconds."""
+    """The range of a numeric setting; an integer unless it is in seconds."""
 
     minimum: float
     maximum: float
@@ -103,40 +103,40 @@ class ServerOptions(Struct, frozen=True):
     webhook_retry_s: tuple[float, ...] = (10, 30, 120, 600, 1800, 7200, 21600, 43200)
     """Waits between attempts to deliver a webhook; after the last, the delivery has failed."""
     model_timeout_s: float = MODEL_TIMEOUT_S
-    """How long one model call may take, from its request to the end of its answer."""
+    """How long one model call may take, from the request to the end of the answer."""
     slow_turn_s: float = SLOW_TURN_S
     """Model and tool calls that take longer are logged; 0 for none."""
     max_recoveries: int = MAX_RECOVERIES
-    """How often a run that fails or kills the process is tried again without progress before it is given up."""
+    """How often a run that fails or kills the process is retried without progress before it is given up."""
     public_errors: dict[str, str] = {}
     """What clients read about runs that failed, by error code, instead of the original message."""
     stall_s: float = default_stall_s()
     """CPU time that the event loop may be stalled before the process ends itself; 0 for no limit."""
     trusted_proxies: tuple[Network, ...] = ()
-    """Whose `X-Forwarded-For` is believed."""
+    """The proxies whose `X-Forwarded-For` is trusted."""
     cors: Cors | None = None
-    """Whose pages may use the server from a browser; None for nobody's."""
+    """The origins whose pages may use the server from a browser; None for none."""
     unknown_fields: Literal["warn", "refuse"] = "warn"
     """What to do with a request that has unknown fields."""
     code_version: str | None = None
-    """What the code of agents and tools is known by when it carries a run on, in place of its source."""
+    """Identifies the code of agents and tools when it continues a run, instead of its source."""
     traces: bool = False
     """Whether spans of all runs are emitted, for OpenTelemetry."""
     display_hints: dict[str, str] = {}
-    """By tool: what streams show of its calls, with arguments in braces, in place of what the tool says."""
+    """By tool: what streams show for its calls instead of the tool's own hint, with arguments in braces."""
     connections: ConnectionLimits = ConnectionLimits()
     workspaces: WorkspaceLimits = WorkspaceLimits()
 
 
 def server_options(config: Config, *, rate_limit_per_minute: int | None = None) -> ServerOptions:
-    """Raises a `WeftlineError` (`bad_config`) that names the offending setting."""
+    """Reads the settings. Raises a `WeftlineError` (`bad_config`) that names the offending setting."""
     options = ServerOptions()
     for name, value in config.server.items():
         if name not in SETTINGS:
             near = did_you_mean(name, SETTINGS)
             raise _bad(config, name, f"is not a setting; use one of {', '.join(SETTINGS)}.{near}")
         if name in _EGRESS or name in cors.SETTINGS:
-            continue  # read by `egress_from` and `cors_from`, which check them
+            continue  # `egress_from` and `cors_from` read and check these
         if name == "public_url":
             options = replace(options, public_url=_address(config, value))
         elif name == "oauth_redirect_schemes":

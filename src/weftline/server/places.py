@@ -1,4 +1,4 @@
-"""So many at once for each workspace; the rest wait for their turn."""
+"""Limits concurrency per workspace; the rest wait for their turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams with a profile: what is read before the first frame can be made."""
+"""Streams with a profile: reads what is needed before the first frame."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MANY = 2**31 - 1
 
 
 class Hosts(Protocol):
-    """What is needed of the server."""
+    """The server, as this module needs it."""
 
     large: LargeResponses
     hints: DisplayHints
@@ -31,27 +31,27 @@ class Hosts(Protocol):
 
 
 async def profile_view(app: Hosts, key: int, run_id: str, types: frozenset[str], *, workspace: str) -> View:
-    """The view of a stream that shows these types. It may begin at any entry of the run.
+    """Returns the view of a stream with these types. It may begin at any entry of the run.
 
     Raises `RateLimited` if there is no room for what has to be read.
     """
-    async with app.large.room_to_work(workspace, await app.engine.logs.log_size(key)):
+    async with app.large.room_to_work(workspace, await app.engine.stored.logs.log_size(key)):
         return await _view(app.engine, key, run_id, types, app.hints)
 
 
 async def _view(engine: Engine, key: int, run_id: str, types: frozenset[str], hints: DisplayHints) -> View:
-    row, first = await engine.row(key), await engine.entry(key, 1)
-    thread = None if row is None else await engine.session_id(row.listed_under)
+    row, first = await engine.stored.row(key), await engine.stored.entry(key, 1)
+    thread = None if row is None else await engine.stored.session_id(row.listed_under)
     created = None if first is None else first.body
     try:
         facts = await off_loop(partial(facts_of, run_id, created=created, thread=thread), size=len(created or b""))
     except UNREADABLE:
         raise unreadable(run_id) from None
     projection = DetailProjection(facts)
-    for head in await engine.logs.heads(key, kinds=NEEDED_HEADS):
-        with suppress(*UNREADABLE):  # the stream says so when it gets there
+    for head in await engine.stored.logs.heads(key, kinds=NEEDED_HEADS):
+        with suppress(*UNREADABLE):  # the stream reports it when it gets there
             projection.learn(decode_fact.decode(head))
-    for one in await engine.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
+    for one in await engine.stored.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
         with suppress(*UNREADABLE):
             projection.learn_whole(decode_fact.decode(one.head), one.body)
     return profiled(ProfiledFrames(projection, types, show=hints.with_hint))

@@ -1,15 +1,15 @@
-"""Uvicorn's HTTP protocol with one write per turn of the loop, and with limits on what a stranger can hold.
+"""Uvicorn's HTTP protocol with one write per iteration of the loop, and with limits for untrusted clients.
 
 `server.corked` puts the writes together, and `server.exchange` the head of a response and its body.
 
-What a client may take its time for:
+How long a client may take:
 
     connected ──▶ IDLE ──first byte──▶ HEAD ──▶ BODY ──▶ IDLE …
                   head_timeout_s       head_timeout_s    body_timeout_s
                   (keep_alive_s after an answer)
 
-In the middle of a body it may pause for `body_pause_s`; and at any time, for taking what is sent to it, it has
-`stall_timeout_s`.
+In the middle of a body it may pause for `body_pause_s`. At any time, it may take `stall_timeout_s` to read what is
+sent.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ from weftline.server.listener import refusal
 from weftline.server.upgrades import parser_of_rest
 
 _MAX_PIPELINED = 8
-"""Requests that wait for the answer to another one on their connection. With one more it is closed after their answers.
-"""
+"""How many requests may wait for earlier responses on their connection. With more, it is closed after these."""
 _LINGER_S, _LINGER_BYTES = 2.0, 1024 * 1024
-"""How long, and how much of it, a client that was refused may go on sending before it has read why."""
+"""How long, and how many bytes, a client that was refused may keep sending before it has read the reason."""
 _CHUNK_OVERHEAD = 16
-"""Bytes around each byte of a chunked body at the most: chunks of a single byte have six."""
+"""The most bytes around each byte of a chunked body; chunks of a single byte have six."""
 
 
 _QUERY, _FRAGMENT = b"?#"
@@ -48,7 +47,7 @@ _QUERY, _FRAGMENT = b"?#"
 
 
 class _Phase(Enum):
-    """What the client is sending."""
+    """The part of a request that the client is sending."""
 
     IDLE = "idle"
     HEAD = "head"
@@ -56,7 +55,7 @@ class _Phase(Enum):
 
 
 _IDLE, _HEAD, _BODY = _Phase
-"""By these names: the look-up of a member costs as much as ten of an attribute."""
+"""Module names, since looking up an enum member is ten times as slow as an attribute."""
 
 
 class CorkedHttpProtocol(HttpToolsProtocol):
@@ -79,26 +78,26 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._reads_on = False
         self._address = address
         self._departures: list[Departure] = []
-        """Of the requests that are not answered yet."""
+        """Of requests without a response yet."""
         self._phase = _IDLE
         self._watched: list[tuple[bytes, bytes]] = []
-        """The headers of the request that say how to read it."""
+        """The headers of the request that determine how to read it."""
         self._usual: list[tuple[bytes, bytes]] | None = None
-        """Those of the request before, if there is nothing special about them."""
+        """Those of the previous request, if they were ordinary."""
         self._upgrades = False
-        """Whether the parser takes what follows the head for another protocol."""
+        """Whether the parser expects another protocol after the head."""
         self._received = 0
-        """Bytes of the head, or of the body and what is around it, that came in earlier chunks or began this one."""
+        """Bytes of the head, or of the body with its framing, in earlier chunks or at the beginning of this one."""
         self._chunk = 0
         self._body_bytes = 0
         self._body_until_s = 0.0
         self._seen = 0
-        """Bytes that had been received of the body at the last look."""
+        """How many bytes of the body had arrived at the last check."""
         self._refusal: WeftlineError | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._idle_since_s: float | None = None
-        """When the latest answer was complete; None if the client has sent something since."""
+        """When the last response was complete; None if the client has sent something since."""
         self._stall: asyncio.TimerHandle | None = None
         self._unsent = 0
 
@@ -124,7 +123,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
     def abort(self) -> None:
         self.transport.abort()
 
-    # What the client sends
+    # Receiving
 
     def data_received(self, data: bytes) -> None:
         parser = self.parser
@@ -188,12 +187,12 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         if name in WATCHED:
             self._watched.append((name, value))
         elif name == b"connection" and self._phase is _BODY and self.cycle.keep_alive:
-            # After a body it means nothing, but the parser takes it for a header and would read no further.
+            # It is meaningless after a body, but the parser takes it for a header and would stop reading.
             self._read_on(after_close=True)
         self.headers.append((name, value))
 
     def _read_on(self, *, after_close: bool) -> None:
-        """Whether another request may follow one that closes the connection, for all that the parser knows."""
+        """Tells the parser whether another request may follow one that closes the connection."""
         self._reads_on = after_close
         parser = cast(Any, self).parser
         parser.set_dangerous_leniencies(lenient_keep_alive=after_close, lenient_data_after_close=after_close)
@@ -206,11 +205,11 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             raise self._refused(InvalidRequest("There are too many requests on this connection at once."))
         exchange = self._exchange()
         self._phase, self._received, self._body_bytes = _BODY, 0, 0
-        self.headers = []  # for what follows a chunked body: by then the request has been judged by its head
+        self.headers = []  # for trailers after a chunked body; the request was checked by its head
         self._begin(exchange)
 
     def _exchange(self) -> Exchange:
-        """The request whose head is complete."""
+        """Creates the exchange for a request whose head is complete."""
         parser, scope = self.parser, self.scope
         assert parser is not None
         version, method = parser.get_http_version(), parser.get_method()
@@ -226,7 +225,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         scope["path"] = _readable(path) if b"%" in path else path.decode("ascii")
         scope["raw_path"] = path
         scope["query_string"] = query
-        # By position: names would be put into a dictionary and taken out again.
+        # Positional, as keyword arguments would cost a dictionary.
         return Exchange(
             scope,
             self.transport,
@@ -250,7 +249,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._usual = [*self._watched] if usual else None
 
     def _begin(self, exchange: Exchange) -> None:
-        """Answers it, or has it wait for the answers to those before it."""
+        """Handles the request, or queues it behind earlier ones."""
         app = cast(Any, self.app)  # pyright: ignore[reportUnknownMemberType]
         waits = not self._answered
         self.cycle = exchange
@@ -281,7 +280,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def on_response_complete(self) -> None:
-        """As uvicorn does, but one timer goes from look to look, in place of one for the pause after each answer."""
+        """Like uvicorn's, but checks one timer periodically rather than starting a new one after each response."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -297,7 +296,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
     def _look_whether_idle(self) -> None:
         self._idle = None
         if self._idle_since_s is None:
-            return  # the next answer sets it again
+            return  # the next response sets it again
         left_s = self._idle_since_s + self._limits.keep_alive_s - self.loop.time()
         if left_s > 0:
             self._idle = self.loop.call_later(left_s, self._look_whether_idle)
@@ -305,7 +304,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _check(self, begun_as: _Phase) -> None:
-        """After some bytes: bounds what is still incomplete, in size and in time."""
+        """Limits the size and time of what is incomplete, after some bytes were received."""
         if self._phase is _IDLE and not self._received:
             self._due_in(None)
             return
@@ -315,7 +314,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             self._refuse(self._head_too_large())
         elif self._phase is _IDLE:
             if self._deadline is None and self._answered:
-                self._due_in(limits.head_timeout_s)  # line breaks alone do not keep a connection
+                self._due_in(limits.head_timeout_s)  # line breaks alone do not keep a connection open
         elif self._phase is not begun_as:
             if self._phase is _HEAD:
                 self._due_in(limits.head_timeout_s)
@@ -325,7 +324,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     @property
     def _answered(self) -> bool:
-        """Whether no answer is under way."""
+        """Whether no response is in progress."""
         return not self.cycle or self.cycle.response_complete
 
     def _head_bytes(self) -> int:
@@ -345,7 +344,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             self._deadline = self.loop.call_later(seconds, self._late)
 
     def _look_again(self) -> None:
-        """While a body arrives one timer goes from look to look, instead of one that every piece resets."""
+        """Checks the progress of a body periodically, with one timer rather than one that every piece resets."""
         self._seen = self._received
         self._due_in(min(self._limits.body_pause_s, self._body_until_s - self.loop.time()))
 
@@ -362,14 +361,14 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             self._refuse(WeftlineError(f"The {part} of the request took too long to arrive.", code="request_timeout"))
 
     def _refused(self, error: WeftlineError) -> WeftlineError:
-        """Notes why, for whoever catches what the parser makes of an exception in one of its callbacks."""
+        """Stores the reason, since the parser wraps exceptions of its callbacks."""
         self._refusal = error
         return error
 
     def _refuse(self, error: WeftlineError) -> None:
-        """Ends the connection; says why unless an answer is under way, into which no other can be put.
+        """Ends the connection, with an error response unless another response is in progress.
 
-        The requests before the one at fault are answered first.
+        Earlier requests are answered first.
         """
         self._refusal = error
         self._due_in(None)
@@ -384,22 +383,22 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             if self.cycle.response_started or self.pipeline:
                 self.transport.close()
                 return
-            # Whoever waits for the body is told that the client has gone: nothing that it answers is sent.
+            # Handlers that wait for the body see a disconnect, and their responses are not sent.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.write(refusal(error, headers=self._all.headers_of_refusal(self._origin())))
-        # Closing at once what the client still writes to would take the answer away from it again.
+        # Closing at once while the client still writes would discard the response before it is read.
         self.transport.write_eof()
         self.flow.resume_reading()
         self._due_in(_LINGER_S)
 
     def _origin(self) -> str | None:
-        """Of the page that sends the request, if that much of its head has come."""
+        """Returns the origin of the page that sends the request, if that part of the head has arrived."""
         scope = cast("dict[str, Any] | None", self.scope)  # None before the first request
         headers = scope["headers"] if scope is not None else ()
         return next((value.decode("latin-1") for name, value in headers if name == b"origin"), None)
 
-    # What the client takes
+    # Sending
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -424,6 +423,6 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
 
 def _readable(path: bytes) -> str:
-    """A path without its escapes, except for those of slashes, which belong to a name and do not separate two."""
+    """Decodes a path, except for escaped slashes, which are part of a name and not separators."""
     kept = path.replace(b"%2F", b"%252F").replace(b"%2f", b"%252f")
     return decoded(kept).decode("utf-8", "replace")

@@ -1,7 +1,7 @@
 """Rate limits.
 
-Credentials are held to a sliding window of one minute, kept in slots of a second. Guesses at passwords draw on an
-allowance that grows again bit by bit, so that nobody is shut out for long.
+Credentials are limited by a sliding window of one minute, in slots of one second. Password attempts use up an allowance
+that is refilled gradually, so that nobody is locked out for long.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ _SWEEP_AT = 10_000
 
 
 class RateLimit:
-    """Counts per credential. A refused request does not count, so a client that waits as instructed gets through."""
+    """Counts requests per credential.
+
+    A refused request does not count, so a client that waits as instructed gets through.
+    """
 
     def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute
@@ -21,7 +24,7 @@ class RateLimit:
         self._windows: dict[str, _Window] = {}
 
     def take(self, who: str, *, now_us: int) -> int:
-        """Counts one request of `who` and returns 0, or, when it is one too many, the seconds to wait."""
+        """Counts a request of `who` and returns 0, or, if it is one too many, returns the seconds to wait."""
         if not self.per_minute:
             return 0
         window = self._windows.get(who)
@@ -68,7 +71,7 @@ class _Window:
         self.total += 1
 
     def wait_s(self, limit: int) -> int:
-        """Seconds until enough of what was counted has left the window."""
+        """Returns the seconds until enough requests have left the window."""
         left = self.total
         for age in range(_SLOTS - 1, 0, -1):
             left -= self.counts[(self.newest - age) % _SLOTS]
@@ -78,18 +81,18 @@ class _Window:
 
 
 class Allowance:
-    """`burst` at once, and after that `per_minute`, for each of those who draw on it."""
+    """Allows `burst` at once, and after that `per_minute`, for each user of it."""
 
     def __init__(self, *, burst: int, per_minute: int) -> None:
         self._each_us = 60_000_000 // per_minute
         self._slack_us = burst * self._each_us
         self._full_at: dict[str, int] = {}
-        """When the allowance of somebody who has drawn on it will be whole again."""
+        """When each allowance will be full again."""
 
     def wait_s(self, who: str, *, now_us: int) -> float:
-        """Seconds until there is something to draw on; 0 when there is."""
+        """Returns the seconds until something is available; 0 if it is now."""
         over_us = self._full_at.get(who, 0) + self._each_us - self._slack_us - now_us
-        # Far in the future if the clock was set back, which must not lock anybody out.
+        # If the clock was set back it is far in the future, which must not lock anybody out.
         return 0 if over_us <= 0 or over_us > self._slack_us else over_us / 1e6
 
     def draw(self, who: str, *, now_us: int) -> None:

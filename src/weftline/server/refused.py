@@ -22,7 +22,7 @@ _OTHERS = "other workspaces"
 
 
 class RefusedRequests:
-    """Counts in windows of a minute. A flood from one workspace does not use up another's lines."""
+    """Counts refusals in windows of a minute. A flood from one workspace does not use up another's lines."""
 
     def __init__(self) -> None:
         self._lines: Counter[str] = Counter()
@@ -30,14 +30,14 @@ class RefusedRequests:
         self._window: asyncio.TimerHandle | None = None
 
     def note(self, *, status: int, code: str, method: str, path: str, workspace: str) -> None:
-        """`workspace` is the credential's; empty without a valid one."""
+        """Logs or counts a refusal. `workspace` is the credential's; empty without a valid one."""
         if self._window is None:
             self._window = asyncio.get_running_loop().call_later(WINDOW_S, self.report, context=Context())
         if workspace not in self._lines and len(self._lines) >= MAX_WORKSPACES:
             workspace = _OTHERS
         self._lines[workspace] += 1
         if self._lines[workspace] <= MAX_LINES:
-            # A fault of the server matters more than one of a client.
+            # A server error matters more than a client's.
             level = logging.WARNING if status >= 500 else logging.INFO
             extra = fields(method=method, path=path[:500], status=status, code=code)
             logger.log(level, "refused %s %s: %d %s", method, path[:500], status, code, extra=extra)

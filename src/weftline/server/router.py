@@ -12,17 +12,18 @@ from weftline.api.principal import Principal
 from weftline.server.http import Request, Response, StreamedResponse
 
 Handler: TypeAlias = Callable[[Any, Request, Principal], Awaitable[Response | StreamedResponse | None]]
-"""Answers a request; None when it has sent the answer itself. The first argument is the `App`."""
+"""Handles a request; returns None if it has sent the response itself. The first argument is the `App`."""
 
 
 Narrowed: TypeAlias = Literal["yes", "its agents", "no"]
-"""A credential restricted to some agents works only through those agents. What belongs to others seems not to exist,
-and what belongs to the workspace as a whole is read-only at best. `its agents`: the route works for what belongs to the
-agents of the allow-list, and for nothing else.
+"""How a route treats a credential that is restricted to some agents.
+
+Such a credential only works through its agents: what belongs to others does not exist for it, and what belongs to the
+whole workspace is read-only at best. With `its agents`, the route works only for what belongs to these agents.
 """
 
 _REMEMBERED = 64
-"""Requests whose route is known without a search: new runs all have one path. A path is as long as a head may be."""
+"""How many requests have a cached route, as new runs all have one path. Bounded, as paths can be as long as a head."""
 
 
 class EventStream:
@@ -34,7 +35,7 @@ class HtmlPage:
 
 
 class Redirect:
-    """A response that sends the browser elsewhere."""
+    """A response that redirects the browser."""
 
 
 class OtherProtocol:
@@ -42,13 +43,13 @@ class OtherProtocol:
 
 
 class Form(Struct, frozen=True):
-    """A body that is form-encoded, with the fields of this type."""
+    """A form-encoded body, with the fields of this type."""
 
     fields: Any
 
 
 class QueryParameter(Struct, frozen=True):
-    """An optional parameter of the query. A list may be given several times."""
+    """An optional query parameter. A list may be given several times."""
 
     name: str
     type: Any
@@ -56,10 +57,10 @@ class QueryParameter(Struct, frozen=True):
 
 
 class Route(Struct, frozen=True):
-    """`access` `public` asks for no credential, `workspace` for one of the workspace that the path's `{slug}` names.
+    """A route. `access` is `public` without a credential, `workspace` for one of the workspace in the path's `{slug}`.
 
-    The types are those that the handler reads the request by and writes the response from: the OpenAPI page has no
-    other source.
+    The handler uses these types to read the request and write the response; they are the only source of the OpenAPI
+    document.
     """
 
     method: str
@@ -67,29 +68,30 @@ class Route(Struct, frozen=True):
     handler: Handler
     access: Literal["public", "workspace"] = "workspace"
     scopes: tuple[str, ...] = ()
-    """What an OAuth token must have; API keys have no scopes."""
+    """The scopes that an OAuth token must have; API keys have no scopes."""
     usages: tuple[str, ...] = ("developer_api",)
-    """The kinds of API key that may come here."""
+    """The kinds of API key that may use it."""
     has_metadata: bool = False
-    """Whether its refusals name the metadata of a protected resource: where a client can get a token."""
+    """Whether its refusals name the metadata of a protected resource, where a client can get a token."""
     narrowed: Narrowed = "no"
-    """What it is to a credential with an agent allow-list."""
+    """How it treats a credential with an agent allow-list."""
     limited: bool = True
     """Whether requests count against the credential's rate limit and may be refused by it."""
     by_cookie: bool = False
-    """Whether it knows who asks by a cookie, and so must not be open to pages of other origins."""
+    """Whether it authenticates by cookie, and so must not be open to pages of other origins."""
     summary: str = ""
     body: Any = None
-    """A struct, a pydantic model, a `Form` or `OtherProtocol`; None if the request has no body."""
+    """A struct, a pydantic model, a `Form` or `OtherProtocol`; None if the request has no body. A model that is loaded
+    later is given by name, as `module:Model`."""
     query: tuple[QueryParameter, ...] = ()
     idempotent: bool = False
-    """Whether it honours an `Idempotency-Key`."""
+    """Whether it supports an `Idempotency-Key`."""
     warns: bool = False
     """Whether it names unknown fields in its response, and refuses them if the client prefers that."""
     returns: Any = None
     """The type of a success: a struct for JSON, one of the classes above, or a union of both."""
     status: int = 200
-    """Of a success."""
+    """The status of a success."""
     silent: bool = False
     """Whether a success may also be a 204, without a body."""
     errors: tuple[int, ...] = ()
@@ -110,7 +112,7 @@ class WrongMethod(Struct, frozen=True):
 
 
 class Router:
-    """A parameter has the same name in all routes that share the path before it."""
+    """Matches requests to routes. A parameter has the same name in all routes that share the path before it."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes: tuple[Route, ...] = tuple(routes)
@@ -127,7 +129,7 @@ class Router:
                     node = node.exact.setdefault(part, _Node())
             node.routes[route.method] = route
         self.match = lru_cache(maxsize=_REMEMBERED)(self._match)
-        """The route of a request, by method and path; None for an unknown path."""
+        """Returns the route of a request, by method and path; None for an unknown path."""
 
     def _match(self, method: str, path: str) -> Match | WrongMethod | None:
         node = self._root
@@ -153,7 +155,7 @@ class _Node:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        """Of the parameter that leads here."""
+        """The name of the parameter that leads here."""
         self.exact: dict[str, _Node] = {}
         self.any: _Node | None = None
         self.routes: dict[str, Route] = {}

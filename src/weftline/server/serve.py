@@ -1,4 +1,4 @@
-"""Running the server: bind, recover, listen, and stop without losing anything."""
+"""Runs the server: bind, recover, listen, and stop without losing anything."""
 
 from __future__ import annotations
 
@@ -8,24 +8,17 @@ import logging
 import resource
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.agent.child_plans import ChildPlans
-from weftline.agent.code_agents import AgentModels, code_agents
-from weftline.agent.listing import facts_around
-from weftline.agent.loader import AgentsFile, load_agents_file
-from weftline.agent.run_traces import RunTraces, trace_agents
-from weftline.agent.sources import AgentTools, Setup, require_durable
-from weftline.api.control import Control
-from weftline.api.operations import operations
+from weftline.api.control import Control, Operation
 from weftline.api.scheduled import start as start_scheduled
 from weftline.api.scheduled import started as scheduled_before
 from weftline.config import Config, load_config
@@ -42,6 +35,7 @@ from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import DRAIN_S, Engine
 from weftline.runtime.new_engine import new_engine
 from weftline.runtime.tool_source import DialledTools
+from weftline.runtime.toolbox import ToolSource
 from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.listener import Listener
@@ -49,7 +43,8 @@ from weftline.server.memory import return_large_blocks
 from weftline.server.oauth.documents import read_document
 from weftline.server.options import ServerOptions, server_options
 from weftline.server.protocol import CorkedHttpProtocol
-from weftline.server.routes import ROUTES
+from weftline.server.router import Route
+from weftline.server.routes import FIRST
 from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
 from weftline.server.stopping import LOST_ANSWERS, Stopping, finish_within
@@ -57,18 +52,24 @@ from weftline.server.watchdog import LoopWatchdog
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
 from weftline.tools.own_tools import LoadedTool, loaded_tools, server_tools
-from weftline.workspace.code_agents import NO_CODE, CodeAgents
+from weftline.workspace.code_agents import NO_CODE
 from weftline.workspace.context import Workspaces
 from weftline.workspace.delivering import WebhookDeliveries
 from weftline.workspace.firing import ScheduleAlarm
 from weftline.workspace.providers import own_providers
 
+if TYPE_CHECKING:
+    from weftline.agent.run_traces import RunTraces
+    from weftline.server.served_agents import ServedAgents
+
 logger = logging.getLogger(__name__)
 
 _STEP_S = 5.0
-"""How long one step of stopping may take before the next one begins without it."""
+"""How long one step of stopping may take before the next one begins."""
+_TICK_S = 1.0
+"""How old the date in responses may be."""
 _GOODBYE_S, _HURRIED_GOODBYE_S = 3.0, 0.5
-"""How long clients may take to read the last that they are sent."""
+"""How long clients may take to read the last data sent to them."""
 
 
 class Settings(Struct, frozen=True):
@@ -82,16 +83,17 @@ class Settings(Struct, frozen=True):
     config: Path | None = None
     drain_s: float = DRAIN_S
     rate_limit_per_minute: int | None = None
-    """None leaves it to the configuration."""
+    """None uses the configuration."""
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its own signal handlers and listener: stopping has an order here that it does not know."""
+    """Uvicorn without its own signal handlers and listener, as stopping follows our own order."""
 
     def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
         super().__init__(config)
         self.servers = []
         self.listening = asyncio.Event()
+        self._closing = asyncio.Event()
         self._connections = connections
         self._listener: Listener | None = None
 
@@ -105,9 +107,20 @@ class _Server(uvicorn.Server):
         self.started = True
         self.listening.set()
 
+    async def main_loop(self) -> None:
+        """Ticks once a second, for the date in responses, and ends at once when it should; uvicorn polls at 10 Hz."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._closing.wait()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._listener is not None:
             self._listener.close()
+        if not (self.server_state.connections or self.server_state.tasks or len(self._connections)):
+            for sock in sockets or ():
+                sock.close()
+            return  # there is nobody to wait for, and uvicorn would begin with a sleep
         # Whoever does not read is cut before uvicorn cancels what is still sending, which it would log as a failure.
         abort = asyncio.get_running_loop().call_later(_GOODBYE_S, self._connections.abort)
         await super().shutdown(sockets)
@@ -115,8 +128,9 @@ class _Server(uvicorn.Server):
         self._connections.abort()
 
     async def close(self, listening: asyncio.Task[None], hurried: asyncio.Task[Any]) -> None:
-        """Lets answers end that are under way, for a moment; for a shorter one once there is hurry."""
+        """Lets responses in progress finish for a moment; for a shorter one if the server is in a hurry."""
         self.should_exit = True
+        self._closing.set()
         await asyncio.wait({listening, hurried}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({listening}, timeout=_HURRIED_GOODBYE_S)
         if not listening.done():
@@ -129,7 +143,7 @@ class _Server(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, so that a taken port is known before anything else is touched."""
+    """Returns a listening socket, so that a taken port is known before anything else is touched."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -145,7 +159,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _url(sock: socket.socket) -> str:
-    """The address that a server on this socket has on its own machine."""
+    """Returns the address of a server on this socket, from its own machine."""
     host, port = sock.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "localhost"
@@ -153,7 +167,7 @@ def _url(sock: socket.socket) -> str:
 
 
 def _is_local(settings: Settings, options: ServerOptions) -> bool:
-    """Whether the server is there for this machine alone. Behind a proxy it listens on loopback for everybody."""
+    """Whether the server serves only this machine. Behind a proxy, it listens on loopback for everybody."""
     if options.trusted_proxies or not is_loopback(settings.host):
         return False
     return not options.public_url or is_loopback(parse(options.public_url).host)
@@ -164,19 +178,16 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
     return config.catalog(transport=transport, scripted=scripted)
 
 
-def read_app(path: Path | None, models: Catalog) -> tuple[AgentsFile, AgentModels, CodeAgents]:
-    """The agents and tools of a file, the agents' models, and what clients see of them. Raises `WeftlineError`."""
+def read_agents(path: Path | None, models: Catalog) -> ServedAgents | None:
     if path is None:
-        return AgentsFile({}, {}), AgentModels({}, models), NO_CODE
-    file = load_agents_file(path)
-    for name, agent in file.agents.items():
-        require_durable(agent, name)
-    own = AgentModels(file.agents, models)
-    return file, own, code_agents(file.agents, own.by_agent, now_us=SystemClock().now_us())
+        return None
+    from weftline.server.served_agents import ServedAgents  # with all of `weftline.agent`
+
+    return ServedAgents(path, models)
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
-    """Runs until SIGTERM or SIGINT; a second signal cuts what is under way. `ready` is called with the address.
+    """Runs until SIGTERM or SIGINT; a second signal stops work in progress. `ready` is called with the address.
 
     Returns the process's exit code.
     """
@@ -185,14 +196,16 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     options = server_options(config, rate_limit_per_minute=settings.rate_limit_per_minute)
     watchdog = LoopWatchdog(options.stall_s)
     models = catalog(settings, config, transport)
-    # A tenant of a server for this machine alone may name this machine. A model may not: it says what a page told it.
+    # A user of a local server may name addresses on this machine. A model may not, as it may follow what a page says.
     egress = egress_from(config.server, loopback=_is_local(settings, options), origin=config.path)
     pages = Dialer(egress_from(config.server, origin=config.path))
     peers = Dialer(egress)
-    file, agent_models, code = read_app(settings.app, models)
+    agents = read_agents(settings.app, models)
     if options.traces:
-        trace_agents(file.agents.values())
-    own_tools = server_tools(settings.tools, app=settings.app, app_tools=file.tools, pages=pages)
+        from weftline.agent.run_traces import trace_agents
+
+        trace_agents(agents.by_name.values() if agents else ())
+    own_tools = server_tools(settings.tools, app=settings.app, app_tools=agents.tools if agents else {}, pages=pages)
     sock = bind(settings.host, settings.port)
     options = replace(options, url=_url(sock), local=_is_local(settings, options))
     if not options.public_url and not is_loopback(settings.host):
@@ -203,10 +216,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     stored = Workspaces(store.records, store.vault, SystemClock())
     catalogs = WorkspaceCatalogs(models, own=partial(own_providers, stored), transport=own)
     dialled = DialledTools(own_tools, records=store.records, vault=store.vault, dialer=peers)
-    tools = AgentTools(dialled)
+    agent_tools = agents.source(dialled) if agents else None
+    tools: ToolSource = agent_tools or dialled
     tools.use_version(options.code_version)
-    for name, agent in file.agents.items():
-        tools.register(name, Setup(agent))
     max_files = _max_files()
     limits = options.workspaces.within_files(max_files)
     if limits != options.workspaces:
@@ -223,11 +235,20 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         limits=limits,
         traces=options.traces,
     )
-    tools.facts_around = partial(facts_around, engine)
-    tools.planner = ChildPlans(model_id=agent_models.of_child, check=engine.check)
+    if agents and agent_tools:
+        agents.connect(agent_tools, engine)
     await engine.start()
-    traces = RunTraces(engine) if options.traces else None
-    app = App(engine, store, catalogs, ROUTES, options=options, read_document=partial(read_document, pages), code=code)
+    traces = _traces(engine) if options.traces else None
+    app = App(
+        engine,
+        store,
+        catalogs,
+        FIRST,
+        options=options,
+        read_document=partial(read_document, pages),
+        code=agents.code if agents else NO_CODE,
+        every_route=_every_route,
+    )
     deliveries = WebhookDeliveries(
         app.workspaces,
         peers,
@@ -246,8 +267,13 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     async def list_own_tools() -> list[LoadedTool]:
         return loaded_tools(own_tools)
 
+    def load_operations() -> Mapping[str, Operation]:
+        from weftline.api.operations import operations  # only a command of an administrator needs them
+
+        return {**operations(app.workspaces, engine, store), "tools.loaded": list_own_tools}
+
     control = Control(
-        {**operations(app.workspaces, engine, store), "tools.loaded": list_own_tools},
+        load_operations,
         announce=lambda path: store.announce(admin_socket=path),
         changed=administered,
     )
@@ -281,13 +307,13 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         await server.listening.wait()
         host, port = sock.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        report_start(address, db=settings.db, models=models, tools=own_tools, agents=file.agents)
+        report_start(address, db=settings.db, models=models, tools=own_tools, agents=agents.by_name if agents else ())
         ready(address)
         await advise(app.workspaces, db=settings.db, models=models)
         beats = asyncio.create_task(_beat(engine))
         delivering = asyncio.create_task(_once_moving(engine, deliveries.run))
         scheduling = asyncio.create_task(_once_moving(engine, alarm.run))
-        warm = asyncio.create_task(_warm_up(transport, models))
+        warm = asyncio.create_task(_warm_up(app, transport, models))
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
         app.refused.report()
@@ -305,11 +331,13 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
             stopping.code = LOST_ANSWERS
         await finish_within(_STEP_S, app.mcp.close(), what="the MCP server")
         await server.close(listening, hurried)
-        await finish_within(_STEP_S, tools.notified(), what="the observers of runs")
+        if agent_tools is not None:
+            await finish_within(_STEP_S, agent_tools.notified(), what="the observers of runs")
         if traces is not None:
             await finish_within(_STEP_S, traces.aclose(), what="the spans of runs")
         await store.close()
-        await finish_within(_STEP_S, tools.close(), what="the agents' tools")
+        if agent_tools is not None:
+            await finish_within(_STEP_S, agent_tools.close(), what="the agents' tools")
         for what in (dialled, pages, catalogs, models, own, transport):
             await finish_within(_STEP_S, what.aclose(), what=type(what).__name__)
         hurried.cancel()
@@ -317,20 +345,37 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     return stopping.code
 
 
+def _traces(engine: Engine) -> RunTraces:
+    from weftline.agent.run_traces import RunTraces  # with all of `weftline.agent`
+
+    return RunTraces(engine)
+
+
 async def _once_moving(engine: Engine, work: Callable[[], Awaitable[None]]) -> None:
-    """What a backup still had to deliver or to start has mostly been since: it waits with the runs."""
+    """Runs `work` once the engine's runs may proceed.
+
+    A restored backup is held first, as its deliveries and starts have mostly happened since.
+    """
     await engine.moving()
     await work()
 
 
-async def _warm_up(transport: AiohttpTransport, models: Catalog) -> None:
-    """What the first model call needs, which would take it a quarter of a second, and with it everybody else."""
+def _every_route() -> tuple[Route, ...]:
+    from weftline.server.routes.every import ROUTES  # takes as long as the whole start
+
+    return ROUTES
+
+
+async def _warm_up(app: App, transport: AiohttpTransport, models: Catalog) -> None:
+    """Loads what the first model call needs; that would otherwise block the loop for a quarter of a second."""
+    await app.load_routes()
     await transport.preload()
     await models.preload()
+    gc.freeze()  # as what was loaded before
 
 
 async def _beat(engine: Engine) -> None:
-    """Keeps idle streams open: one ticker for all of them."""
+    """Keeps idle streams open, with one ticker for all of them."""
     while True:
         await asyncio.sleep(BEAT_S)
         engine.beat()
@@ -340,9 +385,9 @@ def run(settings: Settings) -> int:
     """Runs the server in this process; prints `ready <address>` when it accepts requests. Returns the exit code."""
     _allow_many_files()
     return_large_blocks()
-    # A busy tool thread may hold the interpreter for 5 ms at a time by default, and every stream with it.
+    # By default a busy tool thread may hold the interpreter, and so every stream, for 5 ms at a time.
     sys.setswitchinterval(0.002)
-    # What is loaded by now stays; and most objects of a run live for a moment, so rare collections find as much.
+    # What is loaded by now stays, and most objects of a run are short-lived, so rare collections suffice.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
@@ -363,7 +408,7 @@ def _max_files() -> int | None:
 
 
 def _allow_many_files() -> None:
-    """Every stream is an open file; the usual soft limit of 1,024 is far below what one process can serve."""
+    """Raises the limit on open files: every stream is one, and the usual soft limit of 1,024 is far too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
     if soft < wanted:

@@ -1,4 +1,4 @@
-"""The event stream: a raw ASGI endpoint that holds next to nothing while it waits."""
+"""The event stream: a raw ASGI endpoint that uses hardly any memory while it waits."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE = b": keep-alive\n\n"
 KEEP_ALIVE_S = 15.0
-"""How long a stream is silent at most."""
+"""How long a stream may be silent."""
 BEAT_S = KEEP_ALIVE_S / QUIET_BEATS
-"""How often `Engine.beat` is to be called for that."""
+"""How often `Engine.beat` must be called for that."""
 BACKLOG_BYTES = 16 * 1024 * 1024
 _PIECE_BYTES = 8 * 1024
-"""Sent at once to a client that does not keep up."""
+"""How much is sent at once to a client that does not keep up."""
 _MAX_DIGITS = 18
 _BEYOND = 10**_MAX_DIGITS
-"""After the end of any run."""
+"""A seq beyond the end of any run."""
 
 View: TypeAlias = Callable[[EntryBatch], bytes]
-"""The frames of a batch, as a stream shows them. Raises `DamagedLog`."""
+"""Returns the frames of a batch for a stream. Raises `DamagedLog`."""
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -44,15 +44,15 @@ HEADERS = (
 
 
 def resume_point(request: Request) -> int:
-    """The larger of `?lastSeq` and `Last-Event-ID`; what is not a whole number is ignored."""
+    """Returns the larger of `?lastSeq` and `Last-Event-ID`; anything but an integer is ignored."""
     return max(_seq(request.query_value("lastSeq")), _seq(request.header(b"last-event-id")))
 
 
 def is_event_source(request: Request) -> bool:
     """Whether this may be an `EventSource` that continues from an event.
 
-    It has no `Last-Event-ID` before its first event, and later repeats its address with a newer one. Other clients send
-    both alike.
+    It sends no `Last-Event-ID` before its first event, and later repeats its URL with a newer one. Other clients send
+    the same value in both.
     """
     last_id, asked = request.header(b"last-event-id"), _seq(request.query_value("lastSeq"))
     return asked > 0 if last_id is None else _seq(last_id) > asked
@@ -62,14 +62,14 @@ def _seq(text: str | None) -> int:
     if text is None or not (text := text.strip()).isascii() or not text.isdigit():
         return 0
     digits = text.lstrip("0") or "0"
-    # Python refuses to read very long numbers, and the store takes 64 bits.
+    # Python refuses to parse very long numbers, and the store has 64 bits.
     return int(digits) if len(digits) <= _MAX_DIGITS else _BEYOND
 
 
 class Backlog:
-    """What was prepared for slow readers, over all of them.
+    """The memory for frames that wait for slow readers, over all of them.
 
-    Beyond `max_bytes` it is thrown away, and made again from the log when the reader has taken what was sent before.
+    Beyond `max_bytes` frames are discarded, and rebuilt from the log when the reader has read the previous ones.
     """
 
     def __init__(self, max_bytes: int = BACKLOG_BYTES) -> None:
@@ -77,7 +77,7 @@ class Backlog:
         self.held = 0
 
     def hold(self, size: int) -> bool:
-        """Whether so much more may be kept; `release` must follow if so."""
+        """Reserves memory; returns False if there is too little. Must be followed by `release` if successful."""
         if self.held + size > self.max_bytes:
             return False
         self.held += size
@@ -97,9 +97,9 @@ async def send_events(
     headers: Headers = (),
     view: View | None = None,
 ) -> None:
-    """Sends what the run's log has after the cursor, then what it gets, until the run has ended.
+    """Sends the events of the run's log after the cursor, then new ones, until the run has ended.
 
-    `headers` are those of the answer besides the ones that every stream has. `view` is that of a stream with a profile.
+    `headers` are additional ones for the response. `view` is for a stream with a profile.
     """
     request.let_go()
     watch = _watch(request, follower)
@@ -116,7 +116,7 @@ async def send_events(
 
 
 class _Sender:
-    """Nothing is read for a client that has not taken what it was sent: see `Backlog`."""
+    """Sends frames. Nothing is read for a client that has not read the previous ones; see `Backlog`."""
 
     __slots__ = ("_backlog", "_engine", "_flow", "_follower", "_key", "_send", "_sent", "_view")
 
@@ -131,7 +131,7 @@ class _Sender:
         self._backlog = backlog
         self._view = view
         self._sent = 0
-        """Bytes after the follower's place that the client has: what was made of them was thrown away."""
+        """How many bytes after the follower's position the client already has; the frames themselves were discarded."""
 
     async def run(self) -> None:
         flow, follower = self._flow, self._follower
@@ -141,7 +141,7 @@ class _Sender:
             if batches is None:
                 break
             if batches and (missing := batches[0].missing) is not None:
-                # Tells how the run stands now, so it cannot be made a second time.
+                # This event describes the current state, so it cannot be rebuilt.
                 if self._sent:
                     raise ConnectionResetError
                 await self._send(_chunk(await _gap(self._engine, self._key, missing)))
@@ -172,10 +172,10 @@ class _Sender:
                     follower.go_back(follower.taken)
                 await flow.drain()
         if self._sent:
-            raise ConnectionResetError  # the server stops: better no end than one in the middle of a frame
+            raise ConnectionResetError  # the server is stopping: rather reset than end in the middle of a frame
 
     async def _offer(self, data: bytes) -> int:
-        """Sends what the client takes; returns how many bytes at the end it does not."""
+        """Sends what the client reads; returns how many bytes at the end are left."""
         flow = self._flow
         for at in range(self._sent, len(data), _PIECE_BYTES):
             if flow is not None and flow.write_paused:
@@ -198,7 +198,7 @@ def _chunk(data: bytes) -> dict[str, object]:
 
 
 class DamagedLog(Exception):
-    """An entry cannot be read. `frames` are those before it, and one that says so; the stream ends with them."""
+    """An entry cannot be read. `frames` are those before it and one that reports it; the stream ends with them."""
 
     def __init__(self, frames: list[bytes], run_id: str, seq: int) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class DamagedLog(Exception):
 
 
 def _frames(batches: Sequence[EntryBatch], view: View) -> tuple[bytes, bool]:
-    """The frames of all batches, and whether the stream ends with them."""
+    """Returns the frames of all batches, and whether the stream ends with them."""
     frames: list[bytes] = []
     for batch in batches:
         try:
@@ -217,17 +217,17 @@ def _frames(batches: Sequence[EntryBatch], view: View) -> tuple[bytes, bool]:
 
 
 def sse_frames(batch: EntryBatch) -> bytes:
-    """The frames of a batch of entries, ready to be sent. Raises `DamagedLog`; entries of newer code are not shown."""
+    """Returns the frames of a batch, ready to send. Raises `DamagedLog`; entries of newer code are left out."""
     return _framed(batch, None)
 
 
 def view_with(hints: DisplayHints) -> View:
-    """`sse_frames`, with the operator's own display hints for calls."""
+    """Returns `sse_frames` with the operator's own display hints for calls."""
     return (lambda batch: _framed(batch, None, hints)) if hints else sse_frames
 
 
 def profiled(frames: ProfiledFrames) -> View:
-    """`sse_frames` for a stream with a profile."""
+    """Returns `sse_frames` for a stream with a profile."""
     return lambda batch: _framed(batch, frames)
 
 
@@ -269,15 +269,15 @@ def _framed(batch: EntryBatch, profile: ProfiledFrames | None, hints: DisplayHin
 
 
 async def _gap(engine: Engine, key: int, missing: tuple[int, int]) -> bytes:
-    """The event in place of entries that retention has removed: seqs have no holes otherwise."""
-    row = await engine.row(key)
-    state = snapshot(await run_view(engine, row)) if row is not None else b"null"
+    """Returns the event for entries that retention has removed; seqs have no gaps otherwise."""
+    row = await engine.stored.row(key)
+    state = snapshot(await run_view(engine.stored, row)) if row is not None else b"null"
     first, last = missing
     return frame(last, "gap", b'{"firstMissingSeq":%d,"lastMissingSeq":%d,"snapshot":%b}' % (first, last, state))
 
 
 def _watch(request: Request, follower: Follower) -> asyncio.Future[None] | None:
-    """Has the follower told when the client goes away: by the protocol, else by a task that waits for it."""
+    """Notifies the follower when the client goes away: through the protocol, else with a task that waits for it."""
     departure: Departure | None = request.scope.get(DEPARTURE)
     if departure is None:
         return asyncio.ensure_future(_gone(request, follower))

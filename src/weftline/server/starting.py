@@ -14,7 +14,7 @@ from weftline._version import __version__
 from weftline.providers.catalog import Catalog
 from weftline.providers.pricing import unused_price
 from weftline.tools.base import Tool
-from weftline.tools.own_tools import loaded_tools
+from weftline.tools.own_tools import tool_names
 from weftline.workspace.context import Workspaces
 from weftline.workspace.keys import has_credentials
 
@@ -34,7 +34,7 @@ def report_start(
         address,
         db.absolute(),
         _listed(entry.id for entry in models.entries()),
-        _listed(tool.name for tool in loaded_tools(tools)),
+        _listed(names[0] for names in tool_names(tools)),
         "" if served == "none" else f"; agents: {served}",
     )
 
@@ -62,7 +62,7 @@ def key_command(db: Path) -> str:
 
 
 def program() -> str:
-    """How to call this command from a shell."""
+    """Returns how to call this command from a shell."""
     if shutil.which("weftline"):
         return "weftline"
     called = Path(sys.argv[0])

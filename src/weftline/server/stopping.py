@@ -1,13 +1,13 @@
-"""Stopping: what SIGTERM and SIGINT bring about, and an end to it whatever hangs.
+"""Stops the server on SIGTERM and SIGINT, within bounded time whatever hangs.
 
               SIGTERM                 second signal               third signal
     SERVING ──────────▶ DRAINING ───────────────────▶ HURRYING ──────────────▶ exit 1
                             │                             │
-                            ├── in time ──▶ exit 0 ◀──────┤    (74 if the store refused to the last what runs brought)
+                            ├── in time ──▶ exit 0 ◀──────┤    (74 if the store refused results to the end)
                             └── late ─────▶ exit 1 ◀──────┘
 
-Signals are taken by a thread of their own. So the process ends even if the event loop, the store or a tool is stuck:
-what an exit by force leaves behind is what a crash would, and the next process continues from it.
+A separate thread handles signals, so the process ends even if the event loop, the store or a tool is stuck. A forced
+exit leaves the same state as a crash, and the next process continues from it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLOSING_S = 20.0
-"""How long everything after the drain may take: cutting what is left, closing streams and the store."""
+"""How long everything after the drain may take: stopping what is left, closing streams and the store."""
 HURRY_S = 2.0
 """`CLOSING_S` after a second signal."""
 _LEAVING_S = 3.0
-"""How long it may take once the store is closed: only threads that nobody can stop are left."""
+"""How long it may take once the store is closed, when only threads are left that cannot be stopped."""
 _LAST_WORDS_S = 0.5
 LOST_ANSWERS = 74
-"""The exit code if the store refused what runs had brought: EX_IOERR of sysexits.h."""
+"""The exit code if the store refused results of runs: EX_IOERR of sysexits.h."""
 
 
 class Phase(IntEnum):
@@ -55,7 +55,7 @@ class Stopping:
         self.hurry = asyncio.Event()
         """Set by the second."""
         self.code = 0
-        """What the process is to exit with when everything has been closed in time."""
+        """The exit code if everything was closed in time."""
         self._drain_s = drain_s
         self._leave = leave
         self._loop = asyncio.get_running_loop()
@@ -67,14 +67,14 @@ class Stopping:
         self._thread = threading.Thread(target=self._listen, name="weftline-signals", daemon=True)
 
     def __enter__(self) -> Self:
-        # The number of a signal is written to this descriptor whatever the main thread is doing.
+        # Signal numbers are written to this descriptor whatever the main thread is doing.
         self._other_wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._other_handlers = {number: signal.signal(number, _ignore_signal) for number in SIGNALS}
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Everything is closed. Gives threads that hang a moment, then leaves without them."""
+        """Called when everything is closed. Gives hanging threads a moment, then exits without them."""
         signal.set_wakeup_fd(self._other_wakeup)
         for number, handler in self._other_handlers.items():
             signal.signal(number, handler)
@@ -86,7 +86,7 @@ class Stopping:
         self._wake()
 
     def received(self) -> None:
-        """One more signal."""
+        """Handles one more signal."""
         match self.phase:
             case Phase.SERVING:
                 self.phase = Phase.DRAINING
@@ -129,7 +129,7 @@ class Stopping:
 
     def _give_up(self) -> None:
         if self._code == 1:
-            # In a thread: a log whose reader has gone may hang as well.
+            # In a thread, since a log whose reader has gone may hang as well.
             words = threading.Thread(
                 target=logger.critical, args=("something did not stop in time; exiting anyway",), daemon=True
             )
@@ -139,11 +139,11 @@ class Stopping:
 
 
 def _ignore_signal(number: int, frame: object) -> None:
-    """Nothing: the thread acts on it. Without a handler in Python nothing would be written for it."""
+    """Does nothing, as the thread handles it. Without a Python handler, the number would not be written."""
 
 
 async def finish_within(seconds: float, work: Awaitable[object], *, what: str) -> None:
-    """Waits for one step of stopping, but not forever. A step that fails or is late is logged."""
+    """Waits for one step of stopping, for a limited time. A step that fails or is late is logged."""
     task = asyncio.ensure_future(work)
     _, late = await asyncio.wait([task], timeout=seconds)
     if late:

@@ -18,12 +18,12 @@ STRICT = "handling=strict"
 """The preference (RFC 7240) of a client that wants errors instead of warnings."""
 WINDOW_S = 60.0
 MAX_LINES = 20
-"""Per workspace and window: a client makes the same mistake with every request."""
+"""Per workspace and window, as a client makes the same mistake with every request."""
 MAX_WORKSPACES = 200
 
 
 class UnknownFields:
-    """`refused`: the operator refuses requests with unknown fields."""
+    """Handles unknown fields; with `refused`, such requests are refused."""
 
     def __init__(self, *, refused: bool = False) -> None:
         self._refused = refused
@@ -33,7 +33,7 @@ class UnknownFields:
     def warnings(self, request: Request, unknown: Sequence[UnknownField]) -> Warnings:
         """Logs the unknown fields and returns the warnings for the response.
 
-        Raises `InvalidRequest` with all of them when unknown fields are refused here, or if the client prefers that.
+        Raises `InvalidRequest` with all of them if the operator refuses unknown fields or the client prefers that.
         """
         if unknown:
             if self._refused or prefers_strict(request):

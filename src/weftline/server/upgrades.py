@@ -1,8 +1,8 @@
-"""Requests that ask for another protocol (`Connection: Upgrade`), read like any other.
+"""Reads requests that ask for another protocol (`Connection: Upgrade`) like any other.
 
-We speak no other protocol, so the request is ordinary, and its body is where its head says. The parser does not see it
-that way: after such a head it expects the other protocol, and would take the body for the next request. A new parser
-is told what the head said about the body, and goes on from there.
+We support no other protocol, so the request is ordinary, and its body follows its head. But the parser expects the
+other protocol after such a head, and would take the body for the next request. So a new parser gets the headers about
+the body, and continues from there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FRAMING = (b"content-length", b"transfer-encoding")
 
 
 class Callbacks(Protocol):
-    """What a parser reports about the requests that it reads."""
+    """The callbacks of a parser."""
 
     def on_message_begin(self) -> None: ...
     def on_url(self, url: bytes) -> None: ...
@@ -27,11 +27,11 @@ class Callbacks(Protocol):
 
 
 def parser_of_rest(to: Callbacks, headers: Iterable[tuple[bytes, bytes]]) -> httptools.HttpRequestParser:
-    """A parser for all that follows a head with these headers. `to` hears nothing of that head again."""
+    """Returns a parser for what follows a head with these headers, without reporting that head to `to` again."""
     lines = [b"%b: %b\r\n" % header for header in headers if header[0] in _FRAMING]
     after = _AfterHead(to)
     parser = httptools.HttpRequestParser(after)
-    # As uvicorn has it: what comes after the last request of a connection is ignored.
+    # As in uvicorn: what comes after the last request of a connection is ignored.
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     parser.feed_data(b"".join([b"POST / HTTP/1.1\r\n", *lines, b"\r\n"]))
     after.in_head = False
@@ -39,7 +39,7 @@ def parser_of_rest(to: Callbacks, headers: Iterable[tuple[bytes, bytes]]) -> htt
 
 
 class _AfterHead:
-    """Passes on what it is told after the first head."""
+    """Passes on callbacks after the first head."""
 
     def __init__(self, to: Callbacks) -> None:
         self._to = to

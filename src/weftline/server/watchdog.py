@@ -1,11 +1,11 @@
 """Ends the process when the event loop stalls, so that the next one can find out which run stalls it.
 
-Whatever strangers send is bounded before it reaches the loop. Should something slip through (a tool that never yields,
-a library with a bad day), the server would stall forever, and so would every process that takes over its runs.
-Dying instead makes it a death like any other: the runs that were under way are on trial at the next start, and the one
-that stops the loop again and again is given up alone (`weftline.runtime.recovery`).
+Untrusted input is bounded before it reaches the loop. If something slips through (a tool that never yields, a bug in a
+library), the server would stall forever, and so would every process that takes over its runs. Exiting instead makes it
+an ordinary crash: the runs in progress are suspects at the next start, and only the one that stalls the loop repeatedly
+is given up (`weftline.runtime.recovery`).
 
-The clock is CPU time: a process that is frozen, swapped out or on a busy machine does not use any, and is left alone.
+The limit is CPU time: a process that is frozen, swapped out or on a busy machine does not use any, and is left alone.
 The kernel delivers the signal even while a library holds the interpreter's lock.
 """
 
@@ -22,13 +22,15 @@ _MAX_CORES = 8
 
 
 def default_stall_s() -> float:
-    """More where there are more processors: threads at work use up the process's time as well."""
+    """Returns more on machines with more processors, as other threads use the process's CPU time too."""
     return STALL_S * max(1.0, min(os.cpu_count() or 1, _MAX_CORES) / 2)
 
 
 class LoopWatchdog:
-    """While it runs, the loop beats once a second; without a beat for `stall_s` of processor time the process ends
-    by SIGPROF, after the stacks of all threads were written to stderr. 0 watches nothing."""
+    """Ends the process with SIGPROF if the loop does not run for `stall_s` of CPU time; 0 disables it.
+
+    The loop resets it once a second. The stacks of all threads are written to stderr first.
+    """
 
     def __init__(self, stall_s: float) -> None:
         self._stall_s = stall_s

@@ -1,4 +1,4 @@
-"""The body of a webhook's delivery: the run as the list of runs shows it, and what it asks people."""
+"""The body of a webhook's delivery: the run as in the list of runs, and its questions to people."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MANY_BYTES = 32 * 1024 * 1024
 
 
 async def webhook_body(app: App, webhook: WebhookRow, row: DeliveryRow) -> bytes:
-    run = await app.engine.row(row.run)
+    run = await app.engine.stored.row(row.run)
     if run is None:
         raise WeftlineError("The run is gone.", code="not_found")
     body: dict[str, Any] = {
@@ -37,16 +37,18 @@ async def webhook_body(app: App, webhook: WebhookRow, row: DeliveryRow) -> bytes
     }
     if row.about:
         asked, is_open = await _asked(app, run, row.about)
-        (body["await"],) = await await_views([asked], app.engine.session_id)
+        (body["await"],) = await await_views([asked], app.engine.stored.session_id)
         body["open"] = is_open
     return encode(body)
 
 
 async def _asked(app: App, run: RunRow, id: str) -> tuple[OpenAwait, bool]:
-    """What people were asked, and whether they still are."""
-    for still in await app.engine.awaits(AwaitFilter(workspace=run.workspace, run=run.key, id=id, limit=1)):
+    """Returns a question, and whether it is still open."""
+    for still in await app.engine.stored.awaits(AwaitFilter(workspace=run.workspace, run=run.key, id=id, limit=1)):
         return still, True
-    asked = await app.engine.newest_facts(run.key, kinds=(KIND[AwaitOpened],), limit=_MANY, max_bytes=_MANY_BYTES)
+    asked = await app.engine.stored.newest_facts(
+        run.key, kinds=(KIND[AwaitOpened],), limit=_MANY, max_bytes=_MANY_BYTES
+    )
     for fact in asked:
         head = decode_fact.decode(fact.head)
         if isinstance(head, AwaitOpened) and head.id == id:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def open_store(path: Path | str, *, create: bool = True, check: bool = False) -> Store:
-    """Opens the store in this directory as its one owner; with `create`, makes it if it is new.
+    """Opens the store in this directory as its one owner; with `create`, creates it if it does not exist.
 
     Blocks for a few milliseconds; with `check`, looks for damage first, for a second at most. Raises `StoreError`; its
     code is `store_in_use` while another process is the owner.
@@ -25,7 +25,7 @@ def open_store(path: Path | str, *, create: bool = True, check: bool = False) ->
 
 async def open_store_off_loop(path: Path | str) -> Store:
     """`open_store` in a thread, with `check`. If the caller is cancelled in the meantime, the store is closed again."""
-    import asyncio  # loaded by now: something runs
+    import asyncio  # already imported if a loop is running
 
     opening = asyncio.ensure_future(asyncio.to_thread(open_store, path, check=True))
     try:

@@ -1,11 +1,11 @@
-"""What a store knows of the questions to people that are open at the moment: a projection of the log."""
+"""The questions to people that are currently open, as a store lists them: a projection of the log."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 KINDS = ("question", "confirm", "plan", "doubt", "clarification", "deploy", "budget")
-"""What is asked for; the first is the one that approves nothing."""
+"""The kinds of awaits. The first approves nothing, so it stands in for a damaged one."""
 
 
 class NewAwait(Struct, frozen=True):
@@ -14,18 +14,18 @@ class NewAwait(Struct, frozen=True):
     id: str
     workspace: int
     root: int
-    """The run at the top, which people know: its own, unless it is a child."""
+    """The top-level run, which people know: its own, unless it is a child."""
     kind: str
     opened_at: int
     deadline_at: int | None
     body: bytes
-    """As in the log."""
+    """The same bytes as in the log."""
     tool: str = ""
-    """Whose call it is about."""
+    """The tool whose call it is about."""
 
 
 class OpenAwait(Struct, frozen=True):
-    """A question to a person, with what is known of its run."""
+    """An open question to a person, with details of its run."""
 
     run: int
     salt: str
@@ -35,17 +35,17 @@ class OpenAwait(Struct, frozen=True):
     root_salt: str
     thread: int | None
     agent: str | None
-    """Of the run, or else of the run at the top."""
+    """The agent of the run, or else of the top-level run."""
     name: str
-    """Of the run."""
+    """The name of the run."""
     kind: str
     opened_at: int
     deadline_at: int | None
     body: bytes
-    """Empty if it was not read: those before it have filled `AwaitFilter.max_bytes`."""
+    """Empty if it was not read, because those before it have used up `AwaitFilter.max_bytes`."""
     unread: bool = False
     damaged: str = ""
-    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.columns`."""
 
 
 class AwaitFilter(Struct, frozen=True, kw_only=True):
@@ -55,11 +55,13 @@ class AwaitFilter(Struct, frozen=True, kw_only=True):
     after: tuple[int, str] = (0, "")
     limit: int = 50
     max_bytes: int | None = None
-    """How much is read of the bodies, which may be large: as many as fit, the first in any case unless this is 0."""
+    """How many bytes of bodies, which may be large, are read: as many as fit, and always the first unless this is 0."""
     id: str | None = None
     run: int | None = None
     root: int | None = None
-    """Those of this run and, if it is at the top, of all runs below it; `runtime.below` knows those of any run."""
+    """Only those of this run and, if it is a top-level run, of all runs below it; `runtime.below` finds those of any
+    run.
+    """
     thread: int | None = None
     agents: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
@@ -67,4 +69,4 @@ class AwaitFilter(Struct, frozen=True, kw_only=True):
     """Only those whose deadline comes before this time."""
     tool: str | None = None
     opened_until: int | None = None
-    """Only those that were open at this time already."""
+    """Only those that were already open at this time."""

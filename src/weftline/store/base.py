@@ -1,10 +1,10 @@
 """What a store is: its protocols, and the rows that cross them.
 
-A store has two halves. The *log* holds runs: each store writes it in its own best way, many runs to a commit. The
-*records* (workspaces, keys, agents, tools, webhooks, threads …) are plain rows behind one small database protocol, in
-`weftline.store.database`.
+A store has two halves. The *log* holds runs: each store writes it in the way that suits it best, many runs to a commit.
+The *records* (workspaces, keys, agents, tools, webhooks, threads …) are plain rows behind one small database protocol,
+in `weftline.store.database`.
 
-Everything above knows only these protocols. Reads are awaited: a driver reads all that it needs in one go and then
+Everything above knows only these protocols. Reads are awaited: a driver reads everything it needs at once and then
 decides without awaiting.
 """
 
@@ -27,9 +27,9 @@ from weftline.store.database import Database
 from weftline.store.secrets import Vault
 
 LEAVE_DUE = -1
-"""A `due_at` that keeps the row's value: only the store knows when a run that waits for its thread may move."""
+"""A `due_at` that keeps the row's value: only the store knows when a run that is queued on its thread may start."""
 GIVEN = "="
-"""What the `salt` of a run begins with that was given its id, which follows. An index is about these."""
+"""The prefix of `salt` for a run whose id was chosen by the client; the id follows. There is an index on these."""
 
 
 # The log: what is written
@@ -53,19 +53,19 @@ class Item(Struct, frozen=True):
 
 
 class IdempotencyKey(NamedTuple):
-    """What makes a request that creates a run or a thread the same one when it comes again."""
+    """Identifies a repeated request to create a run or a thread."""
 
     route: str
     key: str
     digest: bytes
-    """Of the body: another body under the same key is a conflict."""
+    """Digest of the body: another body under the same key is a conflict."""
 
 
 class NewRun(Struct):
     """The columns that are written once, when the run is created."""
 
     salt: str
-    """The random part of its id; or `GIVEN` and its id, which no other run of the workspace may have."""
+    """The random part of its id; or `GIVEN` and the client's id, which must be unique in the workspace."""
     workspace: int
     name: str
     metadata: str
@@ -74,25 +74,27 @@ class NewRun(Struct):
     thread: int | None = None
     agent: str | None = None
     family: int | None = None
-    """Of a child run: the thread that the topmost run above it is on. It is listed there, and not in its queue."""
+    """For a child run: the thread of the top-level run above it. The child is listed there, but is not in its queue."""
     idempotency: IdempotencyKey | None = None
     secrets: bytes | None = None
-    """Sealed header values of the tools that the server dials; deleted when the run ends."""
+    """Encrypted header values of the tools that the server calls; deleted when the run ends."""
     blobs: tuple[Blob, ...] = ()
-    """What its messages name. Each is kept once in a workspace, for as long as a run's log or a thread names it."""
+    """The blobs that its messages refer to. A workspace keeps each once, as long as a run's log or a thread refers to
+    it.
+    """
     history: tuple[bytes, ...] = ()
-    """What was said elsewhere before a fork. Its thread, which is new, begins with these messages."""
+    """For a fork: the earlier messages, which its new thread begins with."""
 
 
 class ThreadEnd(Struct):
-    """What the end of a run does to its thread: these messages are added, and the next queued run may move."""
+    """What the end of a run does to its thread: these messages are added, and the next queued run may start."""
 
     thread: int
     messages: list[bytes]
 
 
 class Progress(IntEnum):
-    """What a write shows about a run that may kill the process."""
+    """Whether a write shows progress of a run, which clears it of the suspicion that it kills the process."""
 
     NONE = 0
     STREAMED = 1
@@ -104,7 +106,7 @@ class Write(Struct):
     """What one commit does to one run; at most one per run in a flush.
 
     It takes effect if the row still has `base_version` and `base_seq`, and there was no claim later than `epoch`. If
-    `state` is None, the stored state stays, or there is none yet; recovery folds the facts that are newer.
+    `state` is None, the stored state, if any, is left unchanged; recovery folds the newer facts.
     """
 
     key: int
@@ -115,9 +117,9 @@ class Write(Struct):
     version: int
     status: str
     due_at: int | None
-    """0 for at once, a time, or None; `LEAVE_DUE` for a run that waits for its thread."""
+    """0 for immediately, a time, or None; `LEAVE_DUE` for a run that is queued on its thread."""
     format: int = 0
-    """The number of the vocabulary that the items are written in."""
+    """The version of the vocabulary that the items are written in."""
     state: bytes | None = None
     fold: int = 0
     """Which version of the fold made `state`."""
@@ -127,22 +129,22 @@ class Write(Struct):
     new: NewRun | None = None
     thread_end: ThreadEnd | None = None
     children: list[Write] = []
-    """New runs that are created with this write, or not at all."""
+    """New runs that are created in the same transaction."""
     wakes: int | None = None
-    """A run that is due at once from here on, unless it has ended: the parent of one that ends."""
+    """A run that becomes due immediately unless it has ended: the parent of a run that ends."""
     awaits: list[NewAwait] = []
     answered: list[str] = []
-    """The ids of awaits that are not open any more."""
+    """The ids of awaits that are no longer open."""
     bookings: list[Booking] = []
-    """What its facts add to accounts of the budget tree."""
+    """What its facts add to accounts in the budget tree."""
     closes: str | None = None
-    """The account of the run, if it ends here and has one."""
+    """The run's account, if it has one and ends here."""
     imported: bool = False
-    """It happened elsewhere, long ago: nobody is told."""
+    """The run was imported and ended elsewhere: no webhook is notified."""
 
 
 class Written(Struct):
-    """What became of one `Write`.
+    """The outcome of one `Write`.
 
     `refused`: nothing was written, and the same write may succeed later (disk full, store locked). `conflict`: the row
     is not what the writer assumed, so the write will never succeed. `failed`: it will never succeed, for another
@@ -156,7 +158,7 @@ class Written(Struct):
     queued: bool = False
     """For a new run on a thread: it waits for earlier runs of the thread."""
     promoted: int | None = None
-    """The run of the thread that may move now."""
+    """The run of the thread that may start now."""
 
 
 # The log: what is read
@@ -181,11 +183,11 @@ class RunRow(Struct):
     due_at: int | None
     rules: int
     format: int
-    """The number of the vocabulary of its latest entries."""
+    """The version of the vocabulary of its latest entries."""
     thread_format: int
-    """And of the messages of its thread; 0 if it has none."""
+    """The version of the vocabulary of its thread's messages; 0 if it has no thread."""
     queued: bool
-    """Waits for earlier runs of its thread."""
+    """Whether it waits for earlier runs of its thread."""
     state: bytes
     state_seq: int
     """The last seq that `state` has folded."""
@@ -199,7 +201,7 @@ class RunRow(Struct):
     family: int | None = None
     """See `NewRun`."""
     damaged: str = ""
-    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.columns`."""
 
     @property
     def listed_under(self) -> int | None:
@@ -232,7 +234,7 @@ class Stored(Struct, frozen=True):
 
 
 class LargeEntry(Exception):
-    """An item of the log is larger than whoever asked for it wants at once."""
+    """An item of the log is larger than the caller's limit."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"The entry has {size} bytes.")
@@ -240,7 +242,7 @@ class LargeEntry(Exception):
 
 
 class Page(Struct, frozen=True):
-    """Part of a run's log after a cursor: a consistent view, even if retention is at work."""
+    """Part of a run's log after a cursor: a consistent view, even while retention removes entries."""
 
     items: list[Stored]
     last_seq: int
@@ -250,7 +252,7 @@ class Page(Struct, frozen=True):
     ended: bool
     """Whether the run had ended by then."""
     format: int = 0
-    """Of the run's log: if it is known, what cannot be decoded is damaged."""
+    """The version of the run's log. If it is known, entries that cannot be decoded are damaged."""
 
 
 class Loaded(Struct):
@@ -271,7 +273,7 @@ class Loaded(Struct):
 
 
 class DueRun(Struct, frozen=True):
-    """A run that is due at once."""
+    """A run that is due immediately."""
 
     key: int
     suspect: int
@@ -289,9 +291,9 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     limit: int = 50
     statuses: tuple[str, ...] = ()
     given_prefix: str | None = None
-    """Only runs that were given an id, and one that begins with this."""
+    """Only runs whose id was chosen by the client and begins with this."""
     not_given: bool = False
-    """Only runs that were given no id."""
+    """Only runs with a generated id."""
     thread: int | None = None
     with_children: bool = False
     """Also the runs below those of the thread."""
@@ -301,9 +303,9 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     changed_since: int | None = None
     """Only runs whose status has changed at this time or later."""
     by_change: bool = False
-    """The one whose status changed last comes first, and the page begins below `before_change`, not `before`."""
+    """Sorts by the time of the last change of status, the latest first. The page then begins below `before_change`."""
     before_change: tuple[int, int] | None = None
-    """When the last run of the page before changed, and its key."""
+    """When the last run of the previous page changed, and its key."""
 
 
 class LogReader(Protocol):
@@ -312,11 +314,11 @@ class LogReader(Protocol):
     async def run(self, key: int) -> RunRow | None: ...
 
     async def given(self, run_id: str, *, workspace: int | None) -> list[int]:
-        """The runs that were given this id: at most one in each workspace."""
+        """The runs that a client created with this id: at most one in each workspace."""
         ...
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
-        """Newest first."""
+        """Runs that match, newest first."""
         ...
 
     async def count_runs(self, wanted: RunFilter) -> int:
@@ -324,7 +326,7 @@ class LogReader(Protocol):
         ...
 
     async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
-        """What people are asked at the moment, by run and id."""
+        """The open questions to people, by run and id."""
         ...
 
     async def last_key(self) -> int:
@@ -347,7 +349,7 @@ class LogReader(Protocol):
         ...
 
     async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
-        """The last facts of these kinds, in order: as many as fit, one at the least."""
+        """The last facts of these kinds, in order: as many as fit, and at least one."""
         ...
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:
@@ -358,15 +360,15 @@ class LogReader(Protocol):
         ...
 
     async def log_size(self, key: int) -> int:
-        """The bytes of the run's facts, which are not read."""
+        """The size of the run's facts in bytes, without reading them."""
         ...
 
     async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
-        """Runs that are due at once, by key."""
+        """Runs that are due immediately, by key."""
         ...
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
-        """Time and key of the runs whose time has come (not those due at once) after `after`, in that order."""
+        """Time and key of the runs that have become due (not those due immediately) after `after`, in that order."""
         ...
 
     async def next_due(self, after: int) -> int | None: ...
@@ -380,7 +382,7 @@ class LogReader(Protocol):
         ...
 
     async def unfinished_of_thread(self, thread: int) -> list[int]:
-        """In the order in which they will move."""
+        """The unfinished runs of a thread, in the order in which they will run."""
         ...
 
     async def ended_threads_with_runs(self) -> list[int]:
@@ -388,13 +390,13 @@ class LogReader(Protocol):
         ...
 
     async def queued_behind(self) -> list[tuple[int, int]]:
-        """The runs that wait for earlier runs of their threads, by key, each with its workspace."""
+        """The runs that are queued behind earlier runs of their threads, by key, each with its workspace."""
         ...
 
     async def thread_messages(self, thread: int) -> list[bytes]: ...
 
     async def thread_size(self, thread: int) -> int:
-        """The bytes of a thread's messages."""
+        """The size of a thread's messages in bytes."""
         ...
 
     async def unfinished(self) -> int:
@@ -402,7 +404,7 @@ class LogReader(Protocol):
         ...
 
     async def blob(self, workspace: int, id: str) -> bytes | None:
-        """The content of a blob; None if nobody names it any more."""
+        """The content of a blob; None if nothing refers to it any more."""
         ...
 
 
@@ -411,7 +413,7 @@ class LogStore(LogReader, Protocol):
 
     @property
     def id(self) -> str:
-        """Part of every idempotency key: another store is another timeline."""
+        """Part of every idempotency key: another store means another timeline."""
         ...
 
     @property
@@ -429,7 +431,7 @@ class LogStore(LogReader, Protocol):
         ...
 
     def flush(self, writes: Sequence[Write]) -> Future[list[Written]]:
-        """One transaction for all; a write that does not fit is left out without affecting the others.
+        """Writes in one transaction; a write that does not fit is left out without affecting the others.
 
         The future is done when those that fit are durable. Flushes take effect in call order, awaited or not.
         """
@@ -440,18 +442,18 @@ class LogStore(LogReader, Protocol):
         ...
 
     def next_epoch(self) -> int:
-        """An epoch for the write that creates a run: the creator drives it without a claim."""
+        """An epoch for the write that creates a run; its creator drives it without a claim."""
         ...
 
     async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
-        """Takes over a run to drive it: every claim gets a new epoch, and writes of earlier claims no longer fit.
+        """Takes over a run to drive it. Every claim gets a new epoch, and writes of earlier claims no longer fit.
 
         It loads everything flushed before the claim. None for an unknown run.
         """
         ...
 
     def release(self, key: int, epoch: int) -> None:
-        """The claimant is done with the run for now. Does nothing if the run has been claimed again since."""
+        """Releases a run that is no longer being driven. Does nothing if the run has been claimed again since."""
         ...
 
     async def begin_trial(self, keys: Sequence[int]) -> None:
@@ -462,7 +464,9 @@ class LogStore(LogReader, Protocol):
         ...
 
     async def end_trial(self, keys: Sequence[int]) -> None:
-        """Removes the record: these runs are not recovered now, since they cannot be loaded or have nothing to do."""
+        """Removes the record of runs that are not recovered now, because they cannot be loaded or have nothing to
+        do.
+        """
         ...
 
     async def survived(self, keys: Sequence[int]) -> None:
@@ -481,8 +485,9 @@ class LogStore(LogReader, Protocol):
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         """Removes the logs, except the last entry, of the next runs above key `after` that ended before that time.
 
-        Blobs that nobody names after that go too. The messages of a thread stay, and what they name.
-        Returns the last key examined (0 if no run is left) and how many runs had something to remove.
+        Blobs that nothing refers to after that are removed too. The messages of a thread are kept, and so are the blobs
+        that they refer to. Returns the last key examined (0 if no run is left) and how many runs had something to
+        remove.
         """
         ...
 
@@ -494,7 +499,7 @@ class ReadStore(Protocol):
     def log(self) -> LogReader: ...
     @property
     def records(self) -> Database:
-        """`write` raises `StoreError`."""
+        """Read-only: `write` raises `StoreError`."""
         ...
 
     @property
@@ -518,7 +523,9 @@ class Store(Protocol):
         ...
 
     def announce(self, *, admin_socket: str) -> None:
-        """Publishes where the owner takes orders, for commands that cannot open the store themselves."""
+        """Publishes the address of the owner's control interface, for commands that cannot open the store
+        themselves.
+        """
         ...
 
     async def back_up(self, to: Path) -> Copied:

@@ -1,6 +1,6 @@
 """What the store keeps of the budget tree: the limits that were set, and what was spent, by account and day.
 
-Use is a projection of the logs: each write of a run brings what its facts book, and both are one transaction.
+Use is a projection of the logs: each write of a run carries the bookings of its facts, in the same transaction.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DAY_US = 86_400_000_000
 
 
 class Booking(Struct, frozen=True):
-    """What is added to an account. What is held is added when a call begins, and taken away when it ends."""
+    """What is added to an account. Reserved amounts are added when a call begins and subtracted when it ends."""
 
     workspace: int
     account: str
@@ -64,7 +64,7 @@ class SetLimit(Limit, frozen=True):
 
 
 class Sums(Struct):
-    """Of an account, for one day or for all of them."""
+    """The sums of an account, for one day or for all days."""
 
     nusd: int = 0
     tokens: int = 0
@@ -84,7 +84,7 @@ class Sums(Struct):
         self.held_calls += one.held_calls
 
     def of(self, unit: Unit) -> tuple[int, int]:
-        """What is spent, and what is reserved."""
+        """What is spent, and what is reserved, in this unit."""
         match unit:
             case "usd":
                 return self.nusd, self.held_nusd
@@ -97,7 +97,7 @@ class Sums(Struct):
 
 
 def limits_of(rule: BudgetRule) -> list[Limit]:
-    """The limits that a run brought along."""
+    """The limits that came with a run."""
     given: tuple[tuple[Unit, int | None], ...] = (
         ("usd", rule.nusd),
         ("tokens", rule.tokens),
@@ -140,7 +140,7 @@ def day_of(at: int) -> int:
 
 
 def first_day(day: int, period: Period) -> int:
-    """The day that the period of a day begins with."""
+    """The first day of the period that contains a day."""
     if period == "day":
         return day
     return day - (_EPOCH + timedelta(days=day)).day + 1

@@ -6,12 +6,12 @@ from weftline.store.base import Write
 
 
 def same_owner(one: int, other: int) -> bool:
-    """Whether two epochs are of the same owner of the store: nothing else drove its runs in between."""
+    """Whether two epochs belong to the same owner of the store, so that nothing else drove its runs in between."""
     return one >> 32 == other >> 32
 
 
 class Claims:
-    """Remembers the latest claim of each run until it is released. None of this is durable: the next owner's epochs are
+    """The latest claim of each run, until it is released. None of this is durable, because the next owner's epochs are
     higher anyway.
     """
 
@@ -28,7 +28,7 @@ class Claims:
         return epoch
 
     def release(self, run: int, epoch: int) -> None:
-        # The holder of a claim may have gone on to later epochs of its own.
+        # The holder of a claim may have advanced to later epochs of its own.
         if self._newest.get(run, epoch + 1) <= epoch:
             del self._newest[run]
 

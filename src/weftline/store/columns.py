@@ -1,7 +1,7 @@
-"""Columns of a row as they may be: a store has no checksums, and whatever is in a row is shown to somebody.
+"""Reads columns that may be damaged: a store has no checksums, and whatever is in a row is displayed to somebody.
 
-A row with a column that cannot be what was written is not left out of lists, nor does it fail them. It gets harmless
-values, and the name of the column, so that whoever shows the row can say that it is damaged.
+A row with a damaged column is neither left out of lists nor makes them fail. It gets harmless values and the name of
+the column, so that the row can be displayed as damaged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _decode_texts = Decoder(list[str]).decode
 
 
 class Columns:
-    """Reads columns one by one; `damaged` is the first that cannot be what was written, "" if there is none."""
+    """Reads columns one by one. `damaged` is the first that cannot be what was written, or ""."""
 
     __slots__ = ("damaged",)
 
@@ -41,7 +41,7 @@ class Columns:
         return value if value >= 1 else self._bad(name) or 1
 
     def text(self, name: str, value: str | bytes) -> str:
-        """Bytes are a text that is not UTF-8."""
+        """A text, which is read as bytes if it is not valid UTF-8."""
         if isinstance(value, str):
             return value
         try:
@@ -54,7 +54,7 @@ class Columns:
         return None if value is None else self.text(name, value)
 
     def one_of(self, name: str, value: str | bytes, known: Sequence[str]) -> str:
-        """A text that is one of these; the first of them stands for one that is not."""
+        """One of the `known` texts; the first of them replaces an unknown one."""
         return value if isinstance(value, str) and value in known else self._bad(name) or known[0]
 
     def texts(self, name: str, value: str | bytes) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class Columns:
     def json(self, name: str, value: bytes) -> bytes:
         """Any JSON."""
         try:
-            value.decode()  # what is inside of a string is not looked at otherwise
+            value.decode()  # `_scan` does not look inside strings
             _scan(value)
         except (DecodeError, UnicodeDecodeError, RecursionError):
             return self._bad(name) or b"{}"

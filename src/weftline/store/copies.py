@@ -1,4 +1,4 @@
-"""What a copy of a store is found to hold."""
+"""The result of copying a store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Unreadable(Struct, frozen=True):
-    """Something in a store that cannot be read; of a run if it has a key."""
+    """Something in a store that cannot be read. `key` is that of its run, if it belongs to one."""
 
     what: str
     run: int = 0

@@ -37,7 +37,7 @@ class _Armed:
 
 
 def arm(spec: str | None) -> None:
-    """Dies at `spec` (`point` or `point#n`); None disarms."""
+    """Makes the process die at `spec` (`point` or `point#n`); None disarms."""
     if not spec:
         _Armed.point = None
         return
@@ -63,13 +63,13 @@ def hit(writes: Iterable[str], side: str) -> None:
 
 
 def job_begins() -> None:
-    """A job of the writer is about to run; it may hit further points `before` from inside."""
+    """Called when a job of the writer is about to run; the job may hit further `before` points itself."""
     _Armed.begun = frozenset()
     hit(("job",), "before")
 
 
 def job_committed() -> None:
-    """What the job wrote is durable."""
+    """Called when what the job wrote is durable."""
     hit(_Armed.begun, "after")
 
 

@@ -35,7 +35,7 @@ class Database(Protocol):
     """
 
     async def read(self, query: Query[T], *, heavy: bool = False) -> T:
-        """Runs a read-only query on one snapshot. A `heavy` one may walk many rows without holding up others."""
+        """Runs a read-only query on one snapshot. A `heavy` one may walk many rows without blocking others."""
         ...
 
     async def write(self, query: Query[T]) -> T:

@@ -33,7 +33,7 @@ class SecretHash(Struct, frozen=True):
 
 
 class Minted(Struct, frozen=True):
-    """A new secret, returned once, and the part of it that is stored."""
+    """A new secret, returned once, and the part that is stored."""
 
     secret: str
     stored: SecretHash
@@ -49,7 +49,7 @@ class Hasher:
         return hmac.digest(self._key, b"secret\0" + secret.encode("utf-8", "surrogatepass"), "sha256")
 
     def stored(self, secret: str, *, label: str) -> SecretHash:
-        """What the store holds for `secret` if it is a valid one of the kind that `label` marks."""
+        """What the store holds for `secret`, or None if it is not a valid secret of the kind that `label` marks."""
         return SecretHash(secret[len(label) : len(label) + _PREFIX_CHARS], self.hash(secret))
 
     def mint(self, label: str) -> Minted:
@@ -58,7 +58,7 @@ class Hasher:
         return Minted(secret, self.stored(secret, label=label))
 
     def sign(self, purpose: str, payload: bytes) -> str:
-        """`payload`, readable, in a token that no one else can forge and that is valid only for `purpose`."""
+        """Makes a token that contains `payload` in readable form, cannot be forged, and is valid only for `purpose`."""
         return f"{_text(payload)}.{_text(self._mark(purpose, payload))}"
 
     def signed(self, purpose: str, token: str) -> bytes | None:
@@ -82,7 +82,7 @@ def load_hasher(folder: Path) -> Hasher:
         except FileNotFoundError:
             key = _create(path)
     except OSError as error:
-        # Strangers may read this, who are not told where the store is.
+        # Strangers may read this message, so it does not name the store's path.
         raise StoreError(f"The key file {KEY_FILE} cannot be used: {error.strerror}.", code="unavailable") from None
     if len(key) != _KEY_BYTES:
         raise StoreError(
@@ -93,7 +93,7 @@ def load_hasher(folder: Path) -> Hasher:
 
 
 def check_key_file(folder: Path) -> None:
-    """Raises `StoreError` if there is a key and it cannot be one, before anybody needs it."""
+    """Raises `StoreError` if there is a key file and it is not valid, before the key is needed."""
     if (folder / KEY_FILE).exists():
         load_hasher(folder)
 
@@ -109,7 +109,7 @@ def _create(path: Path) -> bytes:
     finally:
         os.close(file)
     os.rename(draft, path)
-    # Must be durable before the first hash made with it.
+    # Must be durable before the first hash is made with it.
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

@@ -1,8 +1,8 @@
-"""Long lists of a body: where their elements can be kept together, a few at a time.
+"""Splits long lists in a body into groups of elements that can be stored once.
 
-A client that keeps a conversation itself sends all of it with every run, and the tools of an agent are in the plan of
-each of its runs: lists that begin alike, with elements that are short. Groups are counted from the beginning of a list,
-so that two that begin alike have the same ones, up to where they differ.
+A client that keeps its conversation itself sends all of it with every run, and the tools of an agent are in the plan of
+each of its runs. Such lists have short elements and begin alike. Groups are counted from the beginning of a list, so
+two lists that begin alike have the same groups up to where they differ.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from msgspec.json import Decoder
 Range = tuple[int, int]
 
 _MAX_DEPTH = 4
-"""The messages of a plan are three deep."""
+"""The messages of a plan are at depth three."""
 _MAX_OBJECTS = 50_000
-"""What has more is data rather than messages, and would take too long."""
+"""A body with more objects is data rather than messages, and would take too long."""
 
 _PROBE = 64
-"""The bytes that a value is looked for by."""
+"""How many bytes of a value are searched for first."""
 
 _fields = Decoder(dict[str, Raw]).decode
 _elements = Decoder(list[Raw]).decode
 
 
 def groups(body: bytes, taken: Sequence[Range], *, size: int) -> list[Range]:
-    """Neighbouring elements of the long lists of some JSON, `size` bytes or more of them each.
+    """Ranges of adjacent elements in the long lists of a JSON text, each of at least `size` bytes.
 
-    `taken` are the places of what is kept in other ways, in order: no group has any of it.
+    `taken` are the sorted ranges that are stored in other ways; no group overlaps them.
     """
     if body.count(b"{") > _MAX_OBJECTS:
         return []
@@ -81,7 +81,7 @@ def _next(body: bytes, at: int) -> int:
 
 
 def _find(body: bytes, value: bytes, at: int) -> int:
-    """As `bytes.find`, which takes its time to prepare for something long."""
+    """Like `bytes.find`, which is slow to start with a long needle."""
     probe = value[:_PROBE]
     at = body.find(probe, at)
     while at >= 0 and not body.startswith(value, at):

@@ -10,7 +10,9 @@ DEFAULT_DB = "weftline-data"
 
 
 def db_option(path: Path | None) -> str:
-    """What a command needs to find this store, as ` --db PATH`; nothing if it is the default, or has no folder."""
+    """The option that a command needs to find this store, as ` --db PATH`; empty if it is the default, or has no
+    folder.
+    """
     if path is None or path.absolute() == Path(DEFAULT_DB).absolute():
         return ""
     return f" --db {shlex.quote(str(path))}"

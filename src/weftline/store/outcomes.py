@@ -1,4 +1,4 @@
-"""What the writer of a run hears, in the same words from every store."""
+"""The outcomes of writes, in the same words for every store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from weftline.store.base import Write, Written
 
 
 def moved_on() -> Written:
-    """The run row is not the one that the write is based on."""
+    """The run row has changed since the version that the write is based on."""
     return Written("conflict", error=Conflict("The run has moved on.", code="conflict"))
 
 
@@ -16,7 +16,7 @@ def already_there(what: object) -> Conflict:
 
 
 def refused_by_thread(format: int | None, write: Write) -> Written | None:
-    """Why a thread takes no such run: it has ended (`format` is None), or newer code has written to it."""
+    """Why a thread does not accept a run: it has ended (`format` is None), or newer code has written to it."""
     if format is None:
         return Written("failed", error=Conflict("This session has ended.", code="thread_ended"))
     if format > write.format:
@@ -26,11 +26,11 @@ def refused_by_thread(format: int | None, write: Write) -> Written | None:
 
 
 def impossible(reason: object) -> Written:
-    """No store could carry it out."""
+    """No store could apply this write."""
     return Written("failed", error=WeftlineError(f"The write was not possible: {reason}.", code="internal_error"))
 
 
 def ends_run(write: Write) -> bool:
-    """Whether this is the write with the terminal entry, of a run that was carried out here."""
+    """Whether this write has the terminal entry of a run that ran here, not an imported one."""
     ends = write.ended_at is not None and bool(write.items) and write.items[-1].kind == "run.ended"
     return ends and not write.imported

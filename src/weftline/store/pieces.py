@@ -1,15 +1,15 @@
-"""Long strings and lists of a body, kept apart from it: what is in many places, the store has once.
+"""Splits long strings and lists out of a body, so that the store keeps repeated content once.
 
 A message of a megabyte is in the log of the run that brings it, in its thread, in every fork of the run and in the logs
-of the runs that it is handed to: each time as a string of some JSON. A store may keep the string once, under its
-digest, and the body with a mark in its place. No JSON has a zero byte in it, so a mark cannot be taken for content:
+of the runs that it is passed to, each time as a string in a JSON text. A store may keep the string once, under its
+digest, and the body with a mark in its place. JSON never contains a zero byte, so a mark cannot be mistaken for
+content:
 
     0x00 =<id>      the piece, as it is: a string, or some elements of a list
     0x00 a<id>      the piece, with `\\u` escapes for whatever is not ASCII, as some clients write it
     0x00 ( … 0x00 ) a string whose content is JSON itself, such as the arguments of a call, with marks of its own
 
-Lists that are long although nothing in them is are kept likewise, some elements at a time. Short bodies are left as
-they are.
+Long lists of short elements are split in the same way, some elements at a time. Short bodies are left as they are.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from weftline.store.lists import groups
 PIECE_BYTES = 16 * 1024
 """Strings of this length or more are pieces: a row of their own is worth it."""
 
-# How statements ask for what may be split: `whole` is a function of the database, and the length of a value is known
-# without reading it.
+# How statements select values that may be split: `whole` is a function of the database, and the length of a value is
+# known without reading it.
 BODY = "CASE WHEN size IS NULL THEN body ELSE whole(run, body) END"
 MESSAGE = "CASE WHEN size IS NULL THEN message ELSE whole(run, message) END"
 BODY_BYTES = "coalesce(size, length(body))"
@@ -39,7 +39,9 @@ _ID = slice(1, 65)
 """Where the id is in a mark."""
 
 _MAX_DEPTH = 2
-"""Of strings in strings. The arguments of a call are one deep, and two in a text that quotes the call."""
+"""How deep strings may be nested in strings. The arguments of a call are at depth one, or two in a text that quotes the
+call.
+"""
 
 _decode_string = Decoder(str).decode
 
@@ -55,7 +57,7 @@ class Split(Struct, frozen=True):
 
 
 def split(body: bytes) -> Split | None:
-    """None if the body is to be kept as it is."""
+    """None if the body should be stored unchanged."""
     if len(body) < PIECE_BYTES or _MARK in body:
         return None
     pieces: dict[str, bytes] = {}
@@ -123,7 +125,7 @@ def _mark(string: bytes, pieces: dict[str, bytes], *, depth: int) -> bytes:
                 pieces |= inside
                 return b"".join((_MARK, _QUOTED, marked, _MARK, _UNQUOTED))
     kind = _AS_IT_IS
-    if b"\\u" in string and (other := _not_in_ascii(string)) is not None:
+    if b"\\u" in string and (other := _unescaped(string)) is not None:
         kind, string = _ASCII, other
     return _named(string, pieces, kind)
 
@@ -135,7 +137,7 @@ def _named(piece: bytes, pieces: dict[str, bytes], kind: bytes = _AS_IT_IS) -> b
 
 
 def _content(string: bytes) -> bytes | None:
-    """What is quoted; None if quoting it gives something else."""
+    """The content of a quoted string; None if quoting it again would not give the same bytes."""
     try:
         content = _decode_string(b'"%s"' % string).encode()
     except (DecodeError, UnicodeError):
@@ -147,8 +149,8 @@ def _quoted(content: bytes) -> bytes:
     return encode(content.decode())[1:-1]
 
 
-def _not_in_ascii(string: bytes) -> bytes | None:
-    """The same string with its characters as they are; None if there is no way back."""
+def _unescaped(string: bytes) -> bytes | None:
+    """The same string without `\\u` escapes; None if escaping it again would not give the same bytes."""
     try:
         other = encode(_decode_string(b'"%s"' % string))[1:-1]
     except (DecodeError, UnicodeError):
@@ -161,11 +163,11 @@ def _in_ascii(string: bytes) -> bytes:
 
 
 def _long_strings(text: bytes) -> Iterator[tuple[int, int]]:
-    """Where the long strings of some JSON are, without their quotes.
+    """Where the long strings of a JSON text are, without their quotes.
 
-    In steps of the length that a string must have, so that the many short ones of a long body cost next to nothing.
+    Searches in steps of the minimum length, so that the many short strings of a long body cost next to nothing.
     """
-    if b"\\" in text:  # with the escapes made harmless, every quote begins or ends a string
+    if b"\\" in text:  # with escapes neutralized, every quote begins or ends a string
         text = text.replace(b"\\\\", b"..").replace(b'\\"', b"..")
     at, inside = 0, False
     while at + PIECE_BYTES <= len(text):

@@ -1,7 +1,7 @@
-"""Secrets at rest: sealed with AES-256-GCM under a key that is not in the database.
+"""Secrets at rest: encrypted with AES-256-GCM under a key that is not in the database.
 
-The key is the environment's `WEFTLINE_SECRET_KEY` (base64 of 32 bytes), or else a file next to the database, created
-when the first secret is stored. A copy of the database alone gives nothing away.
+The key is in the environment variable `WEFTLINE_SECRET_KEY` (base64 of 32 bytes), or else in a file next to the
+database, created when the first secret is stored. A copy of the database alone reveals nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _decode_values = json.Decoder(dict[str, str]).decode
 
 
 class Vault:
-    """Seals one store's secrets. `place` names where a sealed value belongs: it cannot be opened anywhere else.
+    """Encrypts one store's secrets. `place` names where a value belongs: it cannot be decrypted anywhere else.
 
     Args:
         folder: The store's directory, for the key file.
@@ -48,7 +48,7 @@ class Vault:
         self._key = key
 
     def check(self) -> None:
-        """Raises `StoreError` if one of the keys that there are cannot be used, before anybody needs it."""
+        """Raises `StoreError` if an existing key cannot be used, before it is needed."""
         check_key_file(self._folder)
         if self._environ.get(KEY_VARIABLE) or (self._folder / KEY_FILE).exists():
             self._secret_key(create=False)
@@ -64,7 +64,7 @@ class Vault:
         return _VERSION + nonce + AESGCM(self._secret_key(create=True)).encrypt(nonce, data, place.encode())
 
     def open(self, sealed: bytes, *, place: str) -> bytes:
-        """The plain value. Raises `StoreError` if the key is another one or the value was tampered with."""
+        """The plain value. Raises `StoreError` if the key is a different one or the value was tampered with."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -78,14 +78,14 @@ class Vault:
             raise _unreadable(f"{KEY_VARIABLE} or {KEY_FILE} is not the key that they were encrypted with.") from None
 
     def seal_headers(self, headers: Headers, *, workspace: int) -> bytes | None:
-        """The secret headers of a run's or session's tools, to be stored with it; None if there are none."""
+        """Encrypts the secret headers of a run's or session's tools, to be stored with it; None if there are none."""
         return self.seal(json.encode(headers), place=_headers_of(workspace)) if headers else None
 
     def open_headers(self, sealed: bytes | None, *, workspace: int) -> Headers:
         return _decode_headers(self.open(sealed, place=_headers_of(workspace))) if sealed is not None else {}
 
     def seal_values(self, values: dict[str, str], *, tool: str) -> bytes | None:
-        """The secrets of the stored tool with the id `tool`; None if it has none."""
+        """Encrypts the secrets of the stored tool with the id `tool`; None if it has none."""
         return self.seal(json.encode(values), place=_values_of(tool)) if values else None
 
     def open_values(self, sealed: bytes | None, *, tool: str) -> dict[str, str]:
@@ -108,7 +108,7 @@ class Vault:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise StoreError(f"The key file {KEY_FILE} cannot be read: {reason}.", code="unavailable") from None
         key = secrets.token_bytes(_KEY_BYTES)
-        # Written completely and then named, so that a crash leaves no partial key; an existing file wins.
+        # Written completely before it gets its name, so that a crash leaves no partial key; an existing file wins.
         draft = self._folder / f"{KEY_FILE}.{secrets.token_hex(4)}"
         try:
             handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -132,7 +132,7 @@ class Vault:
 
 
 def _sync(folder: Path) -> None:
-    """The name of a new file is durable only once its directory is."""
+    """Syncs a directory. The name of a new file is durable only once its directory is."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

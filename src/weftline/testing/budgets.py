@@ -1,4 +1,4 @@
-"""What a store says about its budgets against what its logs say: the one has to be the sum of the other."""
+"""Compares the accounts of a store with its logs: each account must be the sum of the bookings in the logs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLUMNS = ("nusd", "tokens", "active_us", "calls", "held_nusd", "held_tokens", 
 
 
 async def unlike(log: LogReader, records: Database) -> list[str]:
-    """Where the accounts of a store differ from its logs, which must be whole; empty if all is well."""
+    """Where the accounts of a store differ from its logs, which must be complete; empty if they agree."""
     stored, logged = Booked(), Booked()
     for one in await records.read(all_use()):
         for column in _COLUMNS:
@@ -117,6 +117,6 @@ def _add(sums: Booked, held: Held, **used: int) -> None:
 
 
 def all_use() -> Query[list[Booking]]:
-    """What is booked on every account, those of runs that have ended too."""
+    """What is booked on every account, including those of runs that have ended."""
     rows = yield from statement(f"SELECT workspace, account, day, {', '.join(_COLUMNS)} FROM budget_use")
     return [Booking(*row) for row in rows]

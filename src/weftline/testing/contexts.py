@@ -29,7 +29,7 @@ Check: TypeAlias = Callable[[ExecutionContext], Awaitable[None]]
 ODD_NAMES = ('it\'s "$(id)" `x`', "-rf", "a\n;b&c|d", "*?[a]ü\\", "end\n")
 _WAIT_S = 60
 _ENOUGH_S = 1.0
-"""For a command to print a word, also on a busy machine."""
+"""Enough for a command to print a word, even on a busy machine."""
 _HELD_S = 600
 """A command that lasts until it is killed."""
 
@@ -45,7 +45,7 @@ async def a_place(context: ExecutionContext) -> AsyncGenerator[Handle]:
 
 
 async def trouble_of(call: Awaitable[object]) -> Trouble | None:
-    """The kind of trouble that a file verb has; None if it has none."""
+    """The kind of error that a file operation raises; None if it raises none."""
     try:
         await call
     except FileTrouble as trouble:
@@ -209,7 +209,9 @@ async def a_destroyed_handle_is_of_no_more_use(context: ExecutionContext) -> Non
 
 
 async def _held(context: ExecutionContext, handle: Handle) -> tuple[asyncio.Task[ExecResult], asyncio.Task[ExecResult]]:
-    """A command that has begun and lasts, with a child, and another one that ends when nothing is left of the first."""
+    """A command that has begun and keeps running, with a child, and another one that ends when nothing is left of the
+    first.
+    """
     await context.exec(handle, "mkfifo gate ready")
     held = f"exec 4> gate; sleep {_HELD_S} & echo begun > ready; sleep {_HELD_S}; echo late > late"
     task = asyncio.create_task(context.exec(handle, held))
@@ -235,4 +237,4 @@ CHECKS: tuple[Check, ...] = (
     a_cancelled_command_is_killed_first,
     a_destroyed_handle_is_of_no_more_use,
 )
-"""Every promise, each checked with handles of its own."""
+"""Every promise, each checked with its own handles."""

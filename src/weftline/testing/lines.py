@@ -25,7 +25,7 @@ class Line(Struct, frozen=True):
 
 
 def lines_of(items: Iterable[Stored], *, after: int = 0) -> Iterator[Line]:
-    """The lines above seq `after`; observations that share an item are told apart."""
+    """The lines above seq `after`; observations that share an item are separate lines."""
     for item in items:
         parts = [item.body] if item.head else item.body.split(b"\n")
         for seq, body in enumerate(parts, item.seq):

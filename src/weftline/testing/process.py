@@ -111,7 +111,7 @@ class ServerProcess:
         return self._process.wait(timeout=timeout_s)
 
     def create_key(self, workspace: str = "acme", *arguments: str) -> str:
-        """`weftline keys create`; works whether or not the server is up, once it has made its store."""
+        """`weftline keys create`; works whether or not the server is running, once it has created its store."""
         done = subprocess.run(
             [
                 sys.executable,
@@ -148,7 +148,7 @@ class ServerProcess:
         self._close_pipes()
 
     def _close_pipes(self) -> None:
-        """Of a process that has ended."""
+        """Closes the pipes of a process that has ended."""
         if self._process is None:
             return
         if self._reader is not None:

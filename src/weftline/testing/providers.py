@@ -61,7 +61,9 @@ class Failed(Struct, frozen=True):
 
 
 class Aborted(Struct, frozen=True):
-    """The upstream stops responding. `reached` returns once it does; `closed` says whether the connection closed."""
+    """The upstream stops responding. `reached` returns once it does; `closed` returns whether the connection was
+    closed.
+    """
 
     name: str
     request: ModelRequest
@@ -159,7 +161,7 @@ async def _check_abort(provider: Provider, case: Aborted, check: _Check) -> None
         await asyncio.wait([reading, reached], return_when=asyncio.FIRST_COMPLETED)
         check.that(not reading.done(), "the stream ended by itself")
         reading.cancel()
-        # Whatever the provider raises because of it, the outcome is an abort; what counts is that it ends.
+        # Whatever the provider raises because of it, the outcome is an abort; it only has to end.
         await asyncio.wait([reading])
     finally:
         for task in (reading, reached):
@@ -192,7 +194,7 @@ class _Seen:
         try:
             self.assembler.feed(chunks)
         except ProviderError as error:
-            # Not the upstream's failure, which the case may expect, but the provider's own.
+            # Not the upstream's failure, which the case may expect, but one of the provider itself.
             raise AssertionError(f"{self._check.case}: chunks out of order: {error.message}") from error
 
 

@@ -23,7 +23,7 @@ from weftline.net.transport import Response
 
 
 class Exchange(Struct, frozen=True):
-    """One request and its answer. Bodies are plain bytes, whatever form and encoding the file has them in."""
+    """One request and its answer. Bodies are plain bytes, whatever their form and encoding in the file."""
 
     method: str
     uri: str
@@ -72,9 +72,8 @@ def replay(*exchanges: tuple[int, str, bytes]) -> list[Exchange]:
 class RecordedTransport:
     """A transport that answers from recorded exchanges, in order, and keeps the requests it received in `sent`.
 
-    `piece_bytes` cuts every streamed body into pieces of that size; `cuts` cuts it at these offsets instead. After
-    the last piece the connection is `broken`, if it is to be.
-    A post after the last exchange fails with `LookupError`.
+    `piece_bytes` splits every streamed body into pieces of that size; `cuts` splits it at these offsets instead. With
+    `broken`, the connection breaks after the last piece. A post after the last exchange fails with `LookupError`.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class RecordedTransport:
 
 
 class _Headers(dict[str, str]):
-    """Names are kept in lowercase and looked up in any case."""
+    """Names are stored in lowercase; look-ups ignore case."""
 
     def __getitem__(self, name: str) -> str:
         return super().__getitem__(name.lower())

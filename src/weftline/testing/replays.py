@@ -14,7 +14,7 @@ from weftline.replay.replaying import Replayed
 
 
 def replay(recording: str | Path, *, agents: Iterable[Definition[Any, Any]] | str | Path | None = None) -> Replayed:
-    """Runs an exported run again, offline, with the agents that are given or those of a Python file.
+    """Replays an exported run offline, with the given agents or those of a Python file.
 
     Models, tools, clients and people are answered from the recording. Raises `AssertionError` with the first difference
     if the run diverges from its log.

@@ -1,8 +1,8 @@
 """An A2A peer that the server dials: one message in, its text out.
 
-Peers differ in where they listen and in the revision they speak, so a first call tries the known forms in order, then
-those that the card below the address names, and the one that worked is remembered. A form counts as wrong only when the
-peer has plainly not taken the message.
+Peers differ in where they listen and in the revision they speak. So the first call tries the known forms in order, then
+those in the agent's card, and remembers the one that worked. A form counts as wrong only if the peer clearly has not
+accepted the message.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ CARD_S = 10.0
 CALL_S = 300.0
 _REMEMBERED = 1024
 _MAX_FORMS = 12
-"""Per card: each may be tried before a call is given up."""
+"""The most forms that are taken from a card; each may be tried before a call fails."""
 _REDIRECTS = 3
 
 Style: TypeAlias = Literal["rpc", "rest", "rpc_1", "rest_1"]
-"""JSON-RPC or plain HTTP; `_1` is protocol revision 1.0, which spells methods, roles and parts in its own way."""
+"""JSON-RPC or plain HTTP; `_1` is protocol revision 1.0, which has its own names for methods, roles and parts."""
 
 _CARD_NAMES = ("agent-card.json", "agent.json")
 _WRONG_FORM = (-32601, -32600, -32700, -32602, -32009, -32004)
 """JSON-RPC errors of a peer that does not know the method, shape or revision: it has accepted nothing."""
 _POLL_S = (0.1, 2.0)
-"""Between two looks at a task: at first, and at most."""
+"""The first and the longest interval between two polls of a task."""
 _MAX_FAILED_LOOKS = 5
-"""In a row."""
+"""How many polls may fail in a row."""
 
 
 class _Message(Struct, frozen=True):
@@ -58,7 +58,7 @@ class _Message(Struct, frozen=True):
     id: str
     context_id: str | None
     task_id: str | None
-    """The task whose question it answers."""
+    """The task whose question this answers."""
 
 
 class Form(Struct, frozen=True):
@@ -90,9 +90,9 @@ class A2AForms:
 
 
 class _Rejected(Exception):
-    """The peer does not speak this form: it has not accepted the message. `newer` is what it may understand instead.
+    """The peer does not speak this form and has not accepted the message. `newer` is a form that it may understand.
 
-    `answered` is False if nobody was reached, or somebody who fails: then there is no use in looking for a card.
+    `answered` is False if the peer was unreachable or fails on its own; then looking for its card is pointless.
     """
 
     def __init__(self, message: str, *, newer: Form | None = None, answered: bool = True) -> None:
@@ -102,11 +102,11 @@ class _Rejected(Exception):
 
 
 class _Refused(Exception):
-    """The peer has taken the message and answered with an error."""
+    """The peer accepted the message and answered with an error."""
 
 
 class _TaskLost(Exception):
-    """The peer has accepted the task, and its outcome cannot be had."""
+    """The peer accepted the task, but its outcome cannot be retrieved."""
 
 
 class A2ATool(RemoteTool):
@@ -116,9 +116,9 @@ class A2ATool(RemoteTool):
         name: The model-facing name.
         url: The agent's endpoint, or the URL of its card.
         headers: Sent with every request to the origin of `url`, and to no other origin that the agent's card names.
-        workspace: Whose tool it is.
+        workspace: The workspace that the tool belongs to.
         context_id: Sent with every message, to continue a conversation.
-        cancellations: Sends those of tasks for which nobody waits any longer.
+        cancellations: Cancels tasks that nobody waits for any longer.
     """
 
     effect: Effect = "once"
@@ -138,7 +138,7 @@ class A2ATool(RemoteTool):
         cancellations: Cancellations | None = None,
     ) -> None:
         super().__init__(
-            ToolSpec(name, description or prompts.delegate_over_a2a(name), A2A_PARAMETERS),
+            ToolSpec(name, description or prompts.remote.delegate_over_a2a(name), A2A_PARAMETERS),
             redactor=Redactor.of_request(url, headers),
         )
         # Messages of one conversation must not overtake each other.
@@ -169,7 +169,7 @@ class A2ATool(RemoteTool):
             queue = [known] if known is not None else await self._candidates()
             while True:
                 if not queue and answered and not looked:
-                    # None of the usual places took it: the agent's card says where it listens.
+                    # No usual place accepted it: the agent's card says where it listens.
                     looked = True
                     queue = [form for form in await self._from_cards() if form not in tried]
                 if not queue:
@@ -180,7 +180,7 @@ class A2ATool(RemoteTool):
                     output = await self._send(form, message, tasks)
                 except _Rejected as error:
                     if open_task is not None and error.answered:
-                        # It may have meant the task, not the form: the next call begins a new one.
+                        # The peer may have rejected the task, not the form: the next call begins a new task.
                         tasks.forget()
                     reasons.append(str(error))
                     answered = answered or error.answered
@@ -193,12 +193,12 @@ class A2ATool(RemoteTool):
                 self._forms.remember(self._peer, form)
                 return output
         except RequestFailed as error:
-            failure = prompts.agent_request_failed(self.name, error.message, in_doubt=error.sent)
+            failure = prompts.remote.agent_request_failed(self.name, error.message, in_doubt=error.sent)
             return ToolOutput.of(failure, is_error=True, in_doubt=error.sent)
-        return ToolOutput.of(prompts.agent_out_of_reach(self.name, list(dict.fromkeys(reasons))), is_error=True)
+        return ToolOutput.of(prompts.remote.agent_out_of_reach(self.name, list(dict.fromkeys(reasons))), is_error=True)
 
     async def _candidates(self) -> list[Form]:
-        """The forms to try, in order."""
+        """Returns the forms to try, in order."""
         base = _base(self._url)
         found: list[Form] = []
         if _is_card(self._url):
@@ -209,7 +209,7 @@ class A2ATool(RemoteTool):
         return list(dict.fromkeys(found))
 
     async def _from_cards(self) -> list[Form]:
-        """The forms that the card below the agent's address names, under either of its names."""
+        """Returns the forms in the card below the agent's address, under either of the card's names."""
         for name in _CARD_NAMES:
             found = await self._from_card(_below(self._url, f"/.well-known/{name}"))
             if found:
@@ -217,7 +217,7 @@ class A2ATool(RemoteTool):
         return []
 
     async def _from_card(self, address: str) -> list[Form]:
-        """The forms of the endpoint that an agent's card names; none when it cannot be had."""
+        """Returns the forms of the endpoint that an agent's card names; none if the card cannot be read."""
         try:
             async with self._dialer.request(
                 "GET",
@@ -250,23 +250,26 @@ class A2ATool(RemoteTool):
         return forms[:_MAX_FORMS]
 
     async def _send(self, form: Form, message: _Message, tasks: OpenTasks) -> ToolOutput:
-        """One try. Raises `_Rejected` if another form may work, `RequestFailed` if none should be tried."""
+        """Sends the message once.
+
+        Raises `_Rejected` if another form may work, `RequestFailed` if none should be tried.
+        """
         try:
             result = await self._exchange(form, self._body(form, message))
             result = await self._finished(form, unwrapped(result))
         except BodyTooLarge:
-            # The peer has done what it was asked, as far as anybody can tell.
-            return ToolOutput.of(prompts.answer_too_large(self.name), is_error=True, in_doubt=True)
+            # As far as anybody can tell, the peer has done the work.
+            return ToolOutput.of(prompts.remote.answer_too_large(self.name), is_error=True, in_doubt=True)
         except _Refused as refused:
             tasks.forget()
-            return ToolOutput.of(prompts.agent_refused(self.name, str(refused)), is_error=True)
+            return ToolOutput.of(prompts.remote.agent_refused(self.name, str(refused)), is_error=True)
         except _TaskLost as lost:
             tasks.forget()
-            return ToolOutput.of(prompts.agent_task_lost(self.name, str(lost)), is_error=True, in_doubt=True)
+            return ToolOutput.of(prompts.remote.agent_task_lost(self.name, str(lost)), is_error=True, in_doubt=True)
         return self._read(result, tasks)
 
     async def _finished(self, form: Form, result: Fields) -> Fields:
-        """The task once it is no longer under way. It is cancelled if nobody waits for it any longer."""
+        """Waits until the task is finished and returns it. Cancels the task if the caller is cancelled."""
         task = result.get("id")
         if not form.style.startswith("rpc") or not isinstance(task, str):
             return result
@@ -291,7 +294,7 @@ class A2ATool(RemoteTool):
         return result
 
     async def _exchange(self, form: Form, body: bytes) -> Fields:
-        """The result of one request. Raises `_Rejected`, `_Refused` or `RequestFailed`."""
+        """Sends one request and returns its result. Raises `_Rejected`, `_Refused` or `RequestFailed`."""
         own = self._headers_for(form.url)
         headers = {**own, "content-type": "application/json", "accept": "application/json"}
         if form.style.endswith("_1"):
@@ -330,7 +333,7 @@ class A2ATool(RemoteTool):
         return cast(Fields, result)
 
     def _headers_for(self, url: str) -> dict[str, str]:
-        """The tool's headers, if they were given for this origin."""
+        """Returns the tool's headers, if they were given for this origin."""
         try:
             return self._headers if origin_of(url) == origin_of(self._url) else {}
         except InvalidAddress as error:
@@ -353,7 +356,7 @@ class A2ATool(RemoteTool):
             return msgspec.json.encode({"message": sent})
         params: Fields = {"message": sent}
         if form.style != "rest":
-            # So that the task is known, and can be cancelled, while it is under way.
+            # So that the task's id is known, and it can be cancelled, while it runs.
             params["configuration"] = {"returnImmediately": True} if newer else {"blocking": False}
         method = "SendMessage" if newer else "message/send"
         call: Fields = {"jsonrpc": "2.0", "id": message.id, "method": method, "params": params}
@@ -365,11 +368,11 @@ class A2ATool(RemoteTool):
         state = state_of(result)
         text = answer_text(result)
         if text is None:
-            text = prompts.agent_returned_nothing(self.name, state or "")
+            text = prompts.remote.agent_returned_nothing(self.name, state or "")
         task, context_id = result.get("id"), result.get("contextId")
         if state == WAITS and isinstance(task, str):
             tasks.remember(OpenTask(task, context_id if isinstance(context_id, str) else None))
-            return ToolOutput.of(prompts.agent_waits(self.name, text))
+            return ToolOutput.of(prompts.remote.agent_waits(self.name, text))
         tasks.forget()
         return ToolOutput.of(text, is_error=state in FAILED)
 
@@ -384,7 +387,7 @@ def _is_card(url: str) -> bool:
 
 
 def _base(url: str) -> str:
-    """The base address of the other forms: without the well-known path of a card."""
+    """Returns the base address of the other forms, without the well-known path of a card."""
     path = urlsplit(url).path
     if not _is_card(url):
         return url.rstrip("/")
@@ -402,7 +405,7 @@ def _forms(root: str, base: str) -> list[Form]:
 
 
 def _below(base: str, path: str) -> str:
-    """The address of a path below another, keeping the other's query."""
+    """Returns the address of a path below another address, keeping its query."""
     head, mark, query = base.partition("?")
     return f"{head.rstrip('/')}{path}{mark}{query}"
 

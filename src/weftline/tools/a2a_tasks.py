@@ -16,14 +16,14 @@ CANCEL_S = 5.0
 
 
 class OpenTask(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A peer's task that waits for an answer. The run remembers it, over a restart too."""
+    """A peer's task that waits for an answer. The run remembers it, even after a restart."""
 
     id: str
     context_id: str | None = None
 
 
 class OpenTasks:
-    """Those of one run, in its memory."""
+    """The open tasks of one run, in its state."""
 
     def __init__(self, memory: MutableMapping[str, Any], *, tool: str) -> None:
         self._memory = memory
@@ -32,7 +32,7 @@ class OpenTasks:
     def waiting(self) -> OpenTask | None:
         try:
             return msgspec.convert(self._memory.get(self._key), OpenTask | None)
-        except msgspec.ValidationError:  # somebody else's
+        except msgspec.ValidationError:  # written by something else
             return None
 
     def remember(self, task: OpenTask) -> None:
@@ -43,7 +43,7 @@ class OpenTasks:
 
 
 class Cancellations:
-    """Sent for callers that, being cancelled themselves, cannot wait for them."""
+    """Sends cancellations on behalf of callers that cannot wait because they are cancelled themselves."""
 
     def __init__(self) -> None:
         self._under_way: set[asyncio.Task[None]] = set()

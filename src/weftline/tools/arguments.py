@@ -1,4 +1,4 @@
-"""The arguments of a tool call: what a model wrote, read as a JSON object, and what is wrong with it.
+"""The arguments of a tool call: parsing what a model wrote as a JSON object, and describing what is wrong with it.
 
 Server tools and client tools share this. It imports nothing heavy: a client that only defines tools stays light.
 """
@@ -34,7 +34,7 @@ class InvalidArguments(Exception):
 
 
 def object_args(text: str) -> tuple[dict[str, object], bytes]:
-    """The arguments that a model wrote, as a dict and as canonical bytes. An empty text stands for `{}`.
+    """Parses the arguments that a model wrote; returns a dict and canonical bytes. An empty text means `{}`.
 
     Raises:
         InvalidArguments: if the text is not a JSON object.
@@ -45,16 +45,16 @@ def object_args(text: str) -> tuple[dict[str, object], bytes]:
             args = cast("dict[str, object]", value)
             return args, canonical_value(args)
     except NotCanonical as error:
-        message = prompts.arguments_not_json(str(error))
+        message = prompts.calls.arguments_not_json(str(error))
         raise InvalidArguments(message, (Issue("", str(error), "json"),)) from None
-    raise InvalidArguments(prompts.ARGUMENTS_NOT_OBJECT, (Issue("", prompts.NOT_AN_OBJECT, "type"),))
+    raise InvalidArguments(prompts.calls.ARGUMENTS_NOT_OBJECT, (Issue("", prompts.calls.NOT_AN_OBJECT, "type"),))
 
 
 def described(name: str, issues: tuple[Issue, ...]) -> str:
-    """One sentence for the model that lists what is wrong."""
-    return prompts.invalid_arguments(name, [f"{issue.path or '(root)'}: {issue.message}" for issue in issues])
+    """Returns one sentence for the model that lists what is wrong."""
+    return prompts.calls.invalid_arguments(name, [f"{issue.path or '(root)'}: {issue.message}" for issue in issues])
 
 
 def pointer(path: Iterable[str | int]) -> str:
-    """JSON Pointer of a path; empty for the root."""
+    """Returns the JSON Pointer of a path; empty for the root."""
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)

@@ -1,4 +1,4 @@
-"""Tools that a person is asked about: before a call begins, or in place of carrying it out."""
+"""Tools that ask a person: before a call begins, or instead of executing it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Ask(Struct, frozen=True):
     multiple: bool = False
     parts: tuple[AskBody, ...] = ()
     timeout_s: float | None = None
-    """How long there is to answer; None leaves that to the run."""
+    """How long the person has to answer; None means the run's limit."""
     approvers: tuple[str, ...] = ()
-    """Who may decide; anybody if there are none."""
+    """Who may decide; empty means anybody."""
 
 
 def misfit(asked: AskBody, value: object) -> str:
-    """What is wrong with this answer to what was asked; "" if nothing is.
+    """Returns what is wrong with an answer; empty if it is valid.
 
-    The answer to several questions is a list with one answer to each, or a text that answers them all.
+    Several questions are answered by a list with one answer each, or by one text for all.
     """
     if asked.parts and not isinstance(value, str):
         given = cast("list[object]", value) if isinstance(value, list) else []
@@ -53,20 +53,20 @@ def misfit(asked: AskBody, value: object) -> str:
 
 
 def ask_of(tool: object, args: bytes) -> Ask | None:
-    """What a person is asked about a call of `tool`. Raises whatever the tool raises."""
+    """Returns what a person is asked about a call of `tool`. Raises whatever the tool raises."""
     ask = getattr(tool, "asks_people", None)
     return None if ask is None else ask(args)
 
 
 class _Template(Formatter):
-    """Arguments by name, and nothing that lies behind them: no attributes, no positions."""
+    """Formats arguments by name only, without attributes or positions."""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
         return kwargs[field_name], field_name
 
 
 def checked_approvers(approvers: Iterable[str] | None, *, where: str) -> tuple[str, ...]:
-    """The same names. Raises `ValueError` for a list without any, which nobody could decide on."""
+    """Returns the names. Raises `ValueError` for an empty list, since then nobody could decide."""
     if approvers is None:
         return ()
     if isinstance(approvers, str):
@@ -78,7 +78,7 @@ def checked_approvers(approvers: Iterable[str] | None, *, where: str) -> tuple[s
 
 
 def checked_template(template: str, *, tool: str, what: str = "confirm") -> str:
-    """The same text. Raises `ValueError` if it is not one with `{argument}` in it."""
+    """Returns the template. Raises `ValueError` unless it is a valid one, with fields such as `{argument}`."""
     try:
         fields = fields_of(template)
     except ValueError as error:
@@ -92,7 +92,7 @@ def checked_template(template: str, *, tool: str, what: str = "confirm") -> str:
 
 
 def fields_of(template: str) -> list[str]:
-    """The arguments that it names, in order, each once."""
+    """Returns the arguments that a template names, in order, each once."""
     return list(dict.fromkeys([field for _, field, _, _ in Formatter().parse(template) if field is not None]))
 
 
@@ -105,5 +105,8 @@ def require_arguments(template: str, arguments: Collection[str], *, tool: str, w
 
 
 def rendered(template: str, args: bytes) -> str:
-    """The question for a call with these arguments. Raises `LookupError` or `ValueError` if it cannot be made."""
+    """Returns the question for a call with these arguments.
+
+    Raises `LookupError` or `ValueError` if it cannot be rendered.
+    """
     return _Template().vformat(template, (), decode(args, type=dict[str, Any]))

@@ -1,4 +1,4 @@
-"""What a tool is to the runtime, whatever its kind.
+"""The interface between tools of any kind and the runtime.
 
 A tool has a model-facing spec and a declared effect. `prepare` turns the model's argument text into the final,
 canonical argument bytes. Nothing changes them after that: approval, digest, idempotency key and execution all use
@@ -76,7 +76,8 @@ class ToolFailed(Exception):
 
 
 class ToolInDoubt(ToolFailed):
-    """The call may or may not have taken effect: it started, and its outcome is lost. The message is the result's text.
+    """The call may or may not have taken effect: it started, and its outcome is unknown. The message is the result's
+    text.
 
     Unless the tool's effect is `read` or `idempotent`, the call is closed as in doubt and not executed again.
     """
@@ -111,7 +112,7 @@ class ToolQuestion(Exception):
 
 
 class ToolProgress(Struct, frozen=True, omit_defaults=True):
-    """How far a call has come, in whatever the tool counts."""
+    """The progress of a call, in units of the tool's choice."""
 
     progress: float
     total: float | None = None
@@ -119,44 +120,44 @@ class ToolProgress(Struct, frozen=True, omit_defaults=True):
 
 
 def _discard_progress(progress: ToolProgress) -> None:
-    """For a call that nobody follows."""
+    """Default for a call that nobody follows."""
 
 
 def _discard(kind: str, data: object) -> None:
-    """For a call that nobody follows."""
+    """Default for a call that nobody follows."""
 
 
 class Diverged(Exception):
-    """A call that was carried out again asks for other calls than before."""
+    """A repeated call asks for other calls than the first time."""
 
 
 class FurtherCalls(Protocol):
-    """How a call has other tools of its run called: through the pipeline that the model's calls go through.
+    """Lets a call make further calls of the run's tools, through the same pipeline as the model's calls.
 
-    A call that may be repeated (`read`, `idempotent`) is cut off while the run waits for somebody, and carried out
-    again from the start, as it is after a crash. What it asked for before is then answered from the log, so it must
-    ask for the same again.
+    A call that may be repeated (`read`, `idempotent`) is interrupted while the run waits for somebody, and executed
+    again from the start, as after a crash. Its earlier calls are then answered from the log, so it must make the same
+    ones again.
     """
 
     @property
     def clock_ms(self) -> int:
-        """What the time was when the call first began, in milliseconds: the same whenever it is carried out again."""
+        """The time when the call first began, in milliseconds. It is the same each time the call is repeated."""
         ...
 
     async def ask(self, tool: str, args: str) -> ToolOutput:
-        """The result of a call of `tool` with these arguments, a JSON object. Raises `Diverged`."""
+        """Makes a call of `tool` with these arguments, a JSON object, and returns its result. Raises `Diverged`."""
         ...
 
     async def settled(self) -> None:
-        """Returns when all that was asked for has its result."""
+        """Waits until all further calls have a result."""
         ...
 
     def hold(self) -> None:
-        """Stops the call's time, before it has asked for anything: it waits for a place. `limit` lets it run on."""
+        """Stops the clock of a call that waits for a slot, before it makes further calls. `limit` starts it again."""
         ...
 
     def limit(self, expired: Callable[[], None]) -> None:
-        """Has `expired` called when the call has taken its time, not counting that of the calls it waits for."""
+        """Calls `expired` when the call has used up its time, not counting the calls that it waits for."""
         ...
 
 
@@ -177,36 +178,37 @@ class ToolContext(Struct, Generic[Deps]):
     agent_id: str | None = None
     metadata: dict[str, Any] = {}
     labels: dict[str, str] = {}
-    """The run's, and those that a policy engine has added."""
+    """The run's labels, and those that a policy engine added."""
     parent_call: str | None = None
-    """The id of the call that asked for this one, if it was not the model."""
+    """The id of the call that made this one, if it was not the model."""
     traceparent: str | None = None
-    """The call's span in W3C Trace Context, for what the tool asks others; None if the run belongs to no trace."""
+    """The call's span in W3C Trace Context, for requests that the tool makes; None if the run has no trace."""
     toolset: str = ""
-    """The name of the set that the tool is of, if it is of one that has a name."""
+    """The name of the toolset that the tool belongs to, if it has one."""
     on_cancel: list[Callable[[], None]] = []
     """Called when the run is cancelled or the call times out, for tools that run in a thread."""
     on_progress: Callable[[ToolProgress], None] = _discard_progress
-    """Tells those who follow the run how far the call has come."""
+    """Reports the call's progress to those who follow the run."""
     emit: Callable[[str, object], None] = _discard
-    """Adds a note to the run's log: a kind, and data that can be written as JSON."""
+    """Adds a note to the run's log: a kind, and data that JSON can represent."""
     state: MutableMapping[str, Any] = {}
-    """What the tools of this run remember from call to call: JSON values by key.
+    """State that the tools of this run share between calls: JSON values by key.
 
     Changes are stored with the call's result, so they survive a crash; those of a call without a result are lost.
     """
     deps: Deps = None  # type: ignore[assignment]
-    """What the agent's own code was given for this run."""
+    """The deps of the agent's own code for this run."""
     further: FurtherCalls | None = None
-    """For a tool that is a host (`is_host`)."""
+    """Set for tools that may make further calls (`is_host`)."""
     telemetry: Telemetry | None = None
-    """What the call took, for a tool that knows: set it before you return."""
+    """What the call used, if the tool knows: set it before you return."""
     server_data: list[ServerData] = []
-    """What the call leaves for others than the model: add to it. It is kept with the result."""
+    """Data for others than the model: add to it. It is stored with the result."""
 
     def remind(self, reminder: Reminder) -> None:
-        """Reminds the model from the next turn on; stored like `state`. One with the same id is replaced and keeps its
-        counters. Raises `ValueError` if there are too many.
+        """Reminds the model from the next turn on; stored like `state`.
+
+        A reminder with the same id is replaced and keeps its counters. Raises `ValueError` if there are too many.
         """
         reminders.add(self.state, reminder, since=self.turn + 1)
 
@@ -216,26 +218,26 @@ class ToolContext(Struct, Generic[Deps]):
 
 
 class ToolOutput(Struct, frozen=True, omit_defaults=True):
-    """What the model reads as the result of a call."""
+    """The result of a call, as the model reads it."""
 
     parts: tuple[UserPart, ...]
     is_error: bool = False
     in_doubt: bool = False
-    """Nobody knows whether the call took effect. Such a result is an error, too."""
+    """Whether it is unknown if the call took effect. Such a result is an error, too."""
     failure: Failure | None = None
-    """Of an error: what is known about it besides its text."""
+    """For an error: what is known besides its text."""
     telemetry: Telemetry | None = None
-    """What the call took, if its tool knows better than the runtime."""
+    """What the call used, if its tool knows better than the runtime."""
     bounds: Bounds | None = None
-    """Of a tool that is declared bounded: how much of all there is this has."""
+    """For a tool declared `bounded`: which part of the whole this is."""
     server_data: tuple[ServerData, ...] = ()
-    """What no model reads."""
+    """Data that no model reads."""
     final: bool = False
-    """Of an error that was returned, not raised: one of a terminal tool ends the run."""
+    """For an error that was returned rather than raised: if the tool is terminal, it ends the run."""
     asks: AskBody | None = None
-    """What a person is asked in place of this result; see `ToolQuestion`."""
+    """What a person is asked instead of this result; see `ToolQuestion`."""
     asks_for_s: float | None = None
-    """How long there is to answer."""
+    """How long the person has to answer."""
 
     @classmethod
     def of(
@@ -245,11 +247,11 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """Its texts, joined."""
+        """The texts of its parts, joined."""
         return joined_text(self.parts)
 
     def whole(self) -> ToolOutput:
-        """This output with text that can be stored: an unpaired surrogate becomes U+FFFD."""
+        """Returns this output with text that can be stored: an unpaired surrogate becomes U+FFFD."""
         parts = [Text(whole(part.text)) if isinstance(part, Text) else part for part in self.parts]
         return replace(self, parts=tuple(parts))
 
@@ -269,13 +271,13 @@ class Unknown(Struct, frozen=True):
 
 
 Reconciled: TypeAlias = Happened | WillNotHappen | Unknown
-"""What a `reconcile` function answers."""
+"""The return type of a `reconcile` function."""
 
 
 class Tool(Protocol[Wanted]):
-    """A tool of one run. `client` is set for tools that the client carries out; then `invoke` is never called.
+    """A tool of one run. `client` is set for tools that the client executes; then `invoke` is never called.
 
-    `Tool[Database]` wants such deps; a plain `Tool` takes whatever there is.
+    `Tool[Database]` requires such deps; a plain `Tool` accepts any.
     """
 
     @property
@@ -294,30 +296,30 @@ class Tool(Protocol[Wanted]):
         ...
 
     async def prepare(self, args: str) -> bytes:
-        """The final argument bytes (canonical JSON object). Raises `InvalidArguments`."""
+        """Returns the final argument bytes (a canonical JSON object). Raises `InvalidArguments`."""
         ...
 
     async def invoke(self, args: bytes, context: ToolContext[Wanted]) -> ToolOutput:
-        """Carries out the call. Any exception becomes an error result of this call alone."""
+        """Executes the call. Any exception becomes an error result of this call alone."""
         ...
 
     async def reconcile(self, args: bytes, context: ToolContext[Wanted]) -> Reconciled:
-        """For effect `reconcile`: whether a call that was cut off took place."""
+        """For the effect `reconcile`: returns whether an interrupted call took place."""
         ...
 
 
 def is_carried_out_by_run(tool: Tool) -> bool:
-    """Whether its calls are carried out by child runs; then `invoke` is never called."""
+    """Whether its calls are child runs; then `invoke` is never called."""
     return bool(getattr(tool, "is_agent", False))
 
 
 def tags_of(tool: Tool) -> frozenset[str]:
-    """What the filters of a policy know a tool by."""
+    """Returns the tags that policies filter by."""
     return frozenset(getattr(tool, "tags", ()))
 
 
 def title_of(tool: Tool) -> str:
-    """What people call it: its own title, or its name in words."""
+    """Returns the tool's display name: its title, or its name in words."""
     title = getattr(tool, "title", "")
     if isinstance(title, str) and title:
         return title
@@ -325,46 +327,46 @@ def title_of(tool: Tool) -> str:
 
 
 def labels_needed(tool: object) -> frozenset[str]:
-    """The labels of a run without which no call of the tool can be made."""
+    """Returns the labels that a run needs for calls of the tool."""
     return getattr(tool, "required_labels", frozenset())
 
 
 def doubt_policy(tool: Tool) -> Literal["report", "ask"] | None:
-    """What it wants if a crash cuts a call of it off; None leaves that to the run."""
+    """Returns what happens if a crash interrupts a call of the tool; None leaves that to the run."""
     return getattr(tool, "in_doubt", None)
 
 
 def is_bookkeeping(tool: Tool) -> bool:
-    """Whether no cap of a policy counts its calls."""
+    """Whether its calls are exempt from the caps of a policy."""
     return bool(getattr(tool, "bookkeeping", False))
 
 
 def is_host(tool: Tool) -> bool:
-    """Whether its calls may ask for further calls."""
+    """Whether its calls may make further calls."""
     return bool(getattr(tool, "host", False))
 
 
 def is_hidden(tool: Tool) -> bool:
-    """Whether only further calls reach it: no model is offered it, and none may call it."""
+    """Whether only further calls can use it: it is not offered to a model, which may not call it."""
     return bool(getattr(tool, "hidden", False))
 
 
 def ends_run(tool: Tool) -> bool:
-    """Whether a run ends when a call of it has succeeded."""
+    """Whether a successful call ends the run."""
     return bool(getattr(tool, "terminal", False))
 
 
 def reminder_of(tool: Tool) -> str:
-    """What a model is reminded of when it reads a result of it; "" for nothing."""
+    """Returns what the model is reminded of when it reads a result; empty for nothing."""
     return str(getattr(tool, "reminder", ""))
 
 
 @runtime_checkable
 class ReplacesContent(Protocol):
-    """A tool that replaces something as a whole, and can show it before."""
+    """A tool that replaces a content as a whole, and can return what it would replace."""
 
     async def prior_content(self, args: bytes) -> str | None:
-        """What a call with these final arguments would replace; None if there is nothing, or no text."""
+        """Returns what a call with these final arguments would replace; None if there is nothing, or no text."""
         ...
 
 
@@ -372,24 +374,24 @@ class Toolset(Protocol):
     """Tools that an agent is given together, such as `files(".")` or `mcp("https://…")`."""
 
     async def open(self) -> Sequence[Tool]:
-        """The tools. Called once before the first run that needs them; may connect, scan or start something."""
+        """Returns the tools. Called once before the first run that needs them; may connect, scan or start something."""
         ...
 
     async def close(self) -> None:
-        """Gives back what `open` took. May be called twice."""
+        """Releases what `open` acquired. May be called twice."""
         ...
 
 
 class ServerToolset(Toolset, Protocol):
-    """Tools of a server that may be out of reach: a run goes on without it."""
+    """The tools of a server that may be unreachable: the run continues without it."""
 
     @property
     def name(self) -> str: ...
     @property
     def prefix(self) -> str:
-        """What the names of its tools begin with, and of no other tool of the agent."""
+        """The prefix of its tools' names, which no other tool of the agent has."""
         ...
 
     def stand_in(self, error: Exception) -> Sequence[Tool]:
-        """What is offered in place of its tools when `open` has failed."""
+        """Returns what is offered instead of its tools if `open` has failed."""
         ...

@@ -1,4 +1,4 @@
-"""Results that are a part of something larger: what a tool has to say about that, and how the model reads it."""
+"""Partial results: what a tool reports about them, and how the model reads it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline import prompts_failure
+from weftline import prompts
 from weftline.canonical import canonical_value
 from weftline.failure import Failure
 from weftline.messages import Text, joined_text
@@ -16,7 +16,7 @@ from weftline.outcome import Bounds
 from weftline.tools.base import Tool, ToolOutput
 
 _OWN = ("returned", "total", "truncated", "refinement_hint")
-"""What the runtime writes into the JSON of a bounded result; a tool cannot."""
+"""The fields that the runtime writes into the JSON of a bounded result, overriding the tool's."""
 
 
 class Paging(Struct, frozen=True):
@@ -42,18 +42,18 @@ class Bounded(Struct, frozen=True, kw_only=True):
 
 
 def bounded_of(tool: Tool) -> Paging | bool:
-    """Whether, and how, a tool says that its results are a part of something larger."""
+    """Whether, and how, a tool declares that its results are partial."""
     return getattr(tool, "bounded", False)
 
 
 def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
-    """The output as the model reads it, with its bounds; an error if the tool has not kept its word about them."""
+    """Returns the output as the model reads it, with its bounds; an error if these are not as declared."""
     declared, bounds, name = bounded_of(tool), output.bounds, tool.spec.name
     if bounds is None and (output.is_error or not declared):
         return output
     fault = bounds_fault(tool, output)
     if fault:
-        text = prompts_failure.broken_bounds(name, fault)
+        text = prompts.failure.broken_bounds(name, fault)
         failure = Failure(text, "malformed_result", "replan")
         return ToolOutput.of(text, is_error=True, in_doubt=output.in_doubt, failure=failure)
     assert bounds is not None
@@ -71,7 +71,7 @@ def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
 
 
 def bounds_fault(tool: Tool, output: ToolOutput) -> str:
-    """What is wrong with the bounds of an output, which has some or needs some; "" if nothing is."""
+    """Returns what is wrong with the bounds of an output that has or needs some; empty if nothing is."""
     declared, bounds = bounded_of(tool), output.bounds
     if bounds is None:
         return "it says nothing about how much it returned"

@@ -1,7 +1,7 @@
-"""Checking values against schemas that strangers sent, with a bound on the work.
+"""Validates values against untrusted schemas, with bounded work.
 
-A small schema whose cost is known is checked at once. Everything else (recursive unions, patterns that look around,
-long lists) goes to a process that is killed when it takes too long; see `weftline.bounded`.
+A small schema with a known cost is checked directly. Everything else (recursive unions, patterns with look-around, long
+lists) goes to a process that is killed if it takes too long; see `weftline.bounded`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from weftline.tools.schema import ArgsValidator
 logger = logging.getLogger(__name__)
 
 MAX_STEPS_ON_LOOP = 50_000
-"""A few milliseconds."""
+"""This takes a few milliseconds."""
 MAX_EXPLAIN_STEPS_ON_LOOP = 1_000
-"""Saying what is wrong costs 20 µs a step or more: every variant of a union has its own reasons."""
+"""Explaining what is wrong costs 20 µs per step or more, as every variant of a union has its own reasons."""
 MAX_VALUES_ON_LOOP = 2_000
-"""For a schema that is compiled here."""
+"""The limit for a schema that is compiled in this process."""
 _BYTES_A_STEP = 256
 _PATTERN_STATES_A_STEP = 16
 _EXPLAIN = "weftline.tools.checking:explain_job"
@@ -37,7 +37,10 @@ _decode = msgspec.msgpack.Decoder(tuple[Issue, ...] | None).decode
 
 
 async def checked_args(args: str, spec: ToolSpec) -> bytes:
-    """The arguments of a call as bytes. Raises `InvalidArguments` unless they are an object that fits the schema."""
+    """Returns the arguments of a call as bytes.
+
+    Raises `InvalidArguments` unless they are an object that fits the schema.
+    """
     _, data = object_args(args)
     issues = await issues_of(data, spec.parameters)
     if issues:
@@ -46,7 +49,7 @@ async def checked_args(args: str, spec: ToolSpec) -> bytes:
 
 
 async def issues_of(value: bytes, schema: bytes | Raw) -> tuple[Issue, ...]:
-    """What is wrong with `value` (JSON), at most 20 issues; a value that takes too long to check is wrong.
+    """Returns what is wrong with `value` (JSON), at most 20 issues. A value that takes too long to check is wrong.
 
     A schema that cannot be compiled is not enforced.
     """
@@ -60,16 +63,16 @@ async def issues_of(value: bytes, schema: bytes | Raw) -> tuple[Issue, ...]:
         return _decode(await shared_workers().run(_EXPLAIN, value, schema)) or ()
     except GaveUp as error:
         logger.warning("a value of %d bytes took too long to check against its schema: %s", len(value), error)
-    # Listing what is wrong can take far longer than seeing that something is.
+    # Listing the issues can take far longer than finding out whether there are any.
     try:
         fits = await shared_workers().run(_FITS, value, schema)
     except GaveUp:
-        return (Issue("", prompts.TOO_MUCH_TO_CHECK, "work"),)
-    return () if fits else (Issue("", prompts.TOO_MUCH_TO_LIST, "work"),)
+        return (Issue("", prompts.calls.TOO_MUCH_TO_CHECK, "work"),)
+    return () if fits else (Issue("", prompts.calls.TOO_MUCH_TO_LIST, "work"),)
 
 
 async def can_be_checked(schema: bytes | Raw) -> bool:
-    """Whether values can be checked against a schema at all: whether it compiles on its own."""
+    """Whether values can be checked against a schema at all, which must compile on its own."""
     if _cost(bytes(schema)) is not None and ArgsValidator.of(schema, linear=True).enforced:
         return True
     try:
@@ -79,19 +82,19 @@ async def can_be_checked(schema: bytes | Raw) -> bool:
 
 
 def explain_job(value: bytes, schema: bytes) -> bytes:
-    """For the worker: the issues, or null for a schema that is not enforced."""
+    """Returns the issues, or null for a schema that is not enforced. Runs in a worker."""
     validator = ArgsValidator.of(schema)
     return _encode(validator.validate(value) if validator.enforced else None)
 
 
 def fits_job(value: bytes, schema: bytes) -> bytes:
-    """For the worker: something if the value fits, nothing if it does not."""
+    """Returns non-empty bytes if the value fits. Runs in a worker."""
     return b"fits" if ArgsValidator.of(schema).fits(value) else b""
 
 
 @lru_cache(maxsize=512)
 def _cost(schema: bytes) -> Cost | None:
-    """None for a schema without a bound, or too large to be compiled here."""
+    """Returns the cost of a schema; None if it is unbounded, or too large to be compiled here."""
     try:
         cost = measured(msgspec.json.decode(schema))
     except (TooCostly, msgspec.DecodeError, UnicodeError, RecursionError):
@@ -100,7 +103,7 @@ def _cost(schema: bytes) -> Cost | None:
 
 
 def _steps(cost: Cost, value: bytes) -> int:
-    # This also counts commas and brackets inside strings: an overestimate at worst.
+    # This also counts commas and brackets inside strings, so it may overestimate.
     values = 1 + value.count(b",") + value.count(b":") + value.count(b"{") + value.count(b"[")
     size = len(value)
     return cost.values * (values + size // _BYTES_A_STEP) + cost.pattern_states * size // _PATTERN_STATES_A_STEP

@@ -1,4 +1,4 @@
-"""Tools that the client carries out: plain local ones, A2A agents and MCP servers that only the client can reach.
+"""Tools that the client executes: plain local ones, and A2A agents and MCP servers that only the client can reach.
 
 The runtime offers their calls on the stream and waits for the client's answer, so nothing here touches the network.
 A client tool that declares nothing is offered again after a crash, hence the effect `idempotent`.
@@ -35,13 +35,13 @@ A2A_PARAMETERS = Raw(
     b'{"type":"object","properties":{"message":{"type":"string",'
     b'"description":"The full task for the agent, as one message."}},"required":["message"]}'
 )
-"""What the model sees of every A2A agent, dialled by the server or by the client."""
+"""The parameters of every A2A agent, whether the server or the client dials it."""
 
 MAX_SKILLS = 12
 
 
 class _ClientTool:
-    """What all client tools have in common: arguments are checked against the schema before the call is offered."""
+    """Common base of client tools: arguments are checked against the schema before the call is offered."""
 
     effect: Effect = "idempotent"
     concurrent = True
@@ -76,8 +76,8 @@ class LocalTool(_ClientTool):
         parameters: JSON Schema. Anything but an object schema with properties becomes the empty object schema.
         output_schema: JSON Schema of the result; kept when its root is an object, otherwise dropped.
         long_running: Tells the model not to repeat a call that answered with an intermediate status.
-        tags: What the filters of a policy know it by.
-        effect: What carrying out a call twice would mean; `idempotent` if nothing is said.
+        tags: For the filters of a policy.
+        effect: What executing a call twice would mean; `idempotent` by default.
     """
 
     def __init__(
@@ -94,7 +94,9 @@ class LocalTool(_ClientTool):
         self.effect: Effect = effect or "idempotent"
         self.tags = frozenset(tags)
         if long_running:
-            description = f"{description}\n\n{prompts.LONG_RUNNING}" if description else prompts.LONG_RUNNING
+            description = (
+                f"{description}\n\n{prompts.calls.LONG_RUNNING}" if description else prompts.calls.LONG_RUNNING
+            )
         spec = ToolSpec(name, description, object_schema(parameters), object_root(output_schema) or UNSET)
         super().__init__(spec, client="local")
 
@@ -137,16 +139,16 @@ class McpLocalTool(_ClientTool):
 
 
 def input_invalid_result(tool: Tool, error: InvalidArguments) -> ToolOutput:
-    """What the model reads in place of a call whose arguments do not fit; the client never sees that call."""
-    text = prompts.invalid_input(tool.spec.name, message=error.message, issues=error.issues)
+    """Returns what the model reads instead of a call with invalid arguments, which the client never sees."""
+    text = prompts.calls.invalid_input(tool.spec.name, message=error.message, issues=error.issues)
     return ToolOutput.of(text, is_error=True)
 
 
 def card_description(card: Raw, *, fallback: str) -> str:
-    """What a model reads about the agent of a card: what it is for, and a line for each of its first 12 skills."""
+    """Returns what a model reads about a card's agent: its purpose, and a line for each of its first 12 skills."""
     fields = _fields(card)
     name, about = _line(fields.get("name")) or fallback, _line(fields.get("description"))
-    lines = [prompts.delegate(name, about)]
+    lines = [prompts.remote.delegate(name, about)]
     skills = fields.get("skills")
     if isinstance(skills, list):
         for skill in cast("list[object]", skills)[:MAX_SKILLS]:

@@ -1,7 +1,7 @@
-"""Arguments of the wrong type that can only mean one thing: `"3"` for a number, `"yes"` for a boolean.
+"""Converts arguments of the wrong type whose meaning is unambiguous: `"3"` for a number, `"yes"` for a boolean.
 
-Only an agent's tools get this; over HTTP a client's schema is enforced as it stands. It looks at the arguments
-themselves, never inside of one, and leaves alone what fits.
+This applies to an agent's tools only; over HTTP, a client's schema is enforced as it stands. Only top-level arguments
+are converted, and valid ones are left alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FAILED = object()
 
 
 class Coercion(NamedTuple):
-    """One argument that was changed to fit: its name, and its value before and after."""
+    """One argument that was converted: its name, and its value before and after."""
 
     path: str
     before: object
@@ -31,9 +31,9 @@ class Coercion(NamedTuple):
 
 
 def coerced(args: Mapping[str, Any], schema: Raw | bytes) -> dict[str, Any] | None:
-    """The arguments with those of the wrong type made to fit; None if nothing can be done about them.
+    """Returns the arguments with those of the wrong type converted; None if none could be.
 
-    Nothing is done for a call without an argument that is required.
+    A call that lacks a required argument is left alone.
     """
     shape = _object(msgspec.json.decode(schema))
     properties = _object(shape.get("properties"))
@@ -55,7 +55,7 @@ def coerced(args: Mapping[str, Any], schema: Raw | bytes) -> dict[str, Any] | No
 
 
 def coercions(raw: Mapping[str, Any], final: Mapping[str, Any]) -> tuple[Coercion, ...]:
-    """What became of the arguments that a model wrote. Defaults that were added are no coercions."""
+    """Returns the arguments that were converted. Defaults that were added do not count."""
     return tuple(
         Coercion(name, before, final[name])
         for name, before in raw.items()
@@ -64,7 +64,7 @@ def coercions(raw: Mapping[str, Any], final: Mapping[str, Any]) -> tuple[Coercio
 
 
 def _types(schema: object, root: Mapping[str, Any], depth: int = 8) -> list[str]:
-    """The JSON types that a schema allows, in its order; empty if it does not say."""
+    """Returns the JSON types that a schema allows, in its order; empty if it does not restrict them."""
     if not isinstance(schema, dict) or not depth:
         return []
     one = cast("dict[str, Any]", schema)
@@ -82,7 +82,7 @@ def _types(schema: object, root: Mapping[str, Any], depth: int = 8) -> list[str]
         for member in cast("list[object]", members) if isinstance(members, list) else []:
             types = _types(member, root, depth - 1)
             if not types:
-                return []  # a member that takes anything
+                return []  # a member that allows any type
             found += types
     return found
 
@@ -106,7 +106,7 @@ def _fits(value: object, types: list[str]) -> bool:
 
 
 def _coerced(value: object, kind: str) -> object:
-    """The value as the type, or `_FAILED`."""
+    """Returns the value converted to the type, or `_FAILED`."""
     if kind == "string" and isinstance(value, bool | int | float):
         return msgspec.json.encode(value).decode()
     if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What a tool says about its results, for those that somebody outside gives in its place."""
+"""Checks results that somebody provides in place of a tool against what the tool declares."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from weftline.tools.returned import listed
 
 
 async def result_fault(tool: Tool, value: object) -> str:
-    """What is wrong with a JSON value as a result of a call of the tool; "" if nothing is.
+    """Returns what is wrong with a JSON value as a result of the tool; empty if nothing is.
 
-    Null is a result of tools that say so. A text may be the JSON of a result.
+    Null is valid only for a tool that declares a result type or schema which allows it. A text may be the JSON of a
+    result.
     """
     check = getattr(tool, "result_fault", None)
     schema = tool.spec.output_schema

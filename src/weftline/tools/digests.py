@@ -1,7 +1,6 @@
-"""What tells one version of a tool, or of other code of an agent's, from the next: digests of what it declares and of
-its source.
+"""Digests of what a tool, or other code of an agent, declares and of its source, to tell versions apart.
 
-They are the same in every process and on every machine, so nothing goes into them that depends on one: no address in
+They are the same in every process and on every machine, so they contain nothing that depends on one: no address in
 memory, no path, no compiled code.
 """
 
@@ -21,7 +20,7 @@ _LENGTH = 16
 
 
 def digest(*parts: str | bytes) -> str:
-    """Of texts in this order; none of them runs into the next."""
+    """Returns a digest of texts in this order. Their lengths are included, so that no two lists collide."""
     whole = sha256()
     for part in parts:
         encoded = part.encode(errors="surrogatepass") if isinstance(part, str) else part
@@ -31,20 +30,22 @@ def digest(*parts: str | bytes) -> str:
 
 
 def declared(tool: Tool) -> str:
-    """Of what models and the runtime are told about a tool: its name, description, schema and effect, what people are
-    asked about its calls, and what policies know it by.
+    """Returns a digest of what a tool declares.
+
+    That is its name, description, schema and effect, what people are asked about its calls, and what policies filter
+    by.
     """
     spec = tool.spec
     schema = bytes(spec.parameters)
     try:
         schema = canonical(schema)
     except NotCanonical:
-        pass  # it is what it is
+        pass  # used as it stands
     return digest(spec.name, spec.description, schema, tool.effect, *_rules(tool))
 
 
 def _rules(tool: Tool) -> list[str]:
-    """Nothing for a tool without any, which most are."""
+    """Returns a digest for each rule that the tool has; most have none."""
     rules: dict[str, list[str]] = {
         "asks": list(getattr(tool, "asks", ())),
         "in_doubt": [getattr(tool, "in_doubt", None) or ""],
@@ -56,7 +57,7 @@ def _rules(tool: Tool) -> list[str]:
 
 
 def written(tool: Tool) -> str:
-    """Of the source of a tool's functions, or of its class; of nothing for Weftline's own."""
+    """Returns a digest of the source of a tool's functions, or of its class. Weftline's own source does not count."""
     functions: Iterable[object] = getattr(tool, "functions", ())
     shaping: Iterable[object] = getattr(getattr(tool, "shaping", None), "functions", ())
     sources = [source_of(one) for one in (*functions, *shaping)]
@@ -66,9 +67,10 @@ def written(tool: Tool) -> str:
 
 
 def source_of(code: object) -> str:
-    """The source of a function without what the other digests cover: decorators, signature and docstring.
+    """Returns the source of a function without what other digests cover: decorators, signature and docstring.
 
-    Of anything else the whole source; the name of what has none, such as a function typed at a prompt.
+    For other objects, returns the whole source; for those without a source, such as a function typed at a prompt, the
+    name.
     """
     code = inspect.unwrap(code) if callable(code) else code
     while isinstance(code, partial):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, 
 
 from msgspec import Raw
 
-from weftline import prompts_calls
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.failure import Failure
 from weftline.kernel.entries import STRICTNESS, Effect
@@ -79,11 +79,12 @@ _log = logging.getLogger("weftline.tools")
 class FunctionTool(Generic[P, R, D]):
     """A function that a model can call; calling the object calls the function itself. Made by `tool`.
 
-    `D` is what it wants as deps: a context that comes first says so, `ToolContext[Database]`.
+    `D` is the type of deps that it requires, taken from its context: `ToolContext[Database]`.
     """
 
     if not TYPE_CHECKING:
-        # Older Pythons know no defaults: `FunctionTool[…]` with fewer parameters is to work when it is evaluated, too.
+        # Python 3.11 and 3.12 have no defaults for type parameters: this lets `FunctionTool[…]` with fewer be
+        # evaluated.
         __class_getitem__ = classmethod(GenericAlias)
 
     client: ClientKind | None = None
@@ -159,7 +160,7 @@ class FunctionTool(Generic[P, R, D]):
         self._docs = Docstring.parse(fn.__doc__)
         self.description = self._docs.description if description is None else description
         self._reconcile = reconcile
-        # Functions defined inside others may name types that only their enclosing scope knows, and only now.
+        # Functions defined inside others may use types that only their enclosing scope knows, and only now.
         self._hints = resolved_hints(fn, _names_around(fn))
         if isinstance(confirm, str):
             require_arguments(confirm, arguments_of(self._signature, self._hints, ToolContext), tool=self.name)
@@ -174,7 +175,7 @@ class FunctionTool(Generic[P, R, D]):
         self._spec: ToolSpec | None = None
         self._returns: ReturnType | None = None
         self._values: Mapping[str, object] = {}
-        """What the run of one call fills in."""
+        """The values that the run of one call fills in."""
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -185,7 +186,7 @@ class FunctionTool(Generic[P, R, D]):
 
     @property
     def parameters(self) -> Parameters:
-        """The parameters, worked out at first use.
+        """The parameters, computed on first use.
 
         Raises:
             TypeError: if a type hint cannot be resolved or has no JSON Schema.
@@ -212,14 +213,15 @@ class FunctionTool(Generic[P, R, D]):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The code of it: what it calls, what is asked after a crash, and what makes its question to people."""
+        """Its functions: the tool itself, its `reconcile`, and the one that returns its question to people."""
         own = (self._reconcile, self._confirm)
         return (self._fn, *[one for one in own if one is not None and not isinstance(one, str)])
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """What people are asked before each call, and who may decide; empty if nobody is asked. A function in place of
-        the question is among `functions`.
+        """What people are asked before each call, and who may decide; empty if nobody is asked.
+
+        A function that returns the question is in `functions`.
         """
         if self._confirm is None:
             return ()
@@ -232,12 +234,12 @@ class FunctionTool(Generic[P, R, D]):
 
     @cached_property
     def required_labels(self) -> frozenset[str]:
-        """The labels that a run needs, or no call can be made."""
+        """The labels that a run needs for calls of this tool."""
         found = injected_of(self._signature, self._hints or resolved_hints(self._fn))
         return frozenset([name for name, optional in found.items() if not optional]) - ALWAYS_KNOWN
 
     def injecting(self, values: Mapping[str, object]) -> FunctionTool[P, R, D]:
-        """The same tool for one call, with the values of its run."""
+        """Returns a copy of the tool for one call, with the values of its run."""
         bound = copy(self)
         bound._values = values
         return bound
@@ -261,16 +263,16 @@ class FunctionTool(Generic[P, R, D]):
         except asyncio.CancelledError:
             _notify_cancelled(context)
             raise
-        # A plain function may return a coroutine, which belongs on the loop.
+        # A synchronous function may return a coroutine, which belongs on the loop.
         return result if isinstance(result, ToolOutput) else await self._outcome(lambda: result, context)
 
     def result_fault(self, value: object) -> str:
-        """What is wrong with a value that somebody gives as a result of the function; "" if nothing is."""
+        """Returns what is wrong with a value that is provided as the function's result; empty if nothing is."""
         return self._return_type.fault(value)
 
     @property
     def has_result_type(self) -> bool:
-        """Whether the function says what it returns, in a type that values can be checked against."""
+        """Whether the function declares a return type that values can be checked against."""
         return self._return_type.known
 
     @property
@@ -281,7 +283,7 @@ class FunctionTool(Generic[P, R, D]):
         return self._returns
 
     def asks_people(self, args: bytes) -> Ask | None:
-        """What a person is asked before a call with these arguments begins; None if nobody is."""
+        """Returns what a person is asked before a call with these arguments begins; None if nobody is asked."""
         confirm = self._confirm
         if confirm is None:
             return None
@@ -323,7 +325,7 @@ class FunctionTool(Generic[P, R, D]):
         return Unknown()
 
     def _bound(self, fn: Callable[..., Any], args: bytes, context: ToolContext[Any]) -> Callable[[], Any]:
-        """`fn` with the arguments it takes: all of them for the tool itself, only those it names for its reconcile."""
+        """Binds `fn` to its arguments: all of them for the tool itself, only those it names for `reconcile`."""
         parameters = self.parameters
         keywords = parameters.keywords(args)
         if fn is not self._fn:
@@ -344,7 +346,7 @@ class FunctionTool(Generic[P, R, D]):
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Nobody cancelled this call: the tool let a cancellation of its own escape.
+            # This call was not cancelled: a cancellation escaped from the tool's own code.
             return self._failed(error, context)
         except (Exception, SystemExit) as error:
             return self._failed(error, context)
@@ -358,7 +360,7 @@ class FunctionTool(Generic[P, R, D]):
         return value if inspect.isawaitable(value) else output_of(value, tool_name=self.name)
 
     def _failed(self, error: BaseException, context: ToolContext[Any]) -> ToolOutput:
-        """The model reads what went wrong; only the log says where. `ToolFailed` is an answer, not a fault."""
+        """Returns the error for the model; only the log says where it happened. `ToolFailed` is not logged."""
         if isinstance(error, ToolQuestion):
             return self._asking(error)
         if not isinstance(error, ToolFailed):
@@ -367,17 +369,17 @@ class FunctionTool(Generic[P, R, D]):
         return error_of(error)
 
     def _asking(self, question: ToolQuestion) -> ToolOutput:
-        """The question, unless nothing that it lets people choose could be a result."""
+        """Returns the question, or an error if one of its options would not be a valid result."""
         for option in question.options:
             if fault := self.result_fault([option] if question.multiple else option):
-                text = prompts_calls.options_do_not_fit(self.name, option, fault)
+                text = prompts.calls.options_do_not_fit(self.name, option, fault)
                 _log.error("the tool %s asks a question that nobody can answer: %r: %s", self.name, option, fault)
                 return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
         return question_of(question)
 
 
 class Decorates(Protocol):
-    """Makes a tool of a function, for agents with the deps that its context has."""
+    """Turns a function into a tool, for agents with the deps of its context."""
 
     @overload
     def __call__(

@@ -1,4 +1,4 @@
-"""From what is wrong with the arguments of a call to a hint for the next one."""
+"""Turns what is wrong with the arguments of a call into a hint for the next one."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, cast
 import msgspec
 from msgspec import Raw
 
-from weftline import prompts_failure
+from weftline import prompts
 from weftline.failure import Constraint, Failure, FieldIssue, Hint
 from weftline.messages import ToolCall
 from weftline.tools.arguments import InvalidArguments, Issue, object_args
 from weftline.tools.base import Tool
 
 PAYLOAD = "$payload"
-"""The field of an issue that is about the arguments as a whole."""
+"""The field name of an issue that concerns the arguments as a whole."""
 MAX_FIELDS_ASKED = 3
 MAX_PRIOR_CHARS = 16 * 1024
-"""Longer arguments are not repeated in a hint: the call has them."""
+"""Longer arguments are not repeated in a hint, as the call has them."""
 
 _REQUIRED = re.compile(r'"(.*)" is a required property')
-# Words of pydantic and of JSON Schema; what is in none of these is the wrong type.
+# Error types of pydantic and keywords of JSON Schema; any other means a wrong type.
 _WORDS: dict[Constraint, frozenset[str]] = {
     "missing_field": frozenset({"missing", "missing_argument", "required", "dependentRequired"}),
     "invalid_enum_value": frozenset({"enum", "literal_error", "const", "constant"}),
@@ -61,11 +61,11 @@ _WORDS: dict[Constraint, frozenset[str]] = {
     "invalid_format": frozenset({"format"}),
 }
 _FORMATS = ("date", "time", "url", "uuid", "email", "ip_", "decimal", "datetime", "value_error")
-"""How the words of pydantic begin for texts that are not what they should be."""
+"""Prefixes of pydantic's error types for texts with an invalid format."""
 
 
 def misfit(tool: Tool, call: ToolCall, error: InvalidArguments) -> Failure:
-    """Why a call was not made, and what its model needs to make it."""
+    """Returns why a call was not made, and what the model needs to make it."""
     issues = tuple([_issue(one) for one in error.issues])
     missing = tuple([one.field for one in issues if one.constraint == "missing_field"])
     hint = Hint(
@@ -83,7 +83,7 @@ def misfit(tool: Tool, call: ToolCall, error: InvalidArguments) -> Failure:
 
 
 def example_of(tool: Tool) -> dict[str, Any] | None:
-    """Arguments that a tool gives as an example: its own, or the first of its schema."""
+    """Returns example arguments of a tool: its own, or the first of its schema."""
     own = getattr(tool, "example", None)
     if isinstance(own, Mapping):
         return dict(cast("Mapping[str, Any]", own))
@@ -98,7 +98,7 @@ def _issue(one: Issue) -> FieldIssue:
         return FieldIssue(PAYLOAD, "missing_field", one.message)
     found: Constraint | None = next((name for name, words in _WORDS.items() if one.constraint in words), None)
     if found == "missing_field" and (named := _REQUIRED.match(one.message)):
-        # JSON Schema says where something is missing, and names it in words only.
+        # JSON Schema reports where something is missing, and names it only in the message.
         field = f"{field}.{named[1]}" if field else named[1]
     if found is None and one.constraint.startswith(_FORMATS):
         found = "invalid_format"
@@ -106,12 +106,12 @@ def _issue(one: Issue) -> FieldIssue:
 
 
 def _question(tool: Tool, issues: tuple[FieldIssue, ...]) -> str:
-    """What a person is asked for: at most three arguments, each with what the tool says about it."""
+    """Returns what a person is asked for: at most three arguments, each with its description."""
     fields = list(dict.fromkeys([one.field for one in issues if one.field != PAYLOAD]))[:MAX_FIELDS_ASKED]
     if not fields:
-        return prompts_failure.ask_what_to_call(tool.spec.name)
+        return prompts.failure.ask_what_to_call(tool.spec.name)
     properties = _object(_schema(tool).get("properties"))
-    return prompts_failure.ask_for_values(tool.spec.name, [_about(name, properties) for name in fields])
+    return prompts.failure.ask_for_values(tool.spec.name, [_about(name, properties) for name in fields])
 
 
 def _about(field: str, properties: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Tools stored in a workspace: one HTTP request each, built from templates."""
+"""Tools stored in a workspace that send one HTTP request each, built from templates."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class HttpSpec(Struct, frozen=True, omit_defaults=True):
     effect: Effect | None = None
     timeout_s: float = TIMEOUT_S
     secrets: tuple[str, ...] = ()
-    """Their names; the values are stored apart, sealed."""
+    """Their names; the values are stored separately, sealed."""
 
 
 def whole_tool(spec: HttpSpec, secrets: Mapping[str, str]) -> tuple[HttpSpec, dict[str, str]]:
-    """A tool and its secrets, with its full address restored if that was kept among them."""
+    """Returns a tool and its secrets, with its full address restored if that was stored as a secret."""
     kept = dict(secrets)
     return replace(spec, url=kept.pop(SEALED_URL, spec.url)), kept
 
@@ -62,7 +62,7 @@ class HttpTool(RemoteTool):
     """One request. Arguments that the templates do not use go into the query, or make up the JSON body.
 
     Methods other than GET and HEAD carry the call's `Idempotency-Key`. A status of 400 or above is an error result, and
-    secrets that an answer repeats are redacted.
+    secrets that appear in a response are redacted.
     """
 
     def __init__(self, spec: HttpSpec, *, secrets: Mapping[str, str], dialer: Dialer) -> None:
@@ -73,7 +73,7 @@ class HttpTool(RemoteTool):
         )
         self.effect: Effect = spec.effect or ("read" if spec.method in _READS else "once")
         self.concurrent = self.effect == "read"
-        # The request's own timeout comes first and says more.
+        # The request's own timeout comes first and gives a better error.
         self.timeout_s = spec.timeout_s + 5.0
         self._http = spec
         self._body: object = None if spec.body is UNSET else msgspec.json.decode(bytes(spec.body))
@@ -89,10 +89,10 @@ class HttpTool(RemoteTool):
                 output = await self._read(reply)
         except RequestFailed as error:
             in_doubt = error.sent and self.effect == "once"
-            message = prompts.request_failed(self.name, error.message, in_doubt=in_doubt)
+            message = prompts.remote.request_failed(self.name, error.message, in_doubt=in_doubt)
             return ToolOutput.of(message, is_error=True, in_doubt=in_doubt)
         except ToolFailed as error:
-            return ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
+            return ToolOutput.of(prompts.calls.tool_failed(self.name, str(error)), is_error=True)
         return output
 
     def _request(self, args: dict[str, object], context: ToolContext) -> tuple[str, dict[str, str], bytes | None]:
@@ -128,10 +128,10 @@ class HttpTool(RemoteTool):
         if kind.startswith("image/") and whole and not failed:
             return ToolOutput((Image(kind, data=base64.b64encode(data).decode()),))
         if data and not _is_text(kind):
-            return ToolOutput.of(prompts.answer_not_text(reply.status, kind, len(data)), is_error=failed)
+            return ToolOutput.of(prompts.remote.answer_not_text(reply.status, kind, len(data)), is_error=failed)
         text = decoded(data, reply.charset)
         if not whole:
-            text = prompts.cut_after_bytes(text, MAX_ANSWER_BYTES)
+            text = prompts.remote.cut_after_bytes(text, MAX_ANSWER_BYTES)
         if failed:
             text = f"HTTP {reply.status} {reply.reason}".rstrip() + (f"\n{text}" if text else "")
         return ToolOutput.of(text or f"HTTP {reply.status}", is_error=failed)
@@ -139,7 +139,7 @@ class HttpTool(RemoteTool):
 
 def _query(args: Mapping[str, object]) -> list[tuple[str, str]]:
     if len(msgspec.json.encode(args)) > MAX_ADDRESS_CHARS:
-        raise ToolFailed(prompts.request_too_large("address", MAX_ADDRESS_CHARS))
+        raise ToolFailed(prompts.remote.request_too_large("address", MAX_ADDRESS_CHARS))
     pairs: list[tuple[str, str]] = []
     for name, value in args.items():
         if value is None:

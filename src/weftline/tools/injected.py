@@ -1,17 +1,16 @@
-"""Arguments that a run fills in, and that no model sees or sets.
+"""Arguments that a run fills in, and that the model neither sees nor sets.
 
     @tool
     def orders(customer: str, tenant: Injected[str]) -> list[str]: ...
 
-A field is filled from what is known about the call if it has one of those names (`CALL_FIELDS`), and else from the
-label of the run with its name.
+A field with a name in `CALL_FIELDS` is filled from the call, any other from the run's label of that name.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, TypeAlias, TypeVar, get_args, get_origin
 
-from weftline import prompts_calls
+from weftline import prompts
 from weftline.tools.arguments import InvalidArguments
 
 T = TypeVar("T")
@@ -34,13 +33,13 @@ ALWAYS_KNOWN = CALL_FIELDS - {"thread_id", "parent_call", "parent_tool_call_id"}
 
 
 class NotInjected(InvalidArguments):
-    """A field that the run fills in could not be: there is no such label, or it does not fit."""
+    """A field that the run should fill in has no label, or one that does not fit its type."""
 
     def __init__(self, tool: str, field: str, reason: str = "") -> None:
-        super().__init__(prompts_calls.not_injected(tool, field, reason))
+        super().__init__(prompts.calls.not_injected(tool, field, reason))
         self.field = field
 
 
 def is_injected(hint: object) -> bool:
-    """Whether an argument with this type is one that the run fills in."""
+    """Whether the run fills in an argument with this type."""
     return get_origin(hint) is Annotated and any(one is _MARKER for one in get_args(hint)[1:])

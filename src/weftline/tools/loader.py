@@ -1,4 +1,4 @@
-"""Where tools come from: a Python file given at start-up, and packages installed alongside Weftline."""
+"""Loads tools from a Python file given at start-up, and from installed packages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import sys
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from weftline.errors import WeftlineError
+from weftline.plugins import entry_points
 from weftline.tools.function import FunctionTool
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "weftline.tools"
 
@@ -40,7 +43,7 @@ def load_tools_file(path: str | Path) -> dict[str, FunctionTool]:
 
 @contextmanager
 def imported_file(path: str | Path) -> Generator[ModuleType]:
-    """Imports a Python file afresh, under a private module name; if the block fails, it is as if it had not been."""
+    """Imports a Python file under a private module name; undoes the import if the block fails."""
     file = Path(path).expanduser().resolve()
     name = "_weftline_tools_" + hashlib.blake2b(str(file).encode(errors="surrogateescape"), digest_size=8).hexdigest()
     before = sys.modules.get(name)
@@ -54,14 +57,14 @@ def imported_file(path: str | Path) -> Generator[ModuleType]:
 
 
 def installed_tools() -> dict[str, FunctionTool]:
-    """The tools of installed packages that have entry points in the group `weftline.tools`.
+    """Returns the tools of installed packages that have entry points in the group `weftline.tools`.
 
     Each tool is available as `@package/tool` and, unless two packages have one of that name, as plain `tool`. An entry
     point names a tool or a module with tools; one that does not load is logged and left out.
     """
     qualified: dict[str, FunctionTool] = {}
     bare: dict[str, list[FunctionTool]] = {}
-    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: (_package(entry), entry.name)):
+    for entry in sorted(entry_points(ENTRY_POINT_GROUP), key=lambda entry: (_package(entry), entry.name)):
         for found in _loaded(entry):
             name = f"@{_package(entry)}/{found.name}"
             if qualified.setdefault(name, found) is not found:
@@ -72,7 +75,7 @@ def installed_tools() -> dict[str, FunctionTool]:
 
 
 def tools_of(module: ModuleType, *, unique: bool = True) -> dict[str, FunctionTool]:
-    """The tools among the global names of an imported file, checked. Raises `WeftlineError` (`bad_tools_file`).
+    """Returns the tools among the global names of an imported file, checked. Raises `WeftlineError` (`bad_tools_file`).
 
     Tools that share a name are refused if names have to be `unique`, and left out otherwise, with a line in the log.
     """
@@ -103,7 +106,7 @@ def _imported(file: Path, name: str) -> ModuleType:
         raise bad_file(f"{file} cannot be read: {error.strerror}.") from None
     module = ModuleType(name)
     module.__file__ = str(file)
-    # Dataclasses and pydantic look a class's module up by name.
+    # Dataclasses and pydantic look up a class's module by name.
     sys.modules[name] = module
     try:
         exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)

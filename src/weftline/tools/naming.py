@@ -1,4 +1,4 @@
-"""Names for what has none: made from a URL or a command line, the same in every process."""
+"""Derives names from a URL or a command line, the same in every process."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ def name_of_url(url: str) -> str:
 
 
 def name_of_command(command: Sequence[str]) -> str:
-    """`server_github` for `npx -y @modelcontextprotocol/server-github`: the first word that is neither a program that
-    only runs others nor an option."""
+    """`server_github` for `npx -y @modelcontextprotocol/server-github`.
+
+    It is the first word that is neither an option nor a program that only runs others.
+    """
     words = [word for word in command if not word.startswith("-") and word not in _WORDS_OF_RUNNERS]
     candidates = [
         word for word in words if _base(word) not in _RUNNERS and not re.fullmatch(r"python[0-9.]*", _base(word))
@@ -32,7 +34,7 @@ def name_of_command(command: Sequence[str]) -> str:
 
 
 def spelled(name: str) -> str:
-    """A letter, then letters, digits and single underscores: what every model takes."""
+    """Returns a name that every model accepts: a letter, then letters, digits and single underscores."""
     plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "server"
     return plain if plain[0].isalpha() else f"at_{plain}"
 

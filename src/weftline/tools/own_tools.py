@@ -1,4 +1,4 @@
-"""The tools that a server has itself: built in, installed by packages, and those of a tools file."""
+"""A server's own tools: built in, installed by packages, and from a tools file."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def server_tools(
     app: Path | None = None,
     app_tools: Mapping[str, Tool] | None = None,
 ) -> dict[str, Tool]:
-    """The tools that runs may name: built in, installed by packages, and those of the file, which win.
+    """Returns the tools that runs may name: built in, installed by packages, and those of the file, which win.
 
-    So do `app_tools`, those of a file `app` that has agents besides.
+    So do `app_tools`, those of a file `app` that also has agents.
 
-    Each has a qualified name too, which is all that some clients can send: `@weftline/tool`, `@package/tool`, and for
-    the file `@name-of-the-file/tool`.
+    Each also has a qualified name, which is the only form that some clients can send: `@weftline/tool`,
+    `@package/tool`, and for the file `@name-of-the-file/tool`.
     """
     tools: dict[str, Tool] = {}
     for name, tool in {**builtin_tools(), "fetch": fetch_tool(pages)}.items():
@@ -42,7 +42,7 @@ def server_tools(
 
 
 class LoadedTool(Struct):
-    """One of them, as a run names it: `{"kind": "server", "name": …}`."""
+    """A tool of the server, as a run names it: `{"kind": "server", "name": …}`."""
 
     kind: str
     name: str
@@ -53,12 +53,17 @@ class LoadedTool(Struct):
 
 
 def loaded_tools(tools: Mapping[str, Tool]) -> list[LoadedTool]:
-    """Each tool once, by name."""
-    names: dict[int, list[str]] = {}
+    """Returns each tool once, by name."""
+    return [
+        LoadedTool("server", names[0], names, tools[names[0]].effect, tools[names[0]].spec.description)
+        for names in tool_names(tools)
+    ]
+
+
+def tool_names(tools: Mapping[str, Tool]) -> list[list[str]]:
+    """Returns the names of each tool, unqualified ones first, sorted."""
+    found: dict[int, list[str]] = {}
     for name, tool in tools.items():
-        names.setdefault(id(tool), []).append(name)
-    found: list[LoadedTool] = []
-    for tool in {id(tool): tool for tool in tools.values()}.values():
-        known = sorted(names[id(tool)], key=lambda name: (name.startswith("@"), name))
-        found.append(LoadedTool("server", known[0], known, tool.effect, tool.spec.description))
-    return sorted(found, key=lambda tool: tool.name.lstrip("@"))
+        found.setdefault(id(tool), []).append(name)
+    each = [sorted(names, key=lambda name: (name.startswith("@"), name)) for names in found.values()]
+    return sorted(each, key=lambda names: names[0].lstrip("@"))

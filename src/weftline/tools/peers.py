@@ -41,7 +41,7 @@ def a2a(
         headers: Sent with every request to the origin of `url`.
         context_id: Sent with every message, to continue one conversation.
         timeout_s: For one task.
-        effect: What sending a message again would mean; `once` by default.
+        effect: What sending a message twice would mean; `once` by default.
     """
     parse(url)
     if effect not in (None, "read", "idempotent", "once"):
@@ -62,7 +62,7 @@ def a2a(
 
 class _Dialled:
     def __init__(self) -> None:
-        # The program names the address itself, so private ones are meant.
+        # The program itself chose the address, so private ones are allowed.
         self.dialer = Dialer(Egress("private"))
         self.cancellations = Cancellations()
         self.users = 0
@@ -73,7 +73,7 @@ class _Dialled:
 
 
 class A2APeer:
-    """Made by `a2a(…)`; a `weftline.tools.base.Toolset`."""
+    """The toolset of an A2A agent, made by `a2a(…)`; a `weftline.tools.base.Toolset`."""
 
     def __init__(
         self,

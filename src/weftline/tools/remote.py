@@ -1,4 +1,4 @@
-"""What all tools have in common that the server carries out by asking a peer."""
+"""Common base of the tools that the server executes by calling a peer."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
 logger = logging.getLogger(__name__)
 
 MAX_TEXT_CHARS = 200_000
-"""The most that a model is shown of one result."""
+"""How much of one result a model may read."""
 
 
 _MAX_ON_LOOP = 32 * 1024
-"""Characters of text, or of a file in base64, that are searched for secrets on the event loop."""
+"""How many characters of text, or of a file in base64, are searched for secrets on the event loop."""
 
 
 class RemoteTool(ABC):
-    """A server tool: arguments are checked against the schema, and a call that was cut off is in doubt.
+    """A server tool: arguments are checked against the schema, and an interrupted call is in doubt.
 
-    `redactor` knows the secrets sent to the peer. Whatever the peer says goes through it here, for every kind of tool.
+    `redactor` knows the secrets sent to the peer. All answers go through it here, for every kind of tool.
     """
 
     effect: Effect = "once"
@@ -60,15 +60,15 @@ class RemoteTool(ABC):
         try:
             output = await self.ask(args, context)
         except Exception as error:
-            # Without its traceback, which would contain what the peer said and what it was sent.
+            # Without its traceback, which would contain what the peer and we sent.
             extra = fields(run=context.run_id, tool=self.name, call=context.call_id)
             logger.error("run %s: the tool %s failed: %s", context.run_id, self.name, type(error).__name__, extra=extra)
-            output = ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
+            output = ToolOutput.of(prompts.calls.tool_failed(self.name, str(error)), is_error=True)
         return await redacted_apart(output, self._redactor)
 
     @abstractmethod
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
-        """Asks the peer. Its answer may contain secrets."""
+        """Calls the peer. The answer may contain secrets."""
 
     async def reconcile(self, args: bytes, context: ToolContext) -> Reconciled:
         return Unknown()
@@ -85,7 +85,7 @@ class UnavailableTool(RemoteTool):
         self._explanation = explanation
 
     async def prepare(self, args: str) -> bytes:
-        # Whatever the model passes, it should read the explanation.
+        # The model should read the explanation, whatever arguments it passes.
         return object_args(args)[1]
 
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
@@ -93,15 +93,15 @@ class UnavailableTool(RemoteTool):
 
 
 async def redacted_apart(output: ToolOutput, redactor: Redactor) -> ToolOutput:
-    """Like `redacted`, beside the event loop if there is much to look for or much to look through."""
+    """Like `redacted`, but in a thread if there are many secrets or much text."""
     if redactor.heavy or sum([_size(part) for part in output.parts]) > _MAX_ON_LOOP:
         return await asyncio.to_thread(redacted, output, redactor)
     return redacted(output, redactor)
 
 
 def redacted(output: ToolOutput, redactor: Redactor) -> ToolOutput:
-    """The output with every secret redacted, and no text longer than a model may see."""
-    # A text that is cut keeps as much of the rest as a secret can be long: one may begin before the cut.
+    """Returns the output with every secret redacted, and texts cut to what a model may read."""
+    # A text is cut beyond its limit by the length of the longest secret, since one may begin before the limit.
     room = MAX_TEXT_CHARS + redactor.longest
     texts = [part.text for part in output.parts if isinstance(part, Text)]
     redacted_texts = iter(redactor.texts([text[:room] for text in texts]))
@@ -130,7 +130,7 @@ def _cut(text: str, redacted_text: str, redactor: Redactor) -> str:
     if len(text) <= MAX_TEXT_CHARS:
         return redacted_text
     end = min(MAX_TEXT_CHARS, len(redacted_text) - redactor.longest)
-    return prompts.cut_after_chars(redacted_text[:end], MAX_TEXT_CHARS, len(text))
+    return prompts.remote.cut_after_chars(redacted_text[:end], MAX_TEXT_CHARS, len(text))
 
 
 def _file_data(data: str, redactor: Redactor) -> str:

@@ -1,4 +1,4 @@
-"""From what a tool function returned or raised to what the model reads.
+"""Turns what a tool function returned or raised into what the model reads.
 
 Nothing is changed silently: a value that JSON cannot hold as it is (NaN, keys that are not strings, raw bytes) is an
 error result. The one exception is an unpaired surrogate (`weftline.surrogates`), which would cost the whole result.
@@ -25,7 +25,7 @@ from weftline.tools.bounding import Bounded
 
 
 def output_of(value: object, *, tool_name: str) -> ToolOutput:
-    """The result of a call that returned `value`.
+    """Returns the result of a call that returned `value`.
 
     A string is the text itself, a `ToolOutput` or a list of message parts is taken as it is, and anything else becomes
     canonical JSON (None is `null`).
@@ -44,48 +44,48 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
         try:
             data = canonical_value(value)
         except NotCanonical:
-            # Most results are plain JSON already; only the others pay for the conversion.
+            # Most results are plain JSON already; only the others need the conversion.
             data = canonical_value(_plain(value, MAX_DEPTH))
     except (NotCanonical, UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
-        text = prompts.result_not_json(tool_name, str(error))
+        text = prompts.calls.result_not_json(tool_name, str(error))
         return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
     return ToolOutput.of(data.decode())
 
 
 def output_bytes(parts: Iterable[UserPart]) -> int:
-    """How much of a request a result takes: bytes of its texts, and characters of its images and files in base64."""
+    """Returns how much of a request a result takes: bytes of its texts, and base64 characters of images and files."""
     return sum([_size(part) for part in parts])
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error says, or what it is if it says nothing: an empty reason tells nobody anything."""
+    """Returns the message of an error, or its type if the message is empty."""
     return str(error) or type(error).__name__
 
 
 def error_of(error: BaseException) -> ToolOutput:
-    """The error result of a call that raised: the message of a `ToolFailed`, otherwise type and message."""
+    """Returns the error result of a call that raised: the message of a `ToolFailed`, otherwise type and message."""
     message = _message_of(error)
     if not isinstance(error, ToolFailed):
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    text = whole(message or prompts.FAILED_WITHOUT_WORDS)
+    text = whole(message or prompts.remote.FAILED_WITHOUT_WORDS)
     in_doubt = isinstance(error, ToolInDoubt)
     return ToolOutput.of(text, is_error=True, in_doubt=in_doubt, failure=failure_of(error, text))
 
 
 def question_of(error: ToolQuestion) -> ToolOutput:
-    """What there is of a result when a tool has asked a person for it."""
+    """Returns the interim result of a call whose tool asks a person."""
     ask = AskBody(whole(error.question), tuple([whole(one) for one in error.options]), error.multiple)
     return ToolOutput((Text(ask.prompt),), asks=ask, asks_for_s=error.timeout_s)
 
 
 def raised_by(tool: str, error: BaseException) -> ToolOutput:
-    """The error result of a call whose tool let an exception out, which is not how tools of ours fail."""
-    text = prompts.tool_failed(tool, reason_of(error))
+    """Returns the error result of a call whose tool raised an unexpected exception."""
+    text = prompts.calls.tool_failed(tool, reason_of(error))
     return ToolOutput.of(text, is_error=True, failure=failure_of(error, text))
 
 
 def failure_of(error: BaseException, text: str) -> Failure:
-    """What is known about a failure besides its text. An exception of any type may carry a hint, as `hint`."""
+    """Returns what is known about a failure besides its text. Any exception may have a hint, as `hint`."""
     hint = _hint_of(error)
     causes = causes_of(error)
     if isinstance(error, ToolFailed):
@@ -105,14 +105,14 @@ _MAX_CAUSES = 10
 
 
 def causes_of(error: BaseException) -> tuple[Cause, ...]:
-    """The exceptions that led to this one, the nearest first, each once."""
+    """Returns the exceptions that led to this one, the nearest first, each once."""
     found: dict[Cause, None] = {}
     seen = {id(error)}
     own = Cause(type(error).__name__, whole(_message_of(error)))
     one = _led_to(error)
     while one is not None and id(one) not in seen and len(found) < _MAX_CAUSES:
         seen.add(id(one))
-        cause = Cause(type(one).__name__, whole(_message_of(one)) or prompts.FAILED_WITHOUT_WORDS)
+        cause = Cause(type(one).__name__, whole(_message_of(one)) or prompts.remote.FAILED_WITHOUT_WORDS)
         if cause != own:
             found.setdefault(cause)
         one = _led_to(one)
@@ -126,7 +126,7 @@ def _led_to(error: BaseException) -> BaseException | None:
 def _hint_of(error: BaseException) -> Hint | None:
     try:
         hint = getattr(error, "hint", None)
-    except Exception:  # a property of somebody's exception: what went wrong is the exception itself
+    except Exception:  # a property of a foreign exception: the exception itself is what went wrong
         return None
     return hint if isinstance(hint, Hint) else None
 
@@ -139,7 +139,7 @@ def _message_of(error: BaseException) -> str:
 
 
 def _checked(output: ToolOutput) -> ToolOutput:
-    """Raises unless it can be decoded again: structs accept any value, but readers of the log do not."""
+    """Raises unless the output can be decoded again: structs accept any value, but readers of the log do not."""
     try:
         data = msgspec.json.encode(output)
     except UnicodeEncodeError:
@@ -162,7 +162,7 @@ def _parts(value: object) -> tuple[UserPart, ...]:
 
 
 def _plain(value: Any, levels: int) -> object:
-    """`value` made of JSON's own types, converting what has one obvious JSON form."""
+    """Returns `value` in JSON's own types, converting what has one obvious JSON form."""
     if not levels:
         raise NotCanonical(f"nested deeper than {MAX_DEPTH} levels")
     if value is None or type(value) in (int, float, bool):
@@ -191,7 +191,7 @@ def _plain(value: Any, levels: int) -> object:
 
 
 def _mapping(value: Mapping[Any, object], levels: int) -> dict[Any, object]:
-    # Keys that are not strings stay as they are, so that canonical_value refuses them.
+    # Keys that are not strings stay as they are, so that `canonical_value` refuses them.
     return {whole(key) if isinstance(key, str) else key: _plain(item, levels - 1) for key, item in value.items()}
 
 

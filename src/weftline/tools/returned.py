@@ -1,4 +1,4 @@
-"""The type that a tool's function returns, for results that somebody else gives in its place."""
+"""The return type of a tool's function, to check results that are provided in its place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ MAX_FAULTS = 20
 
 
 class ReturnType:
-    """What pydantic makes of a return hint. A hint that it does not know, or that is for parts, takes anything."""
+    """A return hint, as pydantic understands it.
+
+    One that pydantic does not support, or that means parts, accepts anything.
+    """
 
     def __init__(self, hint: Any) -> None:
         from pydantic import PydanticUserError, TypeAdapter
@@ -29,13 +32,13 @@ class ReturnType:
 
     @property
     def known(self) -> bool:
-        """Whether it takes only some values."""
+        """Whether it restricts values."""
         return self._adapter is not None
 
     def fault(self, value: object) -> str:
-        """What is wrong with a JSON value as a result; "" if nothing is.
+        """Returns what is wrong with a JSON value as a result; empty if nothing is.
 
-        A text may be the JSON of a result: whoever writes a message, or chooses an option, has only texts.
+        A text may be the JSON of a result, as people who write a message or choose an option can only give texts.
         """
         from pydantic import ValidationError
 
@@ -54,7 +57,7 @@ class ReturnType:
 
 
 def listed(faults: Sequence[tuple[Sequence[int | str], str]]) -> str:
-    """What is wrong, and where: `people[2].name: must be a string; …`."""
+    """Returns what is wrong, and where: `people[2].name: must be a string; …`."""
     named = [(_path(steps), message) for steps, message in faults[:MAX_FAULTS]]
     more = f"; and {len(faults) - MAX_FAULTS:,} more" if len(faults) > MAX_FAULTS else ""
     return "; ".join([f"{at}: {message}" if at else message for at, message in named]) + more

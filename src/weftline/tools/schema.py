@@ -1,7 +1,7 @@
-"""Checking arguments against JSON Schema.
+"""Validates arguments against JSON Schema.
 
-Client tools bring schemas that we did not write. One that does not compile, or that points at another document, is
-still shown to the model but not enforced: nothing is ever fetched, and a schema never fails a run.
+Client tools bring their own schemas. One that does not compile, or that refers to another document, is still sent to
+the model but not enforced: nothing is ever fetched, and a schema never fails a run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ArgsValidator:
     """Checks arguments against one schema; `ArgsValidator.of(schema)` compiles each schema once.
 
     `enforced` is False for a schema that does not compile offline; then every argument object passes.
-    There is no bound on the work: a server checks what strangers sent with `weftline.tools.checking`.
+    The work is not bounded: a server checks untrusted schemas with `weftline.tools.checking`.
     """
 
     __slots__ = ("_validator",)
@@ -40,7 +40,7 @@ class ArgsValidator:
 
     @staticmethod
     def of(schema: bytes | Raw, *, linear: bool = False) -> ArgsValidator:
-        """The validator of a schema, from a bounded cache keyed by the schema's bytes.
+        """Returns the validator of a schema, from a bounded cache keyed by the schema's bytes.
 
         `linear` accepts only schemas whose patterns match in linear time.
         """
@@ -54,7 +54,10 @@ class ArgsValidator:
         return self._validator is None or self._validator.is_valid(parse(args))
 
     def validate(self, args: bytes) -> tuple[Issue, ...]:
-        """What is wrong with `args` (JSON), at most 20 issues; empty if they fit. Paths are JSON Pointers."""
+        """Returns what is wrong with `args` (JSON), at most 20 issues; empty if they are valid.
+
+        Paths are JSON Pointers.
+        """
         if self._validator is None:
             return ()
         value = parse(args)
@@ -69,7 +72,7 @@ class ArgsValidator:
 
 
 def object_schema(raw: Raw | None) -> Raw:
-    """`raw` unchanged if it is an object schema with properties, otherwise the empty object schema."""
+    """Returns `raw` unchanged if it is an object schema with properties, otherwise the empty object schema."""
     schema = _decoded(raw)
     if schema is not None and schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
         return cast(Raw, raw)
@@ -77,7 +80,7 @@ def object_schema(raw: Raw | None) -> Raw:
 
 
 def object_root(raw: Raw | None) -> Raw | None:
-    """`raw` unchanged if its root describes an object (with or without properties), otherwise None."""
+    """Returns `raw` unchanged if its root describes an object (with or without properties), otherwise None."""
     schema = _decoded(raw)
     return raw if schema is not None and schema.get("type") == "object" else None
 

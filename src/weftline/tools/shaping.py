@@ -1,8 +1,8 @@
-"""What a set of tools does to the calls of its tools: to their arguments, before they are read, and to their results.
+"""Functions of a toolset that process the arguments and results of its tools' calls.
 
     agent = Agent("openai:gpt-5", tools=[*toolset("billing", invoice, refund, adapt=unwrapped, materialize=receipt)])
 
-The functions are plain ones that return at once. Each is called once per call, with the call as a `ToolsetCall`.
+The functions are synchronous and return at once. Each is called once per call, with a `ToolsetCall`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weftline import prompts_calls
+from weftline import prompts
 from weftline.canonical import canonical_value
 from weftline.failure import Failure
 from weftline.outcome import ServerData, Telemetry
@@ -26,32 +26,35 @@ logger = logging.getLogger(__name__)
 
 
 class ToolsetCall(Struct, kw_only=True):
-    """A call of a tool of the set."""
+    """A call of a tool of the toolset."""
 
     run_id: str
     thread_id: str | None = None
     turn_id: str
     call_id: str
     parent_call: str | None = None
-    """The call that asked for it, if it was not the model."""
+    """The call that made this one, if it was not the model."""
     tool: str
     toolset: str
     args: str
-    """As the model wrote them for `adapt`, and final for the others: JSON."""
+    """JSON: as the model wrote it for `adapt`, and final for the others."""
     server_data: list[ServerData] = field(default_factory=list[ServerData])
-    """What `materialize` leaves for others than the model: add to it."""
+    """Data for others than the model: `materialize` may add to it."""
 
 
 Adapter: TypeAlias = Callable[[ToolsetCall], Mapping[str, Any] | str | None]
-"""Returns the arguments that the tool gets, as an object or as JSON; nothing keeps them."""
+"""Returns the arguments for the tool, as an object or as JSON; an empty value keeps them."""
 Materializer: TypeAlias = Callable[[ToolsetCall, ToolOutput], Any]
-"""Returns what a tool could return, in place of the result; None keeps it. What it raises is an error result."""
+"""Returns a replacement for the result, anything that a tool may return; None keeps it.
+
+An exception becomes an error.
+"""
 Measure: TypeAlias = Callable[[ToolsetCall, int], Telemetry | None]
-"""Returns what a call took whose tool did not say; it is given the time in milliseconds."""
+"""Returns what a call used, if its tool did not report it, given the time in milliseconds."""
 
 
 class Shaping(Struct, frozen=True):
-    """The functions of a set."""
+    """The functions of a toolset."""
 
     toolset: str
     adapt: Adapter | None = None
@@ -63,14 +66,14 @@ class Shaping(Struct, frozen=True):
         return tuple([one for one in (self.adapt, self.materialize, self.telemetry) if one is not None])
 
     def adapted(self, call: ToolsetCall) -> str:
-        """The arguments for the tool. Raises whatever the function does."""
+        """Returns the arguments for the tool. Raises whatever the function raises."""
         made = None if self.adapt is None else self.adapt(call)
         if not made:
             return call.args
         return made if isinstance(made, str) else canonical_value(dict(made)).decode()
 
     def materialized(self, tool: Tool, call: ToolsetCall, output: ToolOutput) -> ToolOutput:
-        """The result as it is stored, whatever the function does."""
+        """Returns the result to store. If the function raises, that is an error result."""
         if self.materialize is None:
             return output
         try:
@@ -78,7 +81,7 @@ class Shaping(Struct, frozen=True):
             shaped = output if made is None else _to_output(tool, made, output)
         except Exception as error:
             logger.exception("run %s: the result of %s could not be materialized", call.run_id, call.tool)
-            text = prompts_calls.not_materialized(call.tool, reason_of(error))
+            text = prompts.calls.not_materialized(call.tool, reason_of(error))
             return ToolOutput.of(text, is_error=True, failure=replace(failure_of(error, text), kind="malformed_result"))
         left = tuple(call.server_data)
         return replace(shaped, server_data=(*shaped.server_data, *left)) if left else shaped
@@ -105,11 +108,11 @@ def _to_output(tool: Tool, value: object, output: ToolOutput) -> ToolOutput:
 
 
 def shaping_of(tool: Tool | None) -> Shaping | None:
-    """What the tool's set does to its calls."""
+    """Returns the functions of the tool's toolset."""
     return getattr(tool, "shaping", None)
 
 
 def refused_by(tool: str, error: Exception) -> tuple[str, Failure]:
-    """What the model reads if the arguments of a call could not be adapted."""
-    text = prompts_calls.not_adapted(tool, reason_of(error))
+    """Returns what the model reads if the arguments of a call could not be adapted."""
+    text = prompts.calls.not_adapted(tool, reason_of(error))
     return text, error_of(error).failure or Failure(text, "invalid_call")

@@ -1,6 +1,6 @@
-"""From a Python signature to the schema that the model sees and the validator for its arguments.
+"""Turns a Python signature into the schema that the model sees and the validator for its arguments.
 
-For server tools and client tools alike; they differ in the type of context that a call gets.
+It serves server tools and client tools, which differ in the type of context that a call gets.
 Everything that needs pydantic happens in `Parameters.of`, which a tool calls on first use, not on import.
 """
 
@@ -36,7 +36,7 @@ _PARAMETER = re.compile(r"^(\w+)\s*(?:\([^)]*\)\s*)?:\s*(.*)$")
 
 
 class Docstring(NamedTuple):
-    """What a docstring tells a model: everything before its first section, and the text of each parameter."""
+    """What a docstring tells a model: everything before its first section, and the description of each parameter."""
 
     description: str
     parameters: dict[str, str]
@@ -68,7 +68,7 @@ class Docstring(NamedTuple):
 
 
 def checked_signature(fn: Callable[..., Any], *, name: str) -> inspect.Signature:
-    """The signature of a function that can be a tool.
+    """Returns the signature of a function that can be a tool.
 
     Raises:
         TypeError: if it cannot be called with named JSON arguments.
@@ -86,13 +86,13 @@ def checked_signature(fn: Callable[..., Any], *, name: str) -> inspect.Signature
 
 
 def arguments_of(signature: inspect.Signature, hints: Mapping[str, Any] | None, context_type: type) -> list[str]:
-    """The names of the arguments: all parameters but the one that takes the context, as far as hints are known."""
+    """Returns the names of the arguments: all parameters but the context, as far as hints are known."""
     known = hints or {}
     return [name for name in signature.parameters if not _is_context(known.get(name, Any), context_type)]
 
 
 def injected_of(signature: inspect.Signature, hints: Mapping[str, Any] | None) -> dict[str, bool]:
-    """The arguments that a run fills in, by name, and whether they may be missing."""
+    """Returns the arguments that a run fills in, by name, and whether they are optional."""
     known = hints or {}
     return {
         name: one.default is not one.empty
@@ -102,7 +102,7 @@ def injected_of(signature: inspect.Signature, hints: Mapping[str, Any] | None) -
 
 
 def resolved_hints(fn: Callable[..., Any], local_names: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """The type hints of `fn`, or None while a name in them is not defined (yet)."""
+    """Returns the type hints of `fn`, or None while a name in them is not defined (yet)."""
     try:
         return get_type_hints(fn, localns=dict(local_names) if local_names else None, include_extras=True)
     except NameError:
@@ -110,7 +110,7 @@ def resolved_hints(fn: Callable[..., Any], local_names: Mapping[str, Any] | None
 
 
 class Parameters:
-    """The parameters of one function: their schema, and the way from argument text to keyword arguments."""
+    """The parameters of one function: their schema, and the conversion of argument text to keyword arguments."""
 
     __slots__ = ("_fields", "_injected", "_model", "_name", "context", "schema")
 
@@ -130,9 +130,9 @@ class Parameters:
         self.schema = schema
         """JSON Schema of the arguments, without the context."""
         self.context = context
-        """The parameter that takes the context, if any."""
+        """The name of the context parameter, if there is one."""
         self._injected = injected
-        """Those that a run fills in, by name, and whether they may be missing."""
+        """The arguments that a run fills in, by name, and whether they are optional."""
 
     @classmethod
     def of(
@@ -145,12 +145,12 @@ class Parameters:
         context_type: type,
         injectable: bool = False,
     ) -> Parameters:
-        """Builds the model of a signature. A parameter hinted `context_type` is left out of the schema, and so are
-        those that a run fills in.
+        """Builds the model of a signature. The schema leaves out the parameter of type `context_type` and those that a
+        run fills in.
 
         Raises:
-            TypeError: if a type hint has no JSON form, a default does not fit its type hint, or nobody could fill in
-                what a run would.
+            TypeError: if a type hint has no JSON form, a default does not fit its type hint, or a run could not fill in
+                an argument.
         """
         from pydantic import ConfigDict, Field, PydanticUserError, create_model
         from pydantic.errors import PydanticSchemaGenerationError
@@ -173,7 +173,7 @@ class Parameters:
                     raise TypeError(f"tool {name!r}: only one parameter can take the {context_type.__name__}")
                 context = parameter.name
                 continue
-            # Our own field name with theirs as alias: pydantic reserves names such as `copy` and `_x`.
+            # Our own field names with theirs as aliases, since pydantic reserves names such as `copy` and `_x`.
             field = f"p{len(fields)}"
             fields[field] = parameter.name
             extra: dict[str, Any] = {"alias": parameter.name}
@@ -206,14 +206,14 @@ class Parameters:
         )
 
     def final_args(self, text: str, injected: Mapping[str, object] = _NOTHING) -> bytes:
-        """Canonical argument bytes: coerced to the declared types, defaults filled in, and what the run fills in.
+        """Returns canonical argument bytes: coerced to the declared types, with defaults and what the run fills in.
 
-        They are a fixed point: the function gets them through the same validators once more, and must get what the log
-        says.
+        They are a fixed point: they pass the same validators again before the function is called, and must not change,
+        as the function has to receive what the log says.
 
         Raises:
-            InvalidArguments: if the text is not a JSON object or does not fit, or if the validators change what they
-                have made of it themselves.
+            InvalidArguments: if the text is not a JSON object or does not fit, or if the validators change their own
+                output.
             NotInjected: if what the run fills in is missing, or does not fit.
         """
         value, data = object_args(text)
@@ -241,7 +241,7 @@ class Parameters:
         return final
 
     def _filled(self, written: dict[str, object], injected: Mapping[str, object]) -> dict[str, object]:
-        """What a model wrote under a name that is not its to fill never counts."""
+        """Fills in what the run provides, and ignores what a model wrote under those names."""
         filled = {name: value for name, value in written.items() if name not in self._injected}
         for name, optional in self._injected.items():
             if name in injected:
@@ -251,15 +251,15 @@ class Parameters:
         return filled
 
     def keywords(self, args: bytes) -> dict[str, Any]:
-        """The keyword arguments of `args`, as Python objects of the declared types.
+        """Returns the keyword arguments of `args`, as Python objects of the declared types.
 
         Raises:
-            InvalidArguments: if once-final bytes no longer fit the function.
+            InvalidArguments: if stored arguments no longer fit the function.
         """
         return self._named(self._validated(args))
 
     def keywords_of(self, args: bytes) -> dict[str, Any]:
-        """Like `keywords`, for arguments as the model wrote them, which nobody has prepared.
+        """Like `keywords`, for arguments as the model wrote them, without `final_args`.
 
         Raises:
             InvalidArguments: if they do not fit, or as `require_stable` does.
@@ -288,12 +288,12 @@ def _misfit() -> type[ValidationError]:
 
 
 def require_stable(model: BaseModel, *, name: str) -> None:
-    """Refuses arguments that the validators of a tool change each time, for arguments that are used as they are.
+    """Refuses arguments that the tool's validators would change again.
 
-    Values that have no stored form, or none that can be read again, pass: nobody reads them again.
+    Values that cannot be stored, or not read back, are accepted, since they will not be read again.
 
     Raises:
-        InvalidArguments: if validating them once more gives other arguments.
+        InvalidArguments: if validating them again gives other arguments.
     """
     from pydantic import ValidationError
     from pydantic_core import PydanticSerializationError
@@ -315,13 +315,15 @@ def _is_stable(model: BaseModel, stored: bytes, *, by_name: bool = False) -> boo
     again = (
         validator.validate_json(stored, by_alias=False, by_name=True) if by_name else validator.validate_json(stored)
     )
-    # The values are compared as well because a set may be written in another order.
+    # The values are compared as well, because a set may be written in another order.
     return _stored_form(again, by_alias=not by_name) == stored or again.__dict__ == model.__dict__
 
 
 def _unstable(name: str) -> InvalidArguments:
     _log.error("the validators of the tool %s change or refuse their own output: the call is not made", name)
-    return InvalidArguments(prompts.unstable_arguments(name), (Issue("", prompts.OUTPUT_CHANGED, "validators"),))
+    return InvalidArguments(
+        prompts.calls.unstable_arguments(name), (Issue("", prompts.calls.OUTPUT_CHANGED, "validators"),)
+    )
 
 
 def _is_context(hint: Any, context_type: type) -> bool:
@@ -340,7 +342,7 @@ def _has_description(hint: Any) -> bool:
 
 
 def _with_default(name: str, parameter: inspect.Parameter, hint: Any) -> Any:
-    """The hint, widened by None if None is the default, after checking that the default survives storage."""
+    """Returns the hint, with None added if that is the default. Checks that the default can be stored and read back."""
     from pydantic import TypeAdapter, ValidationError
     from pydantic.fields import FieldInfo
     from pydantic_core import PydanticSerializationError
@@ -367,7 +369,7 @@ def _issues(error: ValidationError, args: dict[str, object]) -> tuple[Issue, ...
 
 
 def _path_in(args: object, location: tuple[int | str, ...], *, names_absent: bool) -> list[str | int]:
-    """The part of a pydantic location that is in the arguments; pydantic adds union members and function steps."""
+    """Returns the part of a pydantic location that is in the arguments, without union members and function steps."""
     path: list[str | int] = []
     value = args
     for position, step in enumerate(location):

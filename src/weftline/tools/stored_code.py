@@ -1,4 +1,4 @@
-"""Tools stored in a workspace that are code: it runs in a sandbox, with its arguments and secrets and nothing else."""
+"""Tools stored in a workspace that are code. It runs in a sandbox, with its arguments and secrets and nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from weftline import prompts_code
+from weftline import prompts
 from weftline.canonical import parse
 from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
@@ -21,13 +21,13 @@ from weftline.tools.schema import object_schema
 
 TIMEOUT_S = 30.0
 MAX_WAIT_S = 300.0
-"""How long code may wait for its turn, which does not count as running."""
+"""How long code may wait for a slot, which does not count as running."""
 _END_S = 10.0
-"""The time left to end it and report on it before the whole call is given up."""
+"""The time left to end it and report before the whole call is given up."""
 
 
 class CodeSpec(Struct, frozen=True, omit_defaults=True):
-    """A stored tool of code, without its secrets. Its default export is called with the arguments, as one object."""
+    """A stored code tool, without its secrets. Its default export is called with the arguments, as one object."""
 
     name: str
     source: str
@@ -37,11 +37,11 @@ class CodeSpec(Struct, frozen=True, omit_defaults=True):
     effect: Effect | None = None
     timeout_s: float = TIMEOUT_S
     secrets: tuple[str, ...] = ()
-    """Their names; the values are stored apart, sealed."""
+    """Their names; the values are stored separately, sealed."""
 
 
 class StoredCodeTool(RemoteTool):
-    """What the code returns, logs or throws may repeat its secrets: they are redacted, as with every such tool."""
+    """A stored code tool. Secrets in what the code returns, logs or throws are redacted."""
 
     def __init__(self, spec: CodeSpec, *, secrets: Mapping[str, str], sandbox: Sandbox) -> None:
         parameters = None if spec.parameters is UNSET else spec.parameters
@@ -67,14 +67,14 @@ class StoredCodeTool(RemoteTool):
                 owner=context.workspace,
             )
         except SandboxUnavailable as error:
-            return ToolOutput.of(prompts_code.sandbox_missing(error.message), is_error=True)
+            return ToolOutput.of(prompts.code.sandbox_missing(error.message), is_error=True)
         loop = asyncio.get_running_loop()
-        late = loop.call_later(MAX_WAIT_S, execution.terminate, prompts_code.no_turn(MAX_WAIT_S))
+        late = loop.call_later(MAX_WAIT_S, execution.terminate, prompts.code.no_turn(MAX_WAIT_S))
 
         def began() -> None:
             nonlocal late
             late.cancel()
-            late = loop.call_later(code.timeout_s, execution.terminate, prompts_code.tool_out_of_time(code.timeout_s))
+            late = loop.call_later(code.timeout_s, execution.terminate, prompts.code.tool_out_of_time(code.timeout_s))
 
         execution.when_started(began)
         try:

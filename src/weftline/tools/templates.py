@@ -1,7 +1,7 @@
 """Templates of stored HTTP tools: `{{city}}` stands for an argument, `{{secrets.TOKEN}}` for a secret.
 
-A URL, a header or a text body takes values as text. A JSON body is a template by its structure: a string that is one
-placeholder and nothing else becomes the value itself, so no value can change the shape of the document.
+In a URL, a header or a text body, values are text. A JSON body is a structural template: a string that consists of one
+placeholder becomes the value itself, so that no value can change the shape of the document.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 MAX_ADDRESS_CHARS = 64 * 1024
 MAX_HEADER_CHARS = 32 * 1024
 MAX_BODY_CHARS = 16 * 1024 * 1024
-"""What the values in one address, header or body may have together: a template may name a long one a thousand times."""
+"""The total size of the values in one address, header or body, as a template may repeat a long one many times."""
 
 _MISSING = object()
 
 
 class _Room:
-    """How much more may be put into one part of a request. It is asked before a value is encoded."""
+    """How much more may be added to one part of a request. It is checked before a value is encoded."""
 
     def __init__(self, part: str, limit: int) -> None:
         self._part = part
@@ -39,11 +39,11 @@ class _Room:
     def take(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
-            raise ToolFailed(prompts.request_too_large(self._part, self._limit))
+            raise ToolFailed(prompts.remote.request_too_large(self._part, self._limit))
 
 
 class Values:
-    """What placeholders stand for in one call."""
+    """The values of placeholders in one call."""
 
     def __init__(self, args: Mapping[str, object], secrets: Mapping[str, str]) -> None:
         self._args = args
@@ -51,19 +51,19 @@ class Values:
         self._texts: dict[str, str] = {}
 
     def url(self, template: str) -> str:
-        """The URL with every value encoded, so that none can reach beyond its own place."""
+        """Returns the URL with every value encoded, so that it cannot affect other parts of the URL."""
         room = _Room("address", MAX_ADDRESS_CHARS)
         head, mark, query = template.partition("?")
         path = self._filled(head, room, lambda value: quote(value, safe=""))
         for segment in path.split("/")[3:]:
             if segment in (".", ".."):
-                raise ToolFailed(prompts.PATH_NOT_ALLOWED)
+                raise ToolFailed(prompts.remote.PATH_NOT_ALLOWED)
         return path + mark + self._filled(query, room, lambda value: quote(value, safe=""))
 
     def header(self, template: str) -> str:
         value = self._filled(template, _Room("header", MAX_HEADER_CHARS))
         if _CONTROL.search(value):
-            raise ToolFailed(prompts.HEADER_NOT_ALLOWED)
+            raise ToolFailed(prompts.remote.HEADER_NOT_ALLOWED)
         return value
 
     def text(self, template: str) -> str:
@@ -103,7 +103,7 @@ class Values:
         if name.startswith(_SECRET):
             secret = self._secrets.get(name.removeprefix(_SECRET))
             if secret is None:
-                raise ToolFailed(prompts.missing_secret(name.removeprefix(_SECRET)))
+                raise ToolFailed(prompts.remote.missing_secret(name.removeprefix(_SECRET)))
             return secret
         value = cast(object, self._args)
         for step in name.split("."):
@@ -114,7 +114,7 @@ class Values:
 
 
 def placeholders(template: object) -> Iterator[str]:
-    """The names in a template, at any depth."""
+    """Yields the names in a template, at any depth."""
     if isinstance(template, str):
         yield from _PLACEHOLDER.findall(template)
     elif isinstance(template, dict):

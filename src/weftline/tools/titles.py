@@ -1,4 +1,4 @@
-"""What people read about a call while it is under way."""
+"""What people read about a call in progress."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MAX_HINT_CHARS = 200
 
 
 def one_line(text: str) -> str:
-    """At most 200 characters of it, on one line."""
+    """Returns at most 200 characters of a text, on one line."""
     line = " ".join(text[: 4 * MAX_HINT_CHARS].split())
     return line if len(line) <= MAX_HINT_CHARS else f"{line[: MAX_HINT_CHARS - 1]}…"
 
 
 def hint_from(template: str, args: bytes, *, tool: str) -> str:
-    """The template with a call's final arguments in it; "" if it cannot be filled in, which is logged."""
+    """Returns the template filled in with a call's final arguments; empty if that fails, which is logged."""
     try:
         return one_line(rendered(template, args))
     except Exception as error:
@@ -29,7 +29,10 @@ def hint_from(template: str, args: bytes, *, tool: str) -> str:
 
 
 def display_hint(tool: Tool | None, name: str, args: bytes) -> str:
-    """What a call of the tool is shown as, by its template or else its title; "" if that is its name in words."""
+    """Returns what people read about a call: from the tool's template or else its title.
+
+    Empty if that would only be the tool's name in words.
+    """
     template = getattr(tool, "display_hint", "")
     if isinstance(template, str) and template and (hint := hint_from(template, args, tool=name)):
         return hint

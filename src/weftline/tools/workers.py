@@ -1,8 +1,8 @@
 """Threads for tools that block.
 
-A thread cannot be stopped from outside. When a call is no longer wanted (its run was cancelled, it timed out) its
-thread is abandoned: the call goes on in it, but another thread takes its place in the pool. The number of abandoned
-threads is limited, because each may hold memory and sockets for ever; beyond the limit calls are refused.
+A thread cannot be stopped from outside. When a call is cancelled or times out, its thread is abandoned: the call
+continues in it, but another thread takes its place in the pool. The number of abandoned threads is limited, because
+each may hold memory and sockets forever; beyond the limit, calls are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weftline.tools.base import ToolFailed
 T = TypeVar("T")
 
 left_behind: ContextVar[Callable[[asyncio.Future[None]], None] | None] = ContextVar("left_behind", default=None)
-"""Who is told of a call that goes on in its thread although it is no longer wanted: the future is done when it is."""
+"""Called with a future for each abandoned call, which is done when the call ends."""
 
 
 class _Job(Generic[T]):
@@ -37,7 +37,7 @@ class _Job(Generic[T]):
         self.done = False
         self.abandoned = False
         self.ended: asyncio.Future[None] | None = None
-        """Of an abandoned call that somebody wants to see the end of."""
+        """Done when an abandoned call ends, if somebody wants to know."""
 
     def carry_out(self) -> None:
         try:
@@ -53,7 +53,7 @@ class _Job(Generic[T]):
         try:
             self.loop.call_soon_threadsafe(_settle, self, value, error)
         except RuntimeError:
-            # The loop is closed: there is no one to notify.
+            # The loop is closed, so there is nobody to notify.
             pass
 
 
@@ -75,11 +75,11 @@ class ToolWorkers:
 
     @property
     def abandoned(self) -> int:
-        """How many threads are still carrying out abandoned calls."""
+        """How many threads still execute abandoned calls."""
         return self._abandoned
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Carries out `call` in a thread, with the caller's contextvars. When cancelled it returns at once.
+        """Runs `call` in a thread, with the caller's contextvars. When cancelled, it returns at once.
 
         A call that was still queued when it was cancelled never starts.
 
@@ -89,7 +89,7 @@ class ToolWorkers:
         job = _Job(call)
         with self._lock:
             if self._abandoned >= self._max_abandoned:
-                raise ToolFailed(prompts.too_many_stuck(self._abandoned))
+                raise ToolFailed(prompts.remote.too_many_stuck(self._abandoned))
             self._jobs.append(job)
             if self._idle >= len(self._jobs):
                 self._lock.notify()
@@ -109,7 +109,7 @@ class ToolWorkers:
             elif not job.done:
                 self._abandoned += 1
                 notify = left_behind.get()
-                if notify is not None and job.future.cancelled():  # else it has just reported
+                if notify is not None and job.future.cancelled():  # otherwise it has just reported
                     job.ended = job.loop.create_future()
                     notify(job.ended)
                 if len(self._jobs) > self._idle:
@@ -158,10 +158,10 @@ _shared: list[ToolWorkers] = []
 
 
 def shared_workers() -> ToolWorkers:
-    """The pool of this process."""
+    """Returns the pool of this process."""
     if not _shared:
         _shared.append(ToolWorkers())
     return _shared[0]
 
 
-os.register_at_fork(after_in_child=_shared.clear)  # the threads are the parent's, and so is whoever holds the lock
+os.register_at_fork(after_in_child=_shared.clear)  # the threads, and any lock that they hold, are the parent's

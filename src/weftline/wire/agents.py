@@ -1,4 +1,4 @@
-"""The spec of a run that names a stored agent: the agent's own spec, with the request's laid over it."""
+"""The spec of a run that names a stored agent: the agent's own, overridden by the request's."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _decode_named = json.Decoder(_AgentName).decode
 def agent_spec_merge(
     agent_spec: bytes, spec: bytes, *, id: str | None = None, name: str | None = None, replaces: bool = False
 ) -> bytes:
-    """The spec to store for a run of `spec` with the agent defined by `agent_spec`.
+    """Returns the spec to store for a run of `spec` with the agent defined by `agent_spec`.
 
-    The agent's prompt is used whatever the request says, and what is in `WITHIN` can only be made tighter; its tools
-    come first and give way to the request's if they share a name. Metadata is the request's alone. `id` is the
-    agent's, for a request that names it by its slug, and `name` its own, for a run without a name. `replaces`: whoever
-    asks may change the agent too, and so its policy for this run.
+    The agent's prompt is always used, and fields in `WITHIN` can only be tightened. Its tools come first, except those
+    with the name of one of the request's tools. Metadata is the request's alone. `id` is the agent's, for a request
+    that names it by its slug, and `name` its own, for a run without a name. `replaces` means that the caller may change
+    the agent too, and so replace its policy for this run.
     """
     agent = decode_fields(agent_spec)
     if name is not None and agent.get("name", NULL) == NULL:
@@ -69,12 +69,12 @@ def agent_spec_merge(
 
 
 def names_of_tools(spec: bytes) -> set[str]:
-    """The names that a spec's tools have on their own."""
+    """Returns the names of a spec's tools."""
     return {name for raw in _items(decode_fields(spec)) if (name := _decode_named(raw).name) is not None}
 
 
 def dialled_urls(spec: bytes) -> dict[str, str]:
-    """The addresses of the tools that the server dials, by tool name."""
+    """Returns the addresses of the tools that the server connects to, by tool name."""
     refs = (tool_ref(raw) for raw in _items(decode_fields(spec)))
     return {
         ref.name: ref.url if isinstance(ref, McpRef) else ref.card_url
@@ -84,26 +84,26 @@ def dialled_urls(spec: bytes) -> dict[str, str]:
 
 
 def dialled_tools(spec: bytes) -> dict[str, bytes]:
-    """The tools that the server dials as they were sent, by tool name."""
+    """Returns the tools that the server connects to, as they were sent, by tool name."""
     refs = [(tool_ref(raw), raw) for raw in _items(decode_fields(spec))]
     return {ref.name: bytes(raw) for ref, raw in refs if isinstance(ref, McpRef | A2ARef)}
 
 
 def client_side_tools(spec: bytes) -> list[str]:
-    """The names of the tools that the client carries out."""
+    """Returns the names of the tools that the client executes."""
     refs = (tool_ref(raw) for raw in _items(decode_fields(spec)))
     return [name for ref in refs if isinstance(ref, LocalRef | A2ALocalRef | McpLocalRef) for name in model_names(ref)]
 
 
 def merged_tools(base: list[Raw], over: list[Raw]) -> list[Raw]:
-    """Both lists, without those of `base` whose name is also in `over`. Kept entries keep their bytes."""
+    """Returns both lists, without those of `base` whose name is also in `over`. Entries keep their bytes."""
     taken = {name for raw in over for name in model_names(tool_ref(raw))}
     kept = [left for raw in base if (left := _without(raw, taken)) is not None]
     return [*kept, *over]
 
 
 def model_names(ref: ToolRef) -> tuple[str, ...]:
-    """The names under which a ref can clash with another."""
+    """Returns the names under which a ref can clash with another."""
     if isinstance(ref, McpLocalRef):
         return tuple(entry.name for entry in ref.tools)
     return (f"id:{ref.id}",) if isinstance(ref, StoredRef) else (ref.name,)

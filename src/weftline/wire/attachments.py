@@ -12,12 +12,11 @@ from base64 import b64decode
 from binascii import Error as NotBase64
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from msgspec import Raw, Struct
 from msgspec.json import decode
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from weftline.errors import Issue, invalid
 from weftline.messages import Blob, File, Image
@@ -41,34 +40,15 @@ _SIGNATURES = (
     (b"%PDF-", "application/pdf"),
 )
 _MAX_DATA_HEAD_CHARS = 1024
-"""What is before the content of a data URL: its media type and parameters."""
+"""The length of a data URL before its content: its media type and parameters."""
 _OWN = ("sha256", "sizeBytes")
-"""Written by the server in place of content; ignored when a client sends them."""
-
-
-class AttachmentModel(BaseModel):
-    """`data` (base64) or `url`. `mediaType` may be left out if it can be determined from the content or the URL."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
-    mediaType: Annotated[str, StringConstraints(max_length=255)] | None = None
-    data: str | None = None
-    url: str | None = None
-    name: Annotated[str, StringConstraints(max_length=MAX_ATTACHMENT_NAME_CHARS)] | None = None
-    type: str | None = None
-    """Sent by some clients; redundant with the media type."""
-    mimeType: Annotated[str, StringConstraints(max_length=255)] | None = None
-    """An alias of `mediaType`, as `filename` is of `name`."""
-    filename: Annotated[str, StringConstraints(max_length=MAX_ATTACHMENT_NAME_CHARS)] | None = None
-
-
-Attachments = Annotated[list[AttachmentModel], Field(max_length=MAX_ATTACHMENTS)]
+"""Fields that the server writes instead of content; ignored if a client sends them."""
 
 
 def take_attachments(raw: dict[str, Raw], fields: dict[str, Any]) -> tuple[Blob, ...]:
-    """Moves the contents out of a valid request, whose `raw` fields then refer to them.
+    """Moves the contents out of a valid request; its `raw` fields then refer to them.
 
-    Raises `InvalidRequest` for each attachment that cannot be taken, by its path.
+    Raises `InvalidRequest` with each invalid attachment, by its path.
     """
     taking = _AttachmentReader()
     if fields.get("attachments"):
@@ -118,7 +98,7 @@ class _AttachmentReader:
         return tuple(self._blobs.values())
 
     def _stored(self, raw: Raw, sent: dict[str, Any]) -> Raw:
-        """One attachment as the stored spec has it."""
+        """Returns one attachment for the stored spec."""
         called: str | None = sent.get("name") or sent.get("filename")
         _check_name(called)
         fields: dict[str, Any] = {**decode_fields(raw)}
@@ -138,14 +118,14 @@ class _AttachmentReader:
 
 
 class TakenAttachment(NamedTuple):
-    """One attachment as a stored spec has it, and its content."""
+    """One attachment for a stored spec, and its content."""
 
     stored: Raw
     blob: Blob
 
 
 def take_content(data: str, *, media_type: str | None, name: str | None) -> TakenAttachment:
-    """An attachment whose content, in base64, did not come in a run request. Raises `AttachmentRefused`."""
+    """Returns an attachment whose base64 content did not come in a run request. Raises `AttachmentRefused`."""
     if name is not None and len(name) > MAX_ATTACHMENT_NAME_CHARS:
         raise AttachmentRefused("name", f"has more than {MAX_ATTACHMENT_NAME_CHARS} characters")
     _check_name(name)
@@ -161,7 +141,7 @@ def _in_place_of(blob: Blob) -> dict[str, Any]:
 
 
 class AttachmentRefused(Exception):
-    """`field` is what is wrong: `data`, `mediaType`, …; empty for the whole."""
+    """An attachment was refused. `field` is what is wrong: `data`, `mediaType`, …; empty for the whole."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -170,7 +150,7 @@ class AttachmentRefused(Exception):
 
 
 def _content(sent: dict[str, Any]) -> tuple[str, bytes | None]:
-    """The media type, and the content unless it is at an address."""
+    """Returns the media type, and the content unless it is at an address."""
     given: str | None = sent.get("mediaType") or sent.get("mimeType")
     text: str | None = sent.get("data")
     url: str | None = sent.get("url")
@@ -207,7 +187,7 @@ def _unescaped(text: str) -> bytes:
 
 
 def _decoded(text: str, field: str) -> bytes:
-    # Four characters stand for three bytes; a text that is far too long is not even decoded.
+    # Four characters encode three bytes; a text that is far too long is not even decoded.
     if len(text) // 4 * 3 > MAX_ATTACHMENT_BYTES + 3:
         raise _too_large(field)
     try:
@@ -260,9 +240,9 @@ def _check_address(url: str) -> None:
 
 
 def _is_public(host: str) -> bool:
-    """Whether an address may be public: the operator's own model server must not be sent into its network.
+    """Whether an address may be public, as the operator's own model server must not be made to fetch from its network.
 
-    Names are resolved where they are fetched, so only literal addresses are judged.
+    Names are resolved where they are fetched, so only literal addresses are checked.
     """
     name = host.rstrip(".").lower()
     if name == "localhost" or name.endswith(".localhost"):
@@ -270,7 +250,7 @@ def _is_public(host: str) -> bool:
     try:
         return ip_address(name).is_global
     except ValueError:
-        # A host that ends in a number is an address however it is written, such as 0x7f.1.
+        # A host that ends in a number is an IP address in any notation, such as 0x7f.1.
         return re.fullmatch(r"(0x[0-9a-f]*|[0-9]+)", name.rpartition(".")[2]) is None
 
 
@@ -283,18 +263,18 @@ def _too_large(field: str) -> AttachmentRefused:
     return AttachmentRefused(field, f"has more than {MAX_ATTACHMENT_BYTES:,} bytes of content")
 
 
-# In what is shown
+# For display
 
 
 def with_redacted_urls(spec: bytes) -> bytes:
-    """A stored spec whose attachments have addresses that can be shown: those of private files contain a secret."""
+    """Returns a stored spec with redacted attachment URLs, as those of private files contain a secret."""
     if b'"attachments"' not in spec or b'"url"' not in spec:
         return spec
     return _redacted_in(Raw(spec), {"messages": {"attachments": {}}, "attachments": {}})
 
 
 def _redacted_in(value: Raw, inside: dict[str, Any]) -> bytes:
-    """`inside` are the fields that lead to attachments. Older specs may have something else there."""
+    """Redacts attachments below the fields `inside`. Older specs may have something else there."""
     match _kind(value):
         case b"[":
             return encode([Raw(_redacted_in(item, inside)) for item in decode_items(value)])
@@ -313,11 +293,11 @@ def _kind(value: Raw) -> bytes:
     return bytes(memoryview(value)[:1])
 
 
-# In the plan
+# For the plan
 
 
 class StoredAttachment(Struct, rename="camel"):
-    """An attachment as a stored spec has it."""
+    """An attachment in a stored spec."""
 
     media_type: str
     name: str | None = None

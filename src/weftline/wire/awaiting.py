@@ -1,34 +1,17 @@
-"""The `awaits` and `onDeploy` of a run's spec: how long people may take, and what an approval is good for."""
+"""The `awaits` and `onDeploy` of a run's spec: how long people may take, and how long an approval is valid."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Raw, Struct, json
 from msgspec.structs import replace
-from pydantic import BaseModel, ConfigDict, Field
 
 from weftline.kernel.deploys import OnDeploy, stricter
 from weftline.kernel.entries import Limits
 from weftline.wire.json_text import encode
-from weftline.wire.limits import MAX_AWAIT_MS
 
-_Milliseconds: TypeAlias = Annotated[int, Field(ge=1, le=MAX_AWAIT_MS)]
 _OnExpired: TypeAlias = Literal["deny", "end"]
-
-
-class AwaitsModel(BaseModel):
-    """What holds for questions to people. It only validates.
-
-    A misspelt rule would be one that does not hold, so nothing unknown is let through.
-    """
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-    timeoutMs: _Milliseconds | None = None
-    onExpired: _OnExpired | None = None
-    grantTtlMs: _Milliseconds | None = None
-    fourEyes: bool | None = None
 
 
 class WireAwaits(Struct, rename="camel", omit_defaults=True):
@@ -38,7 +21,7 @@ class WireAwaits(Struct, rename="camel", omit_defaults=True):
     four_eyes: bool | None = None
 
     def within(self, above: WireAwaits) -> WireAwaits:
-        """The tighter of both: less time, and what either of them wants on top of the defaults."""
+        """Returns the tighter of both: less time, and the additional demands of either."""
         return WireAwaits(
             _less(self.timeout_ms, above.timeout_ms),
             "end" if "end" in (self.on_expired, above.on_expired) else self.on_expired or above.on_expired,
@@ -52,7 +35,7 @@ _decode_on_deploy = json.Decoder(OnDeploy).decode
 
 
 def with_awaits(limits: Limits, awaits: WireAwaits | None, on_deploy: OnDeploy | None) -> Limits:
-    """The limits of a run that asks for these."""
+    """Returns the limits of a run with these settings."""
     if awaits is None:
         return limits if on_deploy is None else replace(limits, on_deploy=on_deploy)
     return replace(
@@ -66,12 +49,12 @@ def with_awaits(limits: Limits, awaits: WireAwaits | None, on_deploy: OnDeploy |
 
 
 def awaits_within(own: Raw, above: Raw) -> Raw:
-    """What holds for a run that asked for `own` under its agent's or its session's rules."""
+    """Returns the rules for a run with its own, within those of its agent or session."""
     return Raw(encode(_decode(own).within(_decode(above))))
 
 
 def on_deploy_within(own: Raw, above: Raw) -> Raw:
-    """The stricter of two, from `adopt` over `ask` to `pin`."""
+    """Returns the stricter of two, in the order `adopt`, `ask`, `pin`."""
     return Raw(encode(stricter(_decode_on_deploy(own), _decode_on_deploy(above))))
 
 

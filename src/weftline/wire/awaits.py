@@ -1,4 +1,4 @@
-"""What people are asked, as the protocol shows it."""
+"""Open questions to people, in the protocol's format."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ class OpenAwait(Struct, rename="camel"):
 
     id: str
     run_id: str
-    """Of the run that asks: answers go there."""
+    """The run that asks, to which answers go."""
     root_run_id: str
-    """The run at the top: another one if a subagent asks."""
+    """The run at the top, which is another one if a subagent asks."""
     session_id: str | None
     agent_id: str | None
     run_name: str
     kind: Kind
     question: str
     name: str
-    """The tool's."""
+    """The name of the tool."""
     args: _JsonObject
-    """Exactly those that will run."""
+    """The exact arguments that will run."""
     tool_use_id: str
     options: tuple[str, ...]
     multiple: bool
     clarification: WireClarification | None
-    """Of a `clarification`: what the failed call lacks."""
+    """For a `clarification`: what the failed call lacks."""
     opened_at: _Time
     expires_at: _Time | None
     idempotency_key: str | UnsetType = UNSET
-    """Of a call in doubt."""
+    """For a call in doubt."""
     called_at: _Time | UnsetType = UNSET
-    """And when it was begun."""
+    """For a call in doubt: when it began."""
     approvers: tuple[str, ...] | UnsetType = UNSET
     """Who may decide; left out if anybody may."""
     error_code: str | UnsetType = UNSET
-    """`log_damaged` if what is stored of it cannot be read; left out otherwise."""
+    """`log_damaged` if its stored data is unreadable; left out otherwise."""
 
 
 class AwaitPage(Struct, rename="camel"):

@@ -1,4 +1,4 @@
-"""A request body once it is valid."""
+"""Valid request bodies."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from weftline.wire.unknown_fields import UnknownField
 
 
 class SpecBody(Struct, frozen=True):
-    """`spec` is the JSON to store: every field as it was sent, but for secrets, which are `[redacted]` there, and for
-    the contents of attachments."""
+    """A valid spec.
+
+    `spec` is the JSON to store: every field as it was sent, except for secrets, which are `[redacted]`, and the
+    contents of attachments.
+    """
 
     spec: bytes
     name: str = DEFAULT_RUN_NAME
@@ -22,16 +25,16 @@ class SpecBody(Struct, frozen=True):
     secrets: dict[str, dict[str, str]] = {}
     """Header values by tool name and header name."""
     unknown: tuple[UnknownField, ...] = ()
-    """Fields that were sent and mean nothing here."""
+    """Fields that were sent but are unknown."""
     blobs: tuple[Blob, ...] = ()
-    """The contents of attachments, which `spec` names."""
+    """The contents of attachments, to which `spec` refers."""
 
 
 class RunBody(SpecBody, frozen=True):
     """A run to create."""
 
     run_id: str | None = None
-    """What it is to be known by, in place of an id of the server's."""
+    """The id that the client chose, instead of one of the server's."""
 
 
 class SessionBody(SpecBody, frozen=True):
@@ -39,7 +42,7 @@ class SessionBody(SpecBody, frozen=True):
 
 
 class MessageBody(Struct, frozen=True):
-    """A message to a session. `spec` holds only what the message itself said; see `sessions.effective_spec`."""
+    """A message to a session. `spec` holds only what the message itself contains; see `sessions.effective_spec`."""
 
     spec: bytes
     metadata: dict[str, str] = {}
@@ -48,7 +51,7 @@ class MessageBody(Struct, frozen=True):
     unknown: tuple[UnknownField, ...] = ()
     blobs: tuple[Blob, ...] = ()
     run_id: str | None = None
-    """Of its run; as in a `RunBody`."""
+    """The id of its run, as in a `RunBody`."""
 
 
 class ToolResultBody(Struct, frozen=True):
@@ -61,4 +64,4 @@ class ToolResultBody(Struct, frozen=True):
     oversize: bool = False
     unknown: tuple[UnknownField, ...] = ()
     token: str = ""
-    """Of the lease that the client has on the call."""
+    """The token of the client's lease on the call."""

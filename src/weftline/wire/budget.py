@@ -1,52 +1,12 @@
-"""The `budget` of a run's spec, as it was sent: checked on arrival, and trusted here."""
+"""The `budget` of a run's spec, as it was sent. It was checked on arrival, and is trusted here."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
-
 from msgspec import Raw, Struct, json
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
 
-from weftline.kernel.amounts import PARTS, amount_issue, greatest, smallest
-from weftline.kernel.budget import BudgetRule, OnExceeded, Unit
+from weftline.kernel.amounts import PARTS, smallest
+from weftline.kernel.budget import BudgetRule, OnExceeded
 from weftline.wire.json_text import encode
-
-
-def _checked(unit: Unit) -> AfterValidator:
-    """Not `Field(ge=…)`, so that the words are those of every other place that takes a budget."""
-
-    def check(amount: float) -> float:
-        if issue := amount_issue(unit, amount):
-            raise PydanticCustomError("amount", "{issue}", {"issue": issue})
-        return amount
-
-    return AfterValidator(check)
-
-
-def _bounds(unit: Unit) -> Any:
-    return Field(json_schema_extra={"minimum": 0, "maximum": greatest(unit)})
-
-
-_Usd: TypeAlias = Annotated[float, _checked("usd"), _bounds("usd")]
-_Seconds: TypeAlias = Annotated[float, _checked("seconds"), _bounds("seconds")]
-_Tokens: TypeAlias = Annotated[int, _checked("tokens"), _bounds("tokens")]
-_Calls: TypeAlias = Annotated[int, _checked("calls"), _bounds("calls")]
-
-
-class BudgetModel(BaseModel):
-    """What the run may spend, with all below it: 0 permits nothing. It only validates.
-
-    A misspelt limit would be one that does not hold, so nothing unknown is let through.
-    """
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-    usd: _Usd | None = None
-    tokens: _Tokens | None = None
-    seconds: _Seconds | None = None
-    calls: _Calls | None = None
-    onExceeded: OnExceeded | None = None
 
 
 class WireBudget(Struct, rename="camel", omit_defaults=True):
@@ -58,7 +18,7 @@ class WireBudget(Struct, rename="camel", omit_defaults=True):
 
     @property
     def rule(self) -> BudgetRule | None:
-        """None if it limits nothing."""
+        """Returns the rule; None if it limits nothing."""
         rule = BudgetRule(
             None if self.usd is None else smallest("usd", self.usd),
             self.tokens,
@@ -74,7 +34,7 @@ _decode = json.Decoder(WireBudget).decode
 
 
 def budget_within(own: Raw, above: Raw) -> Raw:
-    """The tighter of two: what a run may spend that asked for `own` under its agent's or its session's."""
+    """Returns the tighter of two budgets: the run's own, and that of its agent or session."""
     one, other = _decode(own), _decode(above)
     rule = (one.rule or BudgetRule(on_exceeded=other.on_exceeded or "final_turn")).within(other.rule)
     tight = WireBudget(

@@ -1,4 +1,4 @@
-"""The calls of runs, as the protocol shows them, and what a fork may change."""
+"""The calls of runs in the protocol's format, and what a fork may change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"}
 
 
 class Call(Struct, rename="camel", kw_only=True):
-    """One call of a run, as its log has it."""
+    """One call of a run, from its log."""
 
     run_id: str
     tool_use_id: str
@@ -23,7 +23,7 @@ class Call(Struct, rename="camel", kw_only=True):
     index: int
     name: str
     digest: str
-    """Of the arguments that run."""
+    """The digest of the final arguments."""
     idempotency_key: str
     effect: _Effect
     state: _States
@@ -36,7 +36,7 @@ class Call(Struct, rename="camel", kw_only=True):
     client: str | None
     child_run_id: str | None
     parent_tool_use_id: str | None
-    """The call that asked for it, if it was code of the model's and not the model itself."""
+    """The call whose code made this call; absent if the model made it."""
 
 
 class CallPage(Struct, rename="camel"):

@@ -1,4 +1,4 @@
-"""What clients are told about a log that cannot be read."""
+"""What clients read about an unreadable log."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def session_damaged(session_id: str, what: str) -> StoreError:
 
 
 def damaged_event(error: StoreError) -> tuple[str, bytes]:
-    """The event in place of an entry that cannot be read. It is the last of its stream."""
+    """Returns the event for an unreadable entry. It is the last of its stream."""
     payload = {"error": error.message, "code": error.code, "errorClass": "unknown", "retryable": False}
     return "error", encode(payload)
 
 
 def error_code(damaged: str) -> str | UnsetType:
-    """The code of one of a list, `damaged` being the column that cannot be read, if there is one."""
+    """Returns the error code of a list item; `damaged` is its unreadable column, if there is one."""
     return LOG_DAMAGED if damaged else UNSET

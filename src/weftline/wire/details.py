@@ -1,7 +1,7 @@
-"""A stream with a profile: the events that its reader wants, details among them, each with what it is about.
+"""A stream with a profile: selected events, including details, each with its context.
 
-Several may be made of one entry, and then have the same `seq`. Only the last frame of an entry has an `id:` line, so
-that a reader who goes on from there has missed nothing; `key` tells who has seen one before.
+One entry may have several events, with the same `seq`. Only its last frame has an `id:` line, so that a reader who
+resumes from there has missed nothing; `key` identifies an event that was seen before.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _EVENTS = frozenset(
     | {*OBSERVED.values()}
 )
 TYPES = _EVENTS | DETAILS.keys()
-"""Every type of event that there is."""
+"""All types of events."""
 _WORDS = {"call_id": "toolUseId", "child_id": "childRunId", "thread": "sessionId", "id": "awaitId"}
 
 
 def parse_profile(asked: str | None) -> frozenset[str] | None:
-    """The types that a query asks for: a profile, or types with commas between them. None for the default profile."""
+    """Returns the types in a query: a profile, or types separated by commas. None for the default profile."""
     if asked is None:
         return None
     names = [name.strip() for name in asked.split(",")]
@@ -67,7 +67,7 @@ def _as_it_is(head: Fact, body: bytes, event: tuple[str, bytes]) -> tuple[str, b
 
 
 class ProfiledFrames:
-    """Makes the frames of a stream with a profile. `show` is what streams show of the event of an entry."""
+    """Builds the frames of a stream with a profile. `show` returns an entry's event as streams show it."""
 
     def __init__(self, projection: DetailProjection, types: frozenset[str], *, show: Show = _as_it_is) -> None:
         self._projection = projection
@@ -104,7 +104,7 @@ class ProfiledFrames:
         return b"".join([*[one.partition(b"\n")[2] for one in frames[:-1]], frames[-1]])
 
     def _about(self, name: str, payload: bytes, *, seq: int, at: int) -> bytes:
-        """The payload of an event, and what it is about."""
+        """Returns the payload of an event with its context."""
         facts = self._projection.facts
         about: dict[str, Any] = {
             "runId": facts.run_id,
@@ -121,7 +121,7 @@ class ProfiledFrames:
 
 
 def _to_wire(detail: AnyDetail) -> tuple[str, bytes]:
-    """The type and the payload of a detail."""
+    """Returns the type and the payload of a detail."""
     fields: dict[str, Any] = asdict(detail)
     del fields["seq"]
     payload = {wire_name(name): value for name, value in fields.items()}
@@ -132,7 +132,7 @@ def _to_wire(detail: AnyDetail) -> tuple[str, bytes]:
 
 
 def wire_name(name: str) -> str:
-    """What a field of a detail is called here."""
+    """Returns the wire name of a detail's field."""
     if name in _WORDS:
         return _WORDS[name]
     first, *more = name.split("_")

@@ -1,4 +1,4 @@
-"""What a client tells the engine about a run: `memo`, `searchAttributes`, `taskQueue` and `retryPolicy`."""
+"""Engine options that a client sets for a run: `memo`, `searchAttributes`, `taskQueue` and `retryPolicy`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIME: Final = "datetime"
 
 
 def plain_value(value: object) -> object:
-    """JSON has no times: `{"datetime": "2026-01-31T12:00:00Z"}` stands for one."""
+    """Decodes a value. JSON has no times, so `{"datetime": "2026-01-31T12:00:00Z"}` represents one."""
     given = cast("dict[str, object]", value) if isinstance(value, dict) else {}
     if given.keys() != {_TIME}:
         return cast("object", value)
@@ -43,7 +43,7 @@ def options_of(
     task_queue: str | None,
     retry: WireRetryPolicy | None,
 ) -> EngineOptions | None:
-    """What a checked spec has of these."""
+    """Returns the options in a checked spec."""
     if memo is attributes is task_queue is retry is None:
         return None
     policy = None

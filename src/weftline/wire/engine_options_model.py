@@ -1,4 +1,4 @@
-"""The engine's options of a run's spec as pydantic models: they only validate."""
+"""The engine options of a run's spec as pydantic models, which only validate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _Attribute: TypeAlias = Annotated[Any, AfterValidator(_attribute)]
 
 
 class RetryPolicyModel(BaseModel):
-    """How often the engine tries to hand the run to a worker; what is 0 is as the engine has it."""
+    """How often the engine tries to hand the run to a worker; 0 means the engine's default."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -46,7 +46,7 @@ class RetryPolicyModel(BaseModel):
 
 
 class EngineOptionsModel(BaseModel):
-    """What a run and a message to a session can tell the engine. A session has none of it."""
+    """Engine options of a run and of a message to a session. A session has none."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 

@@ -1,4 +1,4 @@
-"""Errors as clients get them: the body of every answer that is not 2xx, and the code in it."""
+"""Errors for clients: the body of every response that is not 2xx, and its code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _encode = Encoder(enc_hook=str).encode
 _CODES = {"unknown_call": "unknown_tool_use", "thread_ended": "session_ended"}
 _FIXED = frozenset({"code", "message", "hint", "requestId"})
 _SENTENCES = frozenset({"unauthorized", "forbidden", "api_keys_plan", "oauth_apps_plan"})
-"""Codes whose `error` is the human-readable sentence: older clients show that field."""
+"""Codes whose `error` is a sentence for people, as older clients show that field."""
 
 
 def wire_code(code: str) -> str:
@@ -23,10 +23,10 @@ def wire_code(code: str) -> str:
 
 
 def error_body(err: WeftlineError, request_id: str) -> bytes:
-    """The body of any answer that is not 2xx.
+    """Returns the body of any response that is not 2xx.
 
-    `error` is the code, as most clients want it, except where they have always shown it to people; a detail named
-    `error` overrides it. Existing clients show `error` and `hint` and drop `message`, so if `error` is the code, the
+    `error` is the code, as most clients expect, except where they have always shown it to people; a detail named
+    `error` overrides it. Existing clients show `error` and `hint` but not `message`, so if `error` is the code, the
     hint begins with the message. The other details become fields of the body, in camelCase.
     """
     row = TABLE.get(err.code)

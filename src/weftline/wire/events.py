@@ -1,7 +1,8 @@
-"""The log as the protocol's clients see it: each entry is one event, or none.
+"""Projects the log to the protocol's events: each entry is one event, or none.
 
-A projection of the stored entry alone, so that a replay is byte for byte what a live reader saw. Frames are spliced:
-the payload is encoded once and appears in the frame twice, flat and under `data`, because real clients need both.
+An event depends on the stored entry alone, so that a replay is byte for byte what a live reader saw. Frames are
+spliced: the payload is encoded once and appears twice in the frame, flat and under `data`, because real clients need
+both.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ TERMINAL_EVENTS = frozenset({"result", "error", "cancelled"})
 
 
 def project(head: Fact, body: bytes, *, run_id: str) -> tuple[str, bytes] | None:
-    """The event of an entry and its payload, a JSON object; None for what clients do not see."""
+    """Returns the event of an entry and its payload, a JSON object; None for entries that clients do not see."""
     kind = type(head)
     if kind is RunCreated:
         return "started", started_event(body, run_id=run_id)
@@ -100,7 +101,7 @@ def project(head: Fact, body: bytes, *, run_id: str) -> tuple[str, bytes] | None
 
 
 def project_stored(head: bytes, body: bytes, *, run_id: str) -> tuple[str, bytes] | None:
-    """`project` for a stored head. An entry from newer code that is unknown here is not shown."""
+    """Like `project`, for a stored head. An unknown entry from newer code is left out."""
     try:
         fact = decode_fact.decode(head)
     except ValidationError:
@@ -265,7 +266,7 @@ def _assistant_message(head: TurnCompleted, body: bytes) -> tuple[str, bytes]:
 
 
 def _input(args: str) -> Raw:
-    """A call's arguments as the model wrote them, or an empty object when they are not a JSON object."""
+    """Returns a call's arguments as the model wrote them, or an empty object if they are not a JSON object."""
     try:
         return Raw(args.encode()) if isinstance(decode(args), dict) else Raw(b"{}")
     except (DecodeError, UnicodeEncodeError, RecursionError):
@@ -325,7 +326,7 @@ def _unclaimed(head: CallUnclaimed, body: bytes) -> tuple[str, bytes]:
 
 
 def _parent(head: CallOpened | CallClosed) -> dict[str, Any]:
-    """The call that asked for this one, if it was not the model."""
+    """Returns the call that made this one, if it was not the model."""
     return {"parentToolUseId": head.parent} if head.parent else {}
 
 
@@ -358,7 +359,7 @@ def _result(head: CallClosed, body: bytes) -> tuple[str, bytes]:
 
 
 def _about(head: CallClosed, content: bodies.ClosedBody, text: str) -> dict[str, Any]:
-    """What a result has besides what the model reads."""
+    """Returns the fields of a result besides what the model reads."""
     about: dict[str, Any] = {"telemetry": to_wire_telemetry(head, content)}
     if head.is_error:
         about["failure"] = to_wire_failure(head, content, text)
@@ -377,9 +378,9 @@ def _attached_as(part: Image | File) -> str:
 
 
 def failed_finish(head: RunEnded) -> str | None:
-    """Why the answer that a failed run shows ended; None if it broke off."""
+    """Returns the finish reason of the answer that a failed run shows; None if it broke off."""
     if head.code == "truncation":
-        # Some providers raise it as an error; `head.finish` is then that of an earlier turn.
+        # Some providers raise this as an error; then `head.finish` is from an earlier turn.
         return "max_tokens"
     return head.finish if head.code == "invalid_output" else None
 
@@ -478,4 +479,4 @@ INTERNAL: frozenset[type[Fact]] = frozenset(
         DeployAdopted,
     }
 )
-"""What clients do not see. A test checks that these two cover all facts."""
+"""Entries that clients do not see. A test checks that these two cover all facts."""

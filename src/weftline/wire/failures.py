@@ -1,4 +1,4 @@
-"""What is known about a failed call besides its text: as it is shown, and as clients send it with their results."""
+"""What is known about a failed call besides its text, for display and in clients' results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from weftline.wire.validation import json_words
 
 
 class SentFailure(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a client knows about its error besides the text."""
+    """What a client reports about an error besides its text."""
 
     kind: FailureKind | None = None
     recovery: Recovery | None = None
@@ -58,7 +58,7 @@ FAILURE_SHAPE = Shape(
 
 
 def failure_fault(value: object) -> Issue | None:
-    """What is wrong with the shape of a `failure`."""
+    """Returns what is wrong with the shape of a `failure`."""
     try:
         convert(value, SentFailure)
     except ValidationError as error:
@@ -68,7 +68,7 @@ def failure_fault(value: object) -> Issue | None:
 
 
 def require_failure(sent: SentFailure, *, error: str | None) -> None:
-    """Raises `InvalidRequest` for one that cannot be."""
+    """Raises `InvalidRequest` for an impossible one."""
     if error is None:
         raise invalid([Issue("failure", "can only be given with `error`")])
     if len(encode(sent)) > MAX_FAILURE_BYTES:
@@ -78,7 +78,7 @@ def require_failure(sent: SentFailure, *, error: str | None) -> None:
 
 
 def to_wire_failure(head: CallClosed, body: ClosedBody, text: str) -> WireFailure | None:
-    """None for a success. What led to the failure is not shown: causes are for whoever runs the server."""
+    """Returns the failure; None for a success. Causes are left out, as they are for the server's operator."""
     kind, recovery = failed_as(head), recovers_by(head)
     if kind is None or recovery is None:
         return None

@@ -1,4 +1,4 @@
-"""The spec of a fork: that of its origin, with the client's changes laid over it."""
+"""The spec of a fork: its origin's, with the client's changes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from weftline.wire.tightening import WITHIN, tightened
 
 
 def fork_spec(origin: bytes, changes: bytes, *, in_session: bool) -> bytes:
-    """The spec of a fork, without an input.
+    """Returns the spec of a fork, without an input.
 
-    The origin's policy, and whatever else is in `WITHIN`, can only be made tighter. What an agent or a session fixes
-    for its runs stays: the prompt, and an agent's tools, which give way only to those that share their name. Raises
-    `InvalidRequest` for changes that cannot be, and for tools whose secrets are not kept and that are not given again.
+    The origin's policy, and the other fields in `WITHIN`, can only be tightened. What an agent or a session fixes for
+    its runs stays: the prompt, and an agent's tools, except those replaced by a tool with the same name. Raises
+    `InvalidRequest` for invalid changes, and for tools whose secrets are not stored and were not sent again.
     """
     merged = {name: value for name, value in decode_fields(origin).items() if name not in INPUT}
     own = decode_fields(changes)
@@ -38,7 +38,7 @@ def fork_spec(origin: bytes, changes: bytes, *, in_session: bool) -> bytes:
 
 
 def _require_secrets(spec: bytes) -> None:
-    """The spec of a run has no secrets: sent again as it is, a tool would be dialled with the mark in their place."""
+    """Raises for tools without their secrets: a stored spec has a mark in their place, which must not be sent."""
     if lost := [name for name, raw in dialled_tools(spec).items() if REDACTED.encode() in raw]:
         names = ", ".join(lost)
         raise invalid(

@@ -1,4 +1,4 @@
-"""What people allowed runs to do, as the protocol shows it."""
+"""The approvals of runs, in the protocol's format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GrantUse(Struct, rename="camel"):
 
 
 class Grant(Struct, rename="camel", kw_only=True):
-    """One approval of a call, as the log of its run has it."""
+    """One approval of a call, from the log of its run."""
 
     run_id: str
     await_id: str
@@ -26,19 +26,19 @@ class Grant(Struct, rename="camel", kw_only=True):
     tool_use_id: str
     name: str
     args: _JsonObject
-    """Those that it was given for, exactly."""
+    """The exact arguments that were approved."""
     digest: str
     edited: bool
     shown_args: _JsonObject
-    """Those that were asked about."""
+    """The arguments that the approver saw."""
     shown_digest: str
     by: str
     by_name: str | None
-    """What people know whoever that is by, today: the name of the key or the app, the user's address."""
+    """The approver's current display name: the name of the key or app, or the user's address."""
     at: _Time
     expires_at: _Time
     remember: bool | dict[str, Any]
-    """Which later calls it covers too, as it was said; false if none."""
+    """Which later calls it covers, as given; false if none."""
     labels: dict[str, str]
     used: list[GrantUse]
 

@@ -1,4 +1,4 @@
-"""Failures, hints and what a call took, in the protocol's words. Light: the client reads them, too."""
+"""Failures, hints and telemetry in the protocol's format. Light, as the client uses them too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weftline.outcome import Bounds, Telemetry
 
 
 class WireHint(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """`weftline.Hint`."""
+    """`weftline.Hint` in the protocol's format."""
 
     reason: HintReason
     message: str = ""
@@ -57,7 +57,7 @@ class WireFailure(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class WireBounds(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """`weftline.outcome.Bounds`."""
+    """`weftline.outcome.Bounds` in the protocol's format."""
 
     returned: int
     total: int | None = None
@@ -71,7 +71,7 @@ class WireBounds(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class WireTelemetry(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """`weftline.Telemetry`, whose time is never missing here."""
+    """`weftline.Telemetry` in the protocol's format; its time is always present."""
 
     duration_ms: int
     tokens_used: int | None = None
@@ -84,7 +84,7 @@ class WireTelemetry(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class WireLink(Struct, frozen=True, rename="camel"):
-    """The run that carried out a call, and the call that it did that for."""
+    """The run that executed a call, and the call that it was for."""
 
     run_id: str
     agent_id: str

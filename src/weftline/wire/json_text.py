@@ -1,4 +1,4 @@
-"""Reading request bodies: any bytes become a JSON object or an `InvalidRequest`, never another exception."""
+"""Reads request bodies: any bytes become a JSON object or an `InvalidRequest`, never another exception."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Shape = TypeVar("_Shape")
 
 _decode_any = msgspec.json.Decoder[Any]().decode
 decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-"""The fields of an object that was already checked, each as the bytes that were sent."""
+"""Decodes the fields of an object that was already checked, each as the bytes that were sent."""
 decode_items = msgspec.json.Decoder(list[Raw]).decode
 encode = msgspec.json.Encoder().encode
 
@@ -25,15 +25,15 @@ NOT_AN_OBJECT = "The body must be a JSON object."
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
-    """The whole body as Python values.
+    """Returns the whole body as Python values.
 
-    Raises `InvalidRequest` for everything that is not a JSON object, and for one with too many values.
+    Raises `InvalidRequest` unless it is a JSON object, and for one with too many values.
     """
     refuse_many(body)
     value = _guarded(_decode_any, body)
     if not isinstance(value, dict):
         raise InvalidRequest(NOT_AN_OBJECT)
-    # Every level needs a bracket, so few brackets prove a shallow body; counting is a hundred times cheaper.
+    # Every level needs a bracket, so few brackets mean a shallow body; counting is a hundred times cheaper.
     if body.count(b"{") + body.count(b"[") > MAX_JSON_DEPTH:
         _refuse_deep(body)
     return cast("dict[str, Any]", value)
@@ -58,7 +58,7 @@ def _guarded(decode: Any, body: bytes) -> Any:
     except UnicodeDecodeError:
         raise InvalidRequest("The body is not valid UTF-8.") from None
     except msgspec.ValidationError as error:
-        # Nothing is typed here except numbers, which have a range, and the body itself, which is an object.
+        # The only typed things here are numbers, which have a range, and the body itself, which is an object.
         text = str(error)
         raise InvalidRequest(NOT_AN_OBJECT if "`object`" in text else f"The body is not usable: {text}") from None
     except msgspec.DecodeError as error:

@@ -1,4 +1,4 @@
-"""Leases of client-side calls, as the protocol has them."""
+"""Leases of client-side calls, in the protocol's format."""
 
 from __future__ import annotations
 

@@ -15,24 +15,24 @@ KB = 1024
 MB = 1024 * KB
 
 MAX_BODY_BYTES = 16 * MB
-"""For any request body: the longest tool result fits even if every byte of it is escaped."""
+"""For any request body, so that the longest tool result fits even if every byte is escaped."""
 MAX_BODY_VALUES = MAX_JSON_VALUES
 """JSON values in any request body, field names included."""
 MAX_JSON_DEPTH = 200
-"""Bodies nested deeper may be refused: whatever reads the stored spec later has a stack of unknown depth."""
+"""More deeply nested bodies may be refused, as later readers of the stored spec may have less stack."""
 
 ID_PATTERN = r"[A-Za-z0-9_-]{1,128}"
 """Agent ids, ids of stored tools."""
 TOOL_NAME_PATTERN = r"[a-zA-Z0-9_]{1,64}"
 """A name that the model sees."""
 MCP_TOOL_NAME_PATTERN = r"[a-zA-Z0-9_./-]{1,128}"
-"""A name that an MCP server gives to a tool. Providers respell it for models that take fewer characters."""
+"""A name that an MCP server gives to a tool. Providers respell it for models that accept fewer characters."""
 PLUGIN_NAME_PATTERN = r"@[a-z][a-z0-9_-]{0,63}/[a-z][a-z0-9_-]{0,63}|[a-zA-Z0-9_-]{1,64}"
 SCHEMA_NAME_PATTERN = r"[a-zA-Z0-9_-]{1,64}"
 METADATA_KEY_PATTERN = r"[A-Za-z0-9._-]{1,64}"
 HEADER_NAME_PATTERN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}"
 HEADER_VALUE_PATTERN = r"[^\x00-\x08\x0a-\x1f\x7f]*"
-"""No line breaks or other control characters: a value cannot begin a header of its own."""
+"""No line breaks or other control characters, so that a value cannot inject another header."""
 URL_PATTERN = r"[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#\x00-\x1f]+[^\s\x00-\x1f]*"
 
 MAX_TURN_ID_CHARS = 255
@@ -45,27 +45,27 @@ MAX_URL_CHARS = 8 * KB
 MAX_HEADER_VALUE_BYTES = 8 * KB
 MAX_MCP_LOCAL_TOOLS = 64
 MAX_TOOLS = 512
-"""Of one run, those of `mcp_local` entries counted one by one."""
+"""For one run; tools of `mcp_local` entries count one by one."""
 MAX_MESSAGES = 10_000
 MAX_TOOL_FILTER_NAMES = 512
 MAX_TOOL_FILTER_NAME_CHARS = 256
 MAX_HEADERS = 64
 MAX_HEADERS_BYTES = 64 * KB
-"""Of the values of all headers of one tool."""
+"""For the values of all headers of one tool."""
 MAX_TOOLS_HEADERS_BYTES = 256 * KB
-"""Of those of all tools of one request."""
+"""For those of all tools of one request."""
 
 MAX_ATTACHMENTS = 20
-"""Of one request, those of all its messages together."""
+"""For one request, with all its messages."""
 MAX_ATTACHMENT_BYTES = 10 * MB
-"""Of the content itself, before it is written in base64."""
+"""Of the content itself, before base64."""
 MAX_ATTACHMENT_NAME_CHARS = 255
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 FILE_TYPES = ("application/pdf", "application/json", "application/xml", "application/yaml")
-"""Besides every `text/…`."""
+"""In addition to every `text/…`."""
 
 MAX_AGENT_SPEC_BYTES = 1 * MB
-"""Of a stored agent: every run of it, every list of agents and every card reads it."""
+"""For a stored agent, as every run of it, every list of agents and every card reads it."""
 MAX_OUTPUT_SCHEMA_BYTES = 32 * KB
 MAX_TOOL_SCHEMA_BYTES = MAX_SCHEMA_BYTES
 
@@ -84,7 +84,7 @@ MAX_TEMPERATURE = 2.0
 MAX_STOP_SEQUENCES = 16
 MAX_STOP_SEQUENCE_CHARS = 256
 MAX_OUTPUT_TOKENS = 10_000_000
-"""More than any model writes; what a model takes is checked against the catalog."""
+"""More than any model writes; the model's own limit is checked against the catalog."""
 
 MIN_LOOP_SOFT = 2
 MIN_LOOP_HARD = 3
@@ -117,22 +117,22 @@ DEFAULT_TOOL_BUDGETS: Mapping[str, int] = MappingProxyType(
 )
 
 MAX_TOOL_TURNS = 100
-"""Both the default and the maximum: a larger number is treated as this one."""
+"""Both the default and the maximum; larger numbers are reduced to it."""
 DEFAULT_LOCAL_TIMEOUT_MS = 300_000
 MAX_POLICY_ENTRIES = 64
-"""Of each list in a policy."""
+"""For each list in a policy."""
 MAX_POLICY_NAME_CHARS = 120
 MAX_LOCAL_TIMEOUT_MS = 7 * 24 * 3600 * 1000
 MAX_AWAIT_MS = 366 * 24 * 3600 * 1000
-"""People go on holiday."""
+"""Long, as people go on holiday."""
 
 MAX_TOOL_USE_ID_CHARS = 256
 MAX_RESULT_BYTES = 2 * MB
 MAX_ERROR_BYTES = 8 * KB
 MAX_FAILURE_BYTES = 16 * KB
-"""Of what a client says about its error besides the text."""
+"""For what a client reports about an error besides its text."""
 EMPTY_RESULT_USER_AGENT = "Go-http-client/"
-"""Clients of this kind leave the key out when a tool returns the empty string."""
+"""Clients of this kind leave out the key if a tool returns the empty string."""
 
 DEFAULT_RUN_NAME = "ephemeral"
 DEFAULT_SCHEMA_NAME = "output"

@@ -1,4 +1,4 @@
-"""Frames of the stream, and the events of what a log has besides facts: deltas, and notes."""
+"""Frames of the stream, and the events of observations: deltas and notes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weftline.kernel.notes import ARGS_DELTA, CHILD_NOTE, PROMPT_NOTE, RUN_NOTE
 from weftline.outcome import preview_of
 
 COPY_LIMIT = 100 * 1024
-"""How many bytes of a result an informational event shows; the model always gets all of it."""
+"""How many bytes of a result an informational event shows; the model always gets the whole."""
 NESTED_LIMIT = 1_000_000
 """Payload size in bytes above which the nested copy is left out."""
 
@@ -25,9 +25,9 @@ OBSERVED = {
     TOOL_PROGRESS: "tool_progress",
     TOOL_NOTE: "note",
 }
-"""The events of what is not folded."""
+"""The events of observations, which are not folded."""
 HIDDEN = frozenset({RUN_NOTE, PROMPT_NOTE, CHILD_NOTE, ARGS_DELTA})
-"""What only a stream with a profile has."""
+"""Kinds that only a stream with a profile has."""
 _HEADS_KEPT = 1024
 """Most runs have fewer entries. Beyond that the beginnings of frames are made anew each time."""
 _heads: dict[str, list[bytes]] = {kind: [] for kind in OBSERVED}
@@ -35,7 +35,7 @@ _heads: dict[str, list[bytes]] = {kind: [] for kind in OBSERVED}
 
 
 def frame(seq: int, event: str, payload: bytes) -> bytes:
-    """One SSE frame in the hybrid shape."""
+    """Returns one SSE frame in the hybrid shape."""
     name = event.encode()
     if payload == b"{}":
         return b'id: %d\nevent: %b\ndata: {"seq":%d,"type":"%b","data":{}}\n\n' % (seq, name, seq, name)
@@ -47,8 +47,9 @@ def frame(seq: int, event: str, payload: bytes) -> bytes:
 
 
 def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> bytes:
-    """The frames of consecutive observations of one kind, those in (after, upto]. Almost everything sent is deltas, and
-    their stored bodies are their payloads: all frames are put together in one go.
+    """Returns the frames of consecutive observations of one kind, those in (after, upto].
+
+    Almost everything sent is deltas, whose stored bodies are their payloads: all frames are joined at once.
     """
     first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
     pieces = [b"", b"", b',"data":{', b"", b"}}\n\n"] * len(payloads)
@@ -76,14 +77,14 @@ def _new_heads(kind: str, first_seq: int, end: int) -> list[bytes]:
 def observed(
     first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int
 ) -> Iterator[tuple[int, str, str]]:
-    """Seq, event and payload of the same, for a reader in this process."""
+    """Yields seq, event and payload of the same observations, for a reader in this process."""
     first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
     for seq, fields in enumerate(payloads, first_seq):
         yield seq, OBSERVED[kind], f"{{{fields.decode()}}}"
 
 
 def _payloads(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> tuple[int, list[bytes]]:
-    """The first seq, and each payload without its braces."""
+    """Returns the first seq, and each payload without its braces."""
     split = bodies_joined[1:-1].split(b"}\n{")
     if first_seq <= after:
         split, first_seq = split[after + 1 - first_seq :], after + 1
@@ -96,7 +97,7 @@ def _payloads(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, up
 
 
 def provider_call(body: bytes) -> bytes:
-    """The payload of the `tool_result` for a tool that the provider ran itself, from the stored note.
+    """Returns the payload of the `tool_result` for a tool that the provider itself ran, from the stored note.
 
     `toolType` repeats the name: `type` is the event's own.
     """
@@ -121,7 +122,7 @@ def provider_call(body: bytes) -> bytes:
 
 
 def tool_progress(body: bytes) -> bytes:
-    """The payload of a `tool_progress`, from the stored note."""
+    """Returns the payload of a `tool_progress`, from the stored note."""
     note = bodies.decode_progress(body)
     payload: dict[str, Any] = {"toolUseId": note.call, "name": note.name, "progress": note.progress}
     if note.total is not None:
@@ -132,7 +133,7 @@ def tool_progress(body: bytes) -> bytes:
 
 
 def tool_note(body: bytes) -> bytes:
-    """The payload of a `note`, from what is stored."""
+    """Returns the payload of a `note`, from the stored note."""
     note = bodies.decode_tool_note(body)
     return encode({"toolUseId": note.call, "name": note.name, "kind": note.kind, "note": note.data})
 
@@ -149,7 +150,7 @@ def _json(raw: Raw) -> Any:
 
 
 def excerpt(text: str) -> str:
-    """The part of a result that an event shows."""
+    """Returns the part of a result that an event shows."""
     if len(text) * 4 <= COPY_LIMIT:
         return text
     data = text.encode()

@@ -1,7 +1,7 @@
-"""The requests that most clients send, checked in one go.
+"""Checks the requests that most clients send in a single pass.
 
 A body that decodes as a `_PlainRun` is valid, has no unknown field and nothing that is stored apart from it. Any other
-is looked at field by field by `wire.requests`, which also knows what to say about it; a test holds the two together.
+is checked field by field in `wire.requests`, which also has the error messages; a test keeps the two consistent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weftline.wire.limits import (
 )
 
 PLAIN_BYTES = 16 * KB
-"""A larger body is not plain: so small a one cannot cost much to read, whatever is in it."""
+"""A larger body is not plain. One of this size is cheap to read, whatever it contains."""
 
 
 def _whole(pattern: str) -> str:
@@ -41,7 +41,7 @@ class _ServerTool(Struct, frozen=True, tag_field="kind", tag="server", forbid_un
 
 
 class _ForeignServerTool(_ServerTool, frozen=True, tag="mantyx_plugin"):
-    """The protocol's own word."""
+    """The protocol's own name for it."""
 
 
 class _PlainRun(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -58,7 +58,7 @@ _decode = Decoder(_PlainRun).decode
 
 
 def plain_run(body: bytes) -> RunBody | None:
-    """None for a body that has to be looked at more closely: it may be valid or not."""
+    """Returns a valid plain body; None for one that needs a full check, and may be valid or not."""
     if len(body) > PLAIN_BYTES:
         return None
     try:

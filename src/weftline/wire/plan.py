@@ -1,4 +1,4 @@
-"""From what a client sent to the plan of a run. The bytes were checked on arrival and are trusted here."""
+"""Makes the plan of a run from what a client sent. The bytes were checked on arrival and are trusted here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NULL = Raw(b"null")
 
 
 def present(raw: Raw | UnsetType) -> Raw | UnsetType:
-    """`null` means the same as an absent field."""
+    """Treats `null` as an absent field."""
     return UNSET if raw is UNSET or raw == NULL else raw
 
 
@@ -61,7 +61,7 @@ def _is_object(raw: Raw | UnsetType) -> bool:
 
 
 def _object_schema(raw: Raw | UnsetType, *, with_properties: bool) -> Raw | UnsetType:
-    """The schema if its root is an object schema; anything else counts as absent."""
+    """Returns the schema if its root is an object schema; anything else counts as absent."""
     if raw is UNSET or not _is_object(raw):
         return UNSET
     root = _decode_root(raw)
@@ -70,7 +70,7 @@ def _object_schema(raw: Raw | UnsetType, *, with_properties: bool) -> Raw | Unse
 
 
 class _Wire(Struct, tag_field="kind", rename="camel"):
-    """A tool ref as the client wrote it."""
+    """A tool ref as the client sent it."""
 
 
 class _Stored(_Wire, tag="stored"):
@@ -81,7 +81,7 @@ class _Stored(_Wire, tag="stored"):
 
 
 class _ForeignStored(_Stored, tag="mantyx"):
-    """The protocol's own word."""
+    """The protocol's own name for it."""
 
 
 class _Server(_Wire, tag="server"):
@@ -92,7 +92,7 @@ class _Server(_Wire, tag="server"):
 
 
 class _ForeignServer(_Server, tag="mantyx_plugin"):
-    """The protocol's own word."""
+    """The protocol's own name for it."""
 
 
 class _Local(_Wire, tag="local"):
@@ -168,7 +168,7 @@ _decode_tool = json.Decoder(_AnyWire).decode
 
 
 def tool_ref(raw: Raw) -> ToolRef:
-    """One stored entry of `tools`."""
+    """Decodes one stored entry of `tools`."""
     return _decode_tool(raw).ref()
 
 
@@ -241,12 +241,12 @@ _NO_BUDGETS = _Budgets()
 
 
 def plan_from_spec(spec: bytes, *, requested_by: str = "") -> RunPlan:
-    """What the spec asks for, defaults filled in. A spec without input, such as a session's, has no messages."""
+    """Returns the plan for a spec, with defaults. A spec without input, such as a session's, has no messages."""
     sent = _decode_spec(spec)
     schema = sent.output_schema
     tools = tuple([tool.ref() for tool in sent.tools]) if sent.tools else ()
     engine = options_of(sent.memo, sent.search_attributes, sent.task_queue, sent.retry_policy)
-    plan = RunPlan(  # with more than 15 names, all of them would be put into a dictionary first
+    plan = RunPlan(  # with more than 15 keyword arguments, all of them would be put into a dictionary first
         messages=_messages(sent),
         name=sent.name or DEFAULT_RUN_NAME,
         agent_id=sent.agent_id,
@@ -310,7 +310,7 @@ def _leases(budgets: _Budgets) -> LeaseRule | None:
 
 
 def _loop(sent: bool | _Loop | None) -> tuple[int, int]:
-    """Both thresholds; one that was not given yields to the one that was."""
+    """Returns both thresholds; one that is not given adapts to the other."""
     if sent is False:
         return 0, DEFAULT_LOOP_HARD
     if not isinstance(sent, _Loop):
@@ -323,7 +323,7 @@ def _loop(sent: bool | _Loop | None) -> tuple[int, int]:
 
 
 def _tool_budgets(sent: dict[str, _ToolBudget] | None, tools: tuple[ToolRef, ...]) -> dict[str, int]:
-    """The budgets that were sent over those of the default table; an empty object asks for none at all."""
+    """Returns the given budgets merged into the default table; an empty object means none at all."""
     if sent is None:
         return _default_budgets(tools)
     if not sent:
@@ -332,7 +332,7 @@ def _tool_budgets(sent: dict[str, _ToolBudget] | None, tools: tuple[ToolRef, ...
 
 
 def _default_budgets(tools: tuple[ToolRef, ...]) -> dict[str, int]:
-    """The default table without the tools that the run does not have: it is stored with every run."""
+    """Returns the default table without the tools that the run does not have, as it is stored with every run."""
     if not tools:
         return {}
     names: set[str] = set()
@@ -365,7 +365,7 @@ def _messages(sent: _Spec) -> tuple[Message, ...]:
 
 
 def _user(text: str, attachments: tuple[StoredAttachment, ...] | None) -> User:
-    """Attachments come first, as every vendor advises: the text is about them."""
+    """Returns the user's message, with attachments first, as every vendor advises."""
     if not attachments:
         return User.of(text)
     files = [attachment.part() for attachment in attachments]

@@ -1,4 +1,4 @@
-"""The `policy` of a run's spec, as it was sent: checked on arrival, and trusted here."""
+"""The `policy` of a run's spec, as it was sent. It was checked on arrival, and is trusted here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WireClause(Struct, rename="camel", omit_defaults=True):
 
 
 class WirePolicy(Struct, rename="camel", omit_defaults=True):
-    """A count or a time of 0 is the same as none."""
+    """A policy. A count or a time of 0 means no limit."""
 
     max_tool_calls: int | None = None
     per_turn_max_tool_calls: int | None = None
@@ -38,7 +38,7 @@ class WirePolicy(Struct, rename="camel", omit_defaults=True):
 
     @property
     def rule(self) -> PolicyRule | None:
-        """None if it limits nothing."""
+        """Returns the rule; None if it limits nothing."""
         rule = PolicyRule(
             max_tool_calls=self.max_tool_calls or None,
             per_turn_max_tool_calls=self.per_turn_max_tool_calls or None,
@@ -64,7 +64,7 @@ _NO_VALUE = (Raw(b"null"), Raw(b"0"))
 
 
 def policy_within(own: Raw, above: Raw) -> Raw:
-    """The tighter of two policies: what a run is allowed that asked for `own` under its agent's or its session's."""
+    """Returns the tighter of two policies: the run's own, and that of its agent or session."""
     one, other = _decode(own), _decode(above)
     rule = (one.rule or _NO_RULE).within(other.rule)
     interrupts = None if False not in (one.interrupts_allowed, other.interrupts_allowed) else False
@@ -89,7 +89,7 @@ def policy_within(own: Raw, above: Raw) -> Raw:
 
 
 def policy_over(own: Raw, above: Raw) -> Raw:
-    """One policy in place of another, value by value: null, and a count or a time of 0, leaves what is `above`."""
+    """Overrides one policy with another, value by value: null, and a count or time of 0, keep what is `above`."""
     given = {name: value for name, value in _decode_values(own).items() if value not in _NO_VALUE}
     if not any((_decode(own).per_tool_timeout_ms or {}).values()):
         given.pop("perToolTimeoutMs", None)

@@ -1,4 +1,4 @@
-"""The `policy` of a run's spec as a pydantic model: it only validates."""
+"""The `policy` of a run's spec as a pydantic model, which only validates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Tags: TypeAlias = Annotated[list[_Name], Field(max_length=MAX_POLICY_ENTRIES)]
 
 
 class _Strict(BaseModel):
-    """A misspelt limit would be one that does not hold, so nothing unknown is let through."""
+    """Refuses unknown fields, as a misspelt limit would not apply."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -26,7 +26,7 @@ class TagClauseModel(_Strict):
 
 
 class PolicyModel(_Strict):
-    """How far the run may go, and which tools it may use. A count or a time of 0 is the same as none."""
+    """How far the run may go, and which tools it may use. A count or a time of 0 means no limit."""
 
     maxToolCalls: _Count | None = None
     perTurnMaxToolCalls: _Count | None = None

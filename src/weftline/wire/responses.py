@@ -1,4 +1,4 @@
-"""The responses of the protocol, as types and as JSON. Times come in as microseconds and leave as UTC ISO-8601."""
+"""The responses of the protocol, as types and as JSON. Times are microseconds here and UTC ISO-8601 in JSON."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
 WireStatus: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
-"""What clients see: a paused run is one that is running."""
+"""The status that clients see: a paused run counts as running."""
 SessionStatus: TypeAlias = Literal["active", "ended"]
 Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 JsonObject: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
-"""An object, as the stored bytes."""
+"""An object, as stored bytes."""
 Words: TypeAlias = Annotated[
     Raw, Meta(extra_json_schema={"type": "object", "additionalProperties": {"type": "string"}})
 ]
-"""Metadata, as the stored bytes."""
+"""Metadata, as stored bytes."""
 TERMINAL: frozenset[Status] = frozenset({"succeeded", "failed", "cancelled"})
 
 
 def iso(us: int) -> str:
-    """UTC, always with six digits of the second, so that the strings sort as the times do."""
+    """Returns a UTC time, always with microseconds, so that strings sort like times."""
     return f"{(_EPOCH + timedelta(microseconds=us)).isoformat(timespec='microseconds')[:-6]}Z"
 
 
@@ -58,18 +58,18 @@ class Ok(Struct, frozen=True):
 
 
 class RequestWarning(Struct, frozen=True, omit_defaults=True):
-    """Something that the server took and that was probably meant otherwise."""
+    """Something that the server accepted but that was probably meant differently."""
 
     code: str
     """`unknown_field`, or `unused_schema`."""
     path: str
     message: str
     nearest: str = ""
-    """The known field that is most like it."""
+    """The most similar known field."""
 
 
 Warnings: TypeAlias = list[RequestWarning] | UnsetType
-"""Left out when there are none."""
+"""Left out if there are none."""
 
 
 def request_warnings(unknown: Sequence[UnknownField]) -> Warnings:
@@ -92,7 +92,7 @@ class CreatedSession(Struct, frozen=True, rename="camel"):
 
 
 def created_run(run_id: str, slug: str, warnings: Warnings = UNSET, *, root: str = "") -> bytes:
-    """`root` is the path that the server is mounted at."""
+    """Returns the response; `root` is the path that the server is mounted at."""
     return _encode(CreatedRun(run_id, root + stream_url(run_id, slug), warnings))
 
 
@@ -111,7 +111,7 @@ class CallName(Struct, frozen=True, rename="camel"):
     tool_use_id: str
     name: str
     run_id: str | UnsetType = UNSET
-    """Of a call of a run below: that run's id."""
+    """For a call of a run below: the id of that run."""
 
 
 class ForkedFrom(Struct, frozen=True, rename="camel"):
@@ -156,10 +156,10 @@ class UsageTriple(Struct, frozen=True, rename="camel"):
     tokens: Tokens
     turns: int
     attempts: int
-    """Model calls, whereas `turns` counts each turn once."""
+    """Counts model calls, whereas `turns` counts each turn once."""
     model: ModelUsed
     usage_estimated: Literal[True] | UnsetType = UNSET
-    """There if some model call did not report its usage: `tokens` and the cost then contain an estimate of it."""
+    """Present if a model call did not report its usage: `tokens` and the cost then contain an estimate."""
 
 
 def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int, estimated: bool = False) -> UsageTriple:
@@ -173,7 +173,7 @@ def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int, es
 
 
 def tokens(usage: Usage) -> Tokens:
-    """Counts are never negative, and a part is never more than its whole."""
+    """Returns the counts, which are never negative, and no part exceeds its whole."""
     whole_input, whole_output = _count(usage.input), _count(usage.output)
     return Tokens(
         whole_input,
@@ -185,7 +185,7 @@ def tokens(usage: Usage) -> Tokens:
 
 
 def _count(number: int) -> int:
-    # Written so that a NaN from a careless provider also becomes 0.
+    # Written so that a NaN from a provider also becomes 0.
     return int(number) if number > 0 else 0
 
 
@@ -200,7 +200,7 @@ def _effort(level: int | None) -> str | UnsetType:
 
 
 class RunView(Struct, frozen=True):
-    """A run as its row has it. `final_text` is the partial text if the output was truncated."""
+    """A run from its row. `final_text` is the partial text if the output was truncated."""
 
     id: str
     status: Status
@@ -218,15 +218,15 @@ class RunView(Struct, frozen=True):
     error_class: str | None = None
     finish_reason: str | None = None
     reason: str | None = None
-    """Why the run is paused, or which limit brought about its end."""
+    """Why the run is paused, or which limit ended it."""
     usage: Usage = Usage()
     turns: int = 0
     attempts: int = 0
     model: ModelRef = ModelRef()
     cost_nusd: int | None = None
-    """Billionths of a US dollar; None if any price is unknown."""
+    """In billionths of a US dollar; None if any price is unknown."""
     estimated: bool = False
-    """`usage` and `cost_nusd` contain estimates."""
+    """Whether `usage` and `cost_nusd` contain estimates."""
     in_doubt: Sequence[CallName] = ()
     forked_from: ForkedFrom | None = None
     outline: PlanOutline = PlanOutline()
@@ -244,17 +244,17 @@ class RunSummary(Struct, rename="camel", kw_only=True):
     run_id: str
     session_id: str | None
     parent_run_id: str | None
-    """Of a child run: the run whose call it carries out."""
+    """For a child run: the run whose call it executes."""
     status: WireStatus
     paused: bool
     reason: str | None
     final_text: str | None
     error: str | None
     error_code: str | None
-    """Of a run that failed: its class, or another lowercase word such as `max_tool_turns`."""
+    """For a failed run: its class, or another lowercase word such as `max_tool_turns`."""
     failure_reason: FailureReason | None
     finish_reason: str | None
-    """Why the model stopped, of a run that has its answer: `end_turn`, `refusal`, …"""
+    """For a run with an answer: why the model stopped (`end_turn`, `refusal`, …)."""
     metadata: dict[str, str]
     name: str
     created_at: Time
@@ -267,20 +267,20 @@ class RunSummary(Struct, rename="camel", kw_only=True):
     cost_usd: float | None
     usage_estimated: bool | None
     in_doubt: Sequence[CallName]
-    """Calls that were cut off and may or may not have happened: the last 16."""
+    """The last 16 calls that were interrupted and may or may not have happened."""
 
 
 class Run(RunSummary, rename="camel", kw_only=True):
     spec: JsonObject
     agent_spec: JsonObject
     cancel_receipt: CancelReceipt | None
-    """Of a run that was cancelled, until retention removes its log."""
+    """For a cancelled run, until retention removes its log."""
     awaits: Sequence[OpenAwait]
-    """What it, and the runs below it, ask people at the moment: the first 50."""
+    """The first 50 open questions of the run and the runs below it."""
     forked_from: ForkedFrom | None
-    """Of a fork: its origin, and the first turn that is its own, as the origin counts."""
+    """For a fork: its origin, and its first own turn, in the origin's count."""
     labels: dict[str, str]
-    """Those that it began with."""
+    """The labels that it started with."""
 
 
 class ListedRun(RunSummary, rename="camel", kw_only=True):
@@ -307,7 +307,7 @@ def snapshot(run: RunView, *, receipt: CancelReceipt | None = None, awaits: Sequ
 
 
 def listed_run(run: RunView, *, agent_id: str | None) -> ListedRun:
-    """The snapshot without the spec, which may be large."""
+    """Returns the snapshot without the spec, which may be large."""
     return ListedRun(**asdict(_summary(run)), agent_id=agent_id)
 
 
@@ -421,7 +421,7 @@ class ListedSession(Struct, rename="camel"):
     last_used_at: Time
     ended_at: Time | None
     error_code: str | UnsetType = UNSET
-    """`log_damaged` if what is stored of the session cannot be read; left out otherwise."""
+    """`log_damaged` if the session's stored data is unreadable; left out otherwise."""
 
 
 class SessionPage(Struct, rename="camel"):
@@ -430,7 +430,7 @@ class SessionPage(Struct, rename="camel"):
 
 
 def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
-    """`messages` are the thread's; only what people and the model said to each other is shown."""
+    """Returns the session. `messages` are the thread's, of which only those of people and the model are shown."""
     return _encode(
         Session(
             id=session.id,
@@ -512,6 +512,9 @@ class Models(Struct, rename="camel"):
 
 
 def models_list(models: Sequence[CatalogModel], *, default_model_id: str | None) -> bytes:
-    """Prices are shown for platform offerings only: what a workspace's own key costs is between it and its vendor."""
+    """Returns the models.
+
+    Prices are shown for the platform's models only; a workspace's own key is between it and its vendor.
+    """
     listed = [replace(one, pricing=None) if one.source == "workspace_provider" else one for one in models]
     return _encode(Models(listed, default_model_id))

@@ -1,4 +1,4 @@
-"""A run as it stands, as the protocol shows it: a projection of its whole log."""
+"""The current state of a run in the protocol's format, projected from its whole log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ABOUT = ("run_id", "seq", "key", "at", "agent", "thread", "turn_id")
 
 
 class OpenQuestion(Struct, rename="camel"):
-    """What a person is asked: `kind` is the type of its event, and `payload` has the fields of that."""
+    """An open question: `kind` is the type of its event, and `payload` has that event's fields."""
 
     await_id: str
     kind: str
@@ -42,9 +42,9 @@ class SnapshotToolCall(Struct, rename="camel", kw_only=True):
     """What the model reads about a failure, on one line."""
     child_run_id: str | None
     expected_children: int
-    """How many calls were asked for below it: by the code that it runs, or by its child run."""
+    """How many calls were made below it, by the code that it runs or by its child run."""
     observed_children: int
-    """How many of them have their result."""
+    """How many of them have a result."""
 
 
 class SnapshotChildRun(Struct, rename="camel"):
@@ -55,7 +55,7 @@ class SnapshotChildRun(Struct, rename="camel"):
 
 
 class WireSnapshot(Struct, rename="camel", kw_only=True):
-    """A run as it stands."""
+    """The current state of a run."""
 
     run_id: str
     agent: str | None
@@ -64,7 +64,7 @@ class WireSnapshot(Struct, rename="camel", kw_only=True):
     status: _Status
     phase: _Phase
     reason: str | None
-    """Which limit brought it to its end, or why it was cancelled."""
+    """Which limit ended it, or why it was cancelled."""
     created_at: Time
     started_at: Time | None
     updated_at: Time
@@ -74,7 +74,7 @@ class WireSnapshot(Struct, rename="camel", kw_only=True):
     task_queue: str | None
     retry_policy: StoredRetryPolicy
     last_message: str | None
-    """What the model has said last."""
+    """The latest text of the model."""
     awaits: list[OpenQuestion]
     tool_calls: list[SnapshotToolCall]
     child_runs: list[SnapshotChildRun]

@@ -1,6 +1,6 @@
 """The bodies that create runs, sessions and session messages, as pydantic models, with every limit of the spec.
 
-The models only validate. The bytes that were sent are what is stored; `wire.plan` makes the run's plan from them.
+The models only validate. The bytes are stored as they were sent; `wire.plan` makes the run's plan from them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pydantic_core import PydanticCustomError
 
 from weftline import run_ids
 from weftline.kernel.deploys import OnDeploy
-from weftline.wire.attachments import Attachments
-from weftline.wire.awaiting import AwaitsModel
-from weftline.wire.budget import BudgetModel
+from weftline.wire.attachment_model import Attachments
+from weftline.wire.awaits_model import AwaitsModel
+from weftline.wire.budget_model import BudgetModel
 from weftline.wire.engine_options_model import EngineOptionsModel
 from weftline.wire.json_text import encode
 from weftline.wire.limits import (
@@ -211,7 +211,7 @@ _StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_le
 
 
 class _Settings(Part):
-    """What a run, a session and a message to a session can all set."""
+    """The settings that a run, a session and a message to a session have in common."""
 
     tools: Annotated[list[ToolRefModel], Field(max_length=MAX_TOOLS), AfterValidator(_tools_size)] | None = None
     metadata: Metadata | None = None

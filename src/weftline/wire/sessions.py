@@ -22,11 +22,11 @@ _decode_words = json.Decoder(dict[str, str]).decode
 
 
 def effective_spec(session_spec: bytes, message: MessageBody) -> bytes:
-    """The spec to store for the run of `message`. The session's own spec stays as it is.
+    """Returns the spec to store for the run of `message`. The session's own spec is not changed.
 
-    Raises `InvalidRequest` if the metadata of both together is over the limits.
+    Raises `InvalidRequest` if the combined metadata exceeds the limits.
     """
-    # A session has no input of its own, but one from before there were attachments may have something by that name.
+    # A session has no input of its own, but one from before attachments existed may have fields of these names.
     merged = {key: value for key, value in decode_fields(session_spec).items() if key not in INPUT}
     for key, value in decode_fields(message.spec).items():
         if key in SESSION_ONLY:

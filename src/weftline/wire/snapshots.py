@@ -1,4 +1,4 @@
-"""A run as a snapshot shows it: a projection of its row and of the first and last entries of its log."""
+"""Snapshots of runs, projected from the row and the first and last entries of the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _decode_metadata = Decoder(dict[str, str]).decode
 
 
 class RunFields(Protocol):
-    """What a snapshot takes from the run's row. `metadata` is JSON; times are microseconds since the epoch."""
+    """The fields of a run's row for a snapshot. `metadata` is JSON; times are microseconds since the epoch."""
 
     @property
     def status(self) -> str: ...
@@ -50,8 +50,10 @@ def run_view(
     parent: str | None,
     pause: RunPaused | None,
 ) -> RunView:
-    """`created` is the body of the first entry, None if retention has removed it; `ended` is the terminal entry, and
-    `pause` the one that holds the run until it is resumed; `parent` is the run whose call this one carries out.
+    """Returns a run from its row and entries.
+
+    `created` is the body of the first entry, None if retention has removed it; `ended` is the terminal entry, `pause`
+    the one that holds the run until it is resumed; `parent` is the run whose call this one executes.
     """
     outline = _outline(created)
     run = RunView(
@@ -75,7 +77,7 @@ def run_view(
 
 
 def damaged_run(row: RunFields, *, run_id: str, error: WeftlineError) -> RunView:
-    """What a list shows of a run whose log cannot be read."""
+    """Returns what a list shows for a run whose log is unreadable."""
     return RunView(
         id=run_id,
         status=_status(row.status),
@@ -92,7 +94,7 @@ def damaged_run(row: RunFields, *, run_id: str, error: WeftlineError) -> RunView
 
 
 def session_usage(ends: Iterable[RunEnded]) -> SessionUsage:
-    """Usage of a thread's ended runs, from their terminal entries."""
+    """Returns the usage of a thread's ended runs, from their terminal entries."""
     ends = list(ends)
     costs = [end.cost_nusd for end in ends]
     priced = [cost for cost in costs if cost is not None]
@@ -107,7 +109,7 @@ def session_usage(ends: Iterable[RunEnded]) -> SessionUsage:
 
 
 def _spec(created: bytes | None) -> bytes:
-    """What the client sent; `{}` if the run did not come from a client, or its entry is gone."""
+    """Returns the client's spec; `{}` if the run did not come from a client, or its entry is gone."""
     sent = UNSET if created is None else bodies.decode_created(created).sent
     return b"{}" if sent is UNSET else with_redacted_urls(bytes(sent))
 
@@ -118,7 +120,7 @@ def _origin(created: bytes | None) -> ForkedFrom | None:
 
 
 def _outline(created: bytes | None) -> PlanOutline:
-    """Empty if the entry is gone, or is of newer code that writes plans in another way."""
+    """Returns the outline; empty if the entry is gone, or newer code wrote its plan in another format."""
     try:
         return PlanOutline() if created is None else decode_outline(bodies.decode_created(created).plan)
     except DecodeError:

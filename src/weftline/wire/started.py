@@ -11,7 +11,7 @@ _LARGE_BYTES = 64 * 1024
 _MAX_REMEMBERED = 10_000
 
 _agents: dict[tuple[str, int], str | None] = {}
-"""Of large runs, by id and size: everybody who follows one gets this event, and to look through 16 MB takes long."""
+"""For large runs, by id and size, as every follower gets this event, and searching 16 MB takes long."""
 
 
 def started_event(body: bytes, *, run_id: str) -> bytes:

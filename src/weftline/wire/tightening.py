@@ -1,4 +1,4 @@
-"""Fields of a spec that an agent and a session hold their runs to: a request can only make them tighter."""
+"""Fields of a spec by which an agent and a session bind their runs: a request can only tighten them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WITHIN: Mapping[str, Callable[[Raw, Raw], Raw]] = {
 
 
 def tightened(field: str, own: Raw, above: Raw) -> Raw:
-    """What holds of such a field if a request says `own` under what is `above` it; either may be null."""
+    """Returns the value of such a field for a request with `own` under what is `above` it; either may be null."""
     if own == NULL or above == NULL:
         return above if own == NULL else own
     return WITHIN[field](own, above)

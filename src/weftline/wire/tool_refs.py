@@ -37,16 +37,12 @@ from weftline.wire.limits import (
     TOOL_NAME_PATTERN,
     URL_PATTERN,
 )
+from weftline.wire.validation import quoted
 
 _is_tool_name = re.compile(TOOL_NAME_PATTERN).fullmatch
 _is_mcp_tool_name = re.compile(MCP_TOOL_NAME_PATTERN).fullmatch
 _NOT_EVERYWHERE = re.compile(r"[^a-zA-Z0-9_]")
 _is_header_value = re.compile(HEADER_VALUE_PATTERN).fullmatch
-
-
-def quoted(text: str) -> str:
-    """A client's own word, for use in a message: quoted, printable, never long."""
-    return repr(text if len(text) <= 80 else f"{text[:80]}…")
 
 
 def _tool_name(name: str) -> str:
@@ -87,7 +83,7 @@ def header_bytes(headers: dict[str, str] | None) -> int:
 
 
 def _headers(headers: dict[str, str]) -> dict[str, str]:
-    # Whatever the peer says is searched for each of them, in a dozen spellings.
+    # Everything that the peer sends is searched for each of them, in a dozen spellings.
     if header_bytes(headers) > MAX_HEADERS_BYTES:
         limit = {"limit": MAX_HEADERS_BYTES}
         raise PydanticCustomError("headers_size", "must have at most {limit} bytes in all its values", limit)
@@ -95,7 +91,7 @@ def _headers(headers: dict[str, str]) -> dict[str, str]:
 
 
 def checked_schema(schema: object) -> object:
-    """A schema of bounded cost, or whatever else was sent in its place."""
+    """Returns a schema of bounded cost, or whatever else was sent in its place."""
     value: object = schema
     if isinstance(value, dict | list):
         value = cast("object", value)
@@ -133,7 +129,7 @@ AnySchema: TypeAlias = Annotated[Any, AfterValidator(checked_schema)]
 
 
 class Ref(BaseModel):
-    """Unknown fields are accepted and stay in the stored spec."""
+    """Base of tool refs. Unknown fields are accepted and stay in the stored spec."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
@@ -152,7 +148,7 @@ Tags: TypeAlias = Annotated[
     list[Annotated[str, StringConstraints(min_length=1, max_length=MAX_POLICY_NAME_CHARS)]],
     Field(max_length=MAX_POLICY_ENTRIES),
 ]
-"""What the filters of a policy know a tool by."""
+"""What the filters of a policy match."""
 
 
 class LocalToolModel(Ref):
@@ -200,7 +196,7 @@ class McpToolModel(Ref):
 
 
 class McpLocalEntryModel(Ref):
-    """An MCP tool as its server describes it, handed on with everything that it has."""
+    """An MCP tool as its server describes it, passed on completely."""
 
     passthrough: ClassVar[bool] = True
 
@@ -232,18 +228,18 @@ ToolRefModel: TypeAlias = Annotated[
 
 KINDS = ("stored", "server", "local", "a2a", "a2a_local", "mcp", "mcp_local", "mantyx", "mantyx_plugin")
 ADDRESS_FIELDS = {"a2a": "agentCardUrl", "mcp": "url"}
-"""The kinds that the server dials, and the field that says where."""
+"""The kinds that the server connects to, and the field with the address."""
 
 
 def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """The path and name of each tool whose name an earlier tool of the (valid) list has, and the earlier one's.
+    """Returns the path and name of each tool whose name an earlier tool of the (valid) list has, and that tool's path.
 
     An `mcp` ref is a prefix, not a tool, so it clashes only with refs that keep their headers under the same name.
     """
     model_facing: set[str] = set()
     spellings: dict[str, str] = {}
     foreign: dict[str, str] = {}
-    """Spellings of names that an MCP server gave: to some models `get-weather` and `get_weather` are one."""
+    """Spellings of names from MCP servers, as `get-weather` and `get_weather` are the same for some models."""
     dialed: set[str] = set()
     found: list[tuple[str, str, str]] = []
 
@@ -268,7 +264,7 @@ def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
             for place, entry in enumerate(tool["tools"]):
                 take_model_facing(entry["name"], f"{at}.tools[{place}].name", of_server=True)
         elif kind in ("stored", "mantyx"):
-            # No name has a colon, so ids and names cannot meet.
+            # Names have no colons, so ids and names cannot clash.
             take(model_facing, f"id:{tool['id']}", f"{at}.id")
         elif kind == "mcp":
             take(dialed, tool["name"], f"{at}.name")
@@ -282,9 +278,9 @@ def duplicate_names(tools: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 
 def take_secrets(raw_tools: Raw, tools: list[dict[str, Any]]) -> tuple[Raw, dict[str, dict[str, str]]]:
-    """The tools with every secret replaced by the mark, and the secrets by tool name and header name.
+    """Returns the tools with every secret replaced by the mark, and the secrets by tool name and header name.
 
-    An address that may hold a secret counts as one, named `SEALED_URL`. Everything else keeps its bytes.
+    An address that may contain a secret counts as one, named `SEALED_URL`. Everything else keeps its bytes.
     """
     items = decode_items(raw_tools)
     secrets: dict[str, dict[str, str]] = {}

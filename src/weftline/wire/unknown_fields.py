@@ -15,19 +15,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeAlias, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeGuard, Union, cast, get_args, get_origin
 
 from msgspec import Struct
-from pydantic import BaseModel
 
 from weftline.errors import MAX_ISSUES, InvalidRequest
 from weftline.suggestions import sentence
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 _TYPOS_IN_MESSAGE = 3
 MAX_LISTED = 20
-"""Unknown fields that are named in one response."""
+"""How many unknown fields one response lists."""
 _COMPARED_CHARS = 64
-"""A longer name is not a typo, and comparing it costs the square of its length."""
+"""A longer name is not a typo, and comparing it takes quadratic time."""
 _EXCERPT_CHARS = 80
 _OTHER_WORDS: Mapping[str, str] = {
     "model": "modelId",
@@ -60,11 +62,11 @@ _OTHER_WORDS: Mapping[str, str] = {
     "toolcallid": "toolUseId",
     "callid": "toolUseId",
 }
-"""What other APIs call it, in lowercase letters only."""
+"""Names of the field in other APIs, in lowercase letters only."""
 
 
 class UnknownField(Struct, frozen=True):
-    """`path` is the field as the client wrote it, such as `tools[0].paramaters`. `nearest` is empty if nothing is near.
+    """An unknown field. `path` is as the client wrote it, such as `tools[0].paramaters`; `nearest` may be empty.
 
     `fault` says what is wrong with it, as in "modelid is not a known field".
     """
@@ -76,12 +78,12 @@ class UnknownField(Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """For a client whose field was ignored."""
+        """The message for a client whose field was ignored."""
         return f"{self.fault} and was ignored{self._question}"
 
     @property
     def refusal(self) -> str:
-        """For a client whose request was refused."""
+        """The message for a client whose request was refused."""
         return f"{self.fault}{self._question}"
 
     @property
@@ -90,13 +92,13 @@ class UnknownField(Struct, frozen=True):
 
 
 class Shape(Struct, frozen=True):
-    """The fields that an object may have, and which of them hold objects that we know."""
+    """The fields of an object, and which of them hold objects with known fields."""
 
     known: frozenset[str]
     inside: dict[str, _Inner] = {}
 
     def fits(self, value: Any) -> bool:
-        """Whether a value has no unknown fields. Nearly every request stops here."""
+        """Whether a value has no unknown fields. Nearly every request needs no more than this."""
         if not isinstance(value, dict):
             return True
         known, inside = self.known, self.inside
@@ -115,7 +117,7 @@ class Shape(Struct, frozen=True):
                 yield (name, *steps), nearest
 
 
-class _Items(Struct, frozen=True):
+class Items(Struct, frozen=True):
     each: _Inner
 
     def fits(self, value: Any) -> bool:
@@ -155,13 +157,13 @@ class _Tagged(Struct, frozen=True):
         return self.by_kind.get(kind) if isinstance(kind, str) else None
 
 
-_Inner: TypeAlias = Shape | _Items | _Values | _Tagged
+_Inner: TypeAlias = Shape | Items | _Values | _Tagged
 _Found: TypeAlias = tuple[tuple[str | int, ...], str]
 """The path to an unknown field, and the nearest known one."""
 
 
 def unknown_fields(sent: Mapping[str, Any], shape: Shape) -> tuple[UnknownField, ...]:
-    """The unknown fields of a request, the first few; the last says so if there are more.
+    """Returns the first unknown fields of a request; the last one says if there are more.
 
     A field that is null counts as absent.
     """
@@ -175,7 +177,7 @@ def unknown_fields(sent: Mapping[str, Any], shape: Shape) -> tuple[UnknownField,
 
 
 def with_typos(error: InvalidRequest, unknown: Sequence[UnknownField]) -> InvalidRequest:
-    """The same refusal, which also names the unknown fields that look like known ones: they may be its cause."""
+    """Returns the refusal, with unknown fields that resemble known ones, as they may be its cause."""
     typos = [field for field in unknown if field.nearest]
     if not typos:
         return error
@@ -206,7 +208,7 @@ def _joined(steps: Sequence[str | int]) -> str:
 
 
 def nearest_field(name: str, shape: Shape) -> str:
-    """The known field that `name` most likely stands for; empty if none is near."""
+    """Returns the known field that `name` most likely means; empty if none is similar."""
     return _nearest(name, shape.known, _fields_inside(shape)) if len(name) <= _COMPARED_CHARS else ""
 
 
@@ -225,7 +227,7 @@ def _nearest(name: str, known: frozenset[str], inside: frozenset[str]) -> str:
 
 
 def _fields_inside(shape: Shape) -> frozenset[str]:
-    """The fields of nested objects, where a misplaced field may belong."""
+    """Returns the fields of nested objects, where a misplaced field may belong."""
     return frozenset(
         f"{name}.{field}" for name, inner in shape.inside.items() if isinstance(inner, Shape) for field in inner.known
     )
@@ -240,7 +242,7 @@ def _bare(name: str) -> str:
 
 @lru_cache(maxsize=64)
 def shape_of(model: type[BaseModel]) -> Shape:
-    """The fields of a model, by their names in JSON."""
+    """Returns the fields of a model, by their JSON names."""
     inside: dict[str, _Inner] = {}
     known: set[str] = set()
     for name, field in model.model_fields.items():
@@ -252,7 +254,7 @@ def shape_of(model: type[BaseModel]) -> Shape:
 
 
 def _inner(annotation: Any) -> _Inner | None:
-    """What to check in a field of this type; None for plain values, and for what is passed on unread."""
+    """Returns what to check in a field of this type; None for plain values, and for what is passed on unread."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _inner(args[0])
@@ -263,17 +265,22 @@ def _inner(annotation: Any) -> _Inner | None:
         return inner[0] if inner else None
     if origin in (list, tuple):
         each = _inner(args[0])
-        return None if each is None else _Items(each)
+        return None if each is None else Items(each)
     if origin is dict:
         each = _inner(args[1])
         return None if each is None else _Values(each)
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if _is_model(annotation):
         return None if getattr(annotation, "passthrough", False) else shape_of(annotation)
     return None
 
 
 def _members(args: Sequence[Any]) -> list[type[BaseModel]]:
-    return [arg for arg in args if isinstance(arg, type) and issubclass(arg, BaseModel)]
+    return [arg for arg in args if _is_model(arg)]
+
+
+def _is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:
+    # Without pydantic, which is not loaded before the first request that is checked by a model.
+    return isinstance(annotation, type) and hasattr(annotation, "model_fields")
 
 
 def _kinds(model: type[BaseModel]) -> tuple[str, ...]:

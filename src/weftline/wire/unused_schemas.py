@@ -1,4 +1,4 @@
-"""Schemas of tools that are accepted and not used, because no object is at their root."""
+"""Tool schemas that are accepted but not used, because their root is not an object."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FAULT = "is not the schema of an object"
 
 
 def unused_schemas(tools: Sequence[Mapping[str, Any]] | None) -> tuple[UnknownField, ...]:
-    """Of a request that is valid otherwise, the first few."""
+    """Returns the first few of a valid request."""
     return tuple(islice(_unused(tools or ()), MAX_LISTED))
 
 
@@ -32,7 +32,7 @@ def _unused(tools: Sequence[Mapping[str, Any]]) -> Iterator[UnknownField]:
 
 
 def _is_lost(schema: object, *, with_properties: bool) -> bool:
-    """Whether a schema says something that nobody reads. One of any object says nothing."""
+    """Whether a schema has content that is not used. A schema for any object has none."""
     if not isinstance(schema, dict):
         return schema is not None
     root = cast("dict[str, object]", schema)

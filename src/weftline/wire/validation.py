@@ -1,4 +1,4 @@
-"""What is wrong with a body, and where, in JSON's own words: validators name Python's types."""
+"""Describes what is wrong with a body, and where, in JSON's terms, as validators use Python's types."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weftline.wire.limits import URL_PATTERN
-from weftline.wire.tool_refs import quoted
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -25,14 +24,19 @@ _WORDS = {
     "bool_type": "must be true or false",
     "none_required": "must be null",
 }
-"""By pydantic's name of the problem."""
+"""By pydantic's error type."""
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
-"""By msgspec's name."""
+"""By msgspec's type name."""
 _EXPECTED = re.compile(r"Expected `[^`]*`|got `[^`]*`")
 
 
+def quoted(text: str) -> str:
+    """Returns a client's own word for a message: quoted, printable and short."""
+    return repr(text if len(text) <= 80 else f"{text[:80]}…")
+
+
 def path_of(loc: Sequence[int | str]) -> str:
-    """`tools[2].name`."""
+    """Formats a location as `tools[2].name`."""
     path = ""
     for step in loc:
         if isinstance(step, int):
@@ -53,7 +57,7 @@ def words_of(problem: ErrorDetails) -> str:
 
 
 def json_words(error: Exception) -> str:
-    """What msgspec says about a value that does not fit a type: ``Expected `string`, got `integer` ``."""
+    """Rewords msgspec's message about a value of the wrong type: ``Expected `string`, got `integer` ``."""
     return _EXPECTED.sub(
         lambda found: re.sub(r"\b(str|int|float|bool)\b", lambda one: _TYPES[one[0]], found[0]), str(error)
     )

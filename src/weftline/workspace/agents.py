@@ -26,7 +26,7 @@ _MAX_SLUG_BASE_CHARS = 48
 MAX_PER_WORKSPACE = 1_000
 
 DialledUrls: TypeAlias = Callable[[bytes], Mapping[str, str]]
-"""Reads the addresses of the tools that the server dials, by tool name, from an agent's spec."""
+"""Reads the addresses of the tools that the server calls, by tool name, from an agent's spec."""
 
 
 class AgentDraft(Struct, frozen=True, kw_only=True):
@@ -37,16 +37,16 @@ class AgentDraft(Struct, frozen=True, kw_only=True):
     """Its name in URLs. If empty, made from the name, or kept when an agent is replaced."""
     description: str = ""
     spec: bytes
-    """JSON shaped like a run's spec, checked, without input and with header values `[redacted]`."""
+    """JSON in the form of a run's spec, checked, without input and with header values `[redacted]`."""
     headers: Headers = {}
     """The header values."""
     metadata: dict[str, str] = {}
     system: bool = False
-    """Only for credentials whose allow-list names it."""
+    """Usable only with credentials whose allow-list names it."""
 
 
 async def create(at: Workspaces, workspace: int, draft: AgentDraft) -> AgentRow:
-    """Raises `Conflict` if the workspace has an agent with that slug."""
+    """Raises `Conflict` if the workspace already has an agent with that slug."""
     sealed = at.vault.seal_headers(draft.headers, workspace=workspace)
 
     def query() -> Query[AgentRow]:
@@ -66,7 +66,7 @@ async def create(at: Workspaces, workspace: int, draft: AgentDraft) -> AgentRow:
 async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft, *, dialled_urls: DialledUrls) -> AgentRow:
     """Replaces a definition. Existing runs and threads keep what they began with.
 
-    A secret that is sent as it was read, `[redacted]`, stays what it is, unless its tool gets a different origin.
+    A secret that is sent back as it was read, `[redacted]`, is kept, unless its tool gets a different origin.
     """
 
     if id in at.code:
@@ -105,12 +105,12 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
 
 
 async def of_workspace(at: Workspaces, workspace: int) -> list[AgentSummary]:
-    """The oldest first, those of the code last."""
+    """All agents: stored ones first, oldest first, then those defined in code."""
     return [*await at.records.read(agents.of_workspace(workspace)), *at.code.rows(workspace)]
 
 
 async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) -> RowPage[AgentRow]:
-    """The next agents with a key above `after`, the oldest first: as many as fit, one at the least."""
+    """The next agents with a key above `after`, oldest first: as many as fit, and at least one."""
     stored = await at.records.read(agents.page(workspace=workspace, after=after, limit=limit), heavy=True)
     return at.code.after(stored, workspace=workspace, after=after, limit=limit)
 
@@ -124,7 +124,7 @@ async def find(at: Workspaces, workspace: int, name: str) -> AgentRow:
 
 
 async def visible(at: Workspaces, caller: Caller, *, after: int = 0, limit: int) -> RowPage[AgentRow]:
-    """A page of what the caller sees: those agents that it was narrowed to, else all, system agents too."""
+    """A page of the agents that the caller can see: those of its allow-list, or else all, including system agents."""
     ids = tuple(caller.agents)
     stored = await at.records.read(
         agents.page(workspace=caller.workspace, after=after, limit=limit, ids=ids), heavy=True
@@ -145,20 +145,20 @@ async def usable(at: Workspaces, caller: Caller) -> list[AgentSummary]:
 
 
 async def read(at: Workspaces, agent: AgentSummary) -> AgentRow | None:
-    """All of an agent; None if it was deleted in the meantime."""
+    """The whole agent; None if it was deleted in the meantime."""
     if agent.id in at.code:
         return at.code.find(agent.id, workspace=agent.workspace)
     return await at.records.read(agents.by_id(agent.id, workspace=agent.workspace))
 
 
 async def id_of(at: Workspaces, workspace: int, name: str) -> str:
-    """The id of the agent that a request names by its id or slug; what is neither is returned as it is.
+    """The id of the agent that a request names by its id or slug; anything else is returned unchanged.
 
-    Nothing about the caller is checked here: what it may use, it may use by its id.
+    The caller is not checked here: a caller that may use an agent may use it by its id.
     """
     if (known := at.code.id_of(name)) is not None:
         return known
-    if not _SLUG.fullmatch(name):  # no id is a slug: they have an underscore
+    if not _SLUG.fullmatch(name):  # ids have an underscore, slugs do not
         return name
     return await at.records.read(agents.id_by_slug(name, workspace=workspace)) or name
 
@@ -167,9 +167,9 @@ async def use(at: Workspaces, caller: Caller, agent_id: str) -> AgentRow:
     """The agent, for a caller that may use it.
 
     Raises:
-        NotFound: for an agent that the workspace does not have, be it another's.
-        Forbidden: for one that the caller may not use. A caller that was narrowed to some agents gets it for every
-            other id, so that it learns of none.
+        NotFound: for an agent that the workspace does not have, even if another workspace does.
+        Forbidden: for one that the caller may not use. A caller with an allow-list gets it for every
+            other id, so that it learns nothing about other agents.
     """
     if not _ID.fullmatch(agent_id):
         raise InvalidRequest("agentId: this is not an agent id.")
@@ -191,7 +191,7 @@ def _usable(caller: Caller, row: AgentRow | None, name: str) -> AgentRow:
         raise no_such_agent(name)
     if row is None or not _is_usable(caller, row):
         raise _forbidden()
-    if row.damaged:  # it must not be carried out as something else than it was
+    if row.damaged:  # it must not run in a different form
         raise StoreError(f"The agent {row.id} is damaged: its {row.damaged} cannot be read.", code=LOG_DAMAGED)
     return row
 
@@ -219,7 +219,7 @@ def _is_visible(caller: Caller, row: AgentRow) -> bool:
 
 
 def _is_usable(caller: Caller, row: AgentSummary) -> bool:
-    """An empty allow-list stands for every agent but those of the system."""
+    """An empty allow-list allows every agent except system agents."""
     return row.id in caller.agents if caller.agents else not row.system
 
 

@@ -79,7 +79,7 @@ def checked_app(
 async def register_app(at: Workspaces, new: NewApp, *, slug: str, made_by: str = "") -> tuple[App, str]:
     """Registers an app, and returns it with its client secret, which is not stored.
 
-    `made_by` is who asks for it over the API, as logs name them.
+    `made_by` is who requested it over the API, by the name used in logs.
     """
     person = await maker(at, made_by)
     client_id, secret = CLIENT + secrets.token_hex(10), at.hasher.mint(CLIENT_SECRET)

@@ -34,7 +34,7 @@ PERIODIC: tuple[Level, ...] = ("workspace", "agent")
 
 
 class Use(Struct, frozen=True):
-    """A limit, and what there is of it."""
+    """A limit, and how much of it is used."""
 
     limit: Limit
     spent: int
@@ -50,12 +50,12 @@ class Budget(Struct, frozen=True):
 
     level: Level
     id: str | None
-    """Of the agent, the session or the run; None for the workspace."""
+    """The id of the agent, the session or the run; None for the workspace."""
     limits: tuple[Use, ...]
 
 
 class Subject(Struct, frozen=True):
-    """What has a budget, by its key and by its public id."""
+    """What a budget is for, by its account and its public id."""
 
     account: str
     id: str | None = None
@@ -70,10 +70,10 @@ async def subject(
     thread: tuple[int, str] | None = None,
     run: int | None = None,
 ) -> Subject:
-    """What a caller means.
+    """What a caller refers to.
 
-    `thread` is the key of the session with this id, and its salt; `run` that of a run with a budget of
-    its own, which has been looked up.
+    `thread` is the key and the salt of the session with this id. `run` is the key of a run with a budget of its own,
+    which has been looked up.
     """
     match level:
         case "workspace":
@@ -93,7 +93,7 @@ async def subject(
 
 
 async def set_limits(at: Workspaces, caller: Caller, about: Subject, limits: Sequence[Limit], *, by: str) -> Budget:
-    """Replaces the limits of an account. They hold from the next call of every live run on."""
+    """Replaces the limits of an account. They apply from the next call of every live run."""
     _check(level_of(about.account), limits)
     now = at.clock.now_us()
     await at.records.write(budgets.set_limits(about.account, limits, workspace=caller.workspace, by=by, now=now))
@@ -102,16 +102,15 @@ async def set_limits(at: Workspaces, caller: Caller, about: Subject, limits: Seq
 
 
 async def of(at: Workspaces, about: Subject, rules: Mapping[str, BudgetRule] | None = None) -> Budget:
-    """The limits that were set for an account, else those that a run brought along."""
+    """The limits that were set for an account, or else those that came with a run."""
     return await at.records.read(_budget(about, rules or {}, today=day_of(at.clock.now_us())))
 
 
 async def of_workspace(at: Workspaces, caller: Caller, *, any_code: bool = False) -> list[tuple[str, Budget]]:
     """Every account of the workspace with limits that the caller may see; its name comes first.
 
-    Not those of agents that were deleted and sessions that have ended: their limits hold on for runs that are under
-    way, and nobody can set them any more. `any_code`: what is no id of a stored agent is taken for the name of one
-    that is code.
+    Deleted agents and ended sessions are left out: their limits still apply to active runs, but can no longer be set.
+    With `any_code`, anything that is not the id of a stored agent counts as the name of an agent defined in code.
     """
     today = day_of(at.clock.now_us())
 
@@ -178,5 +177,5 @@ def _agent(account: str) -> str | None:
 
 
 def setter(limit: Limit) -> tuple[str, int] | None:
-    """Who set a limit, and when; None for one that a run brought along."""
+    """Who set a limit, and when; None for a limit that came with a run."""
     return (limit.set_by, limit.set_at) if isinstance(limit, SetLimit) else None

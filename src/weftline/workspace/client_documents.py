@@ -1,8 +1,8 @@
-"""Clients that need no registration: the id of one is the https address of a document that describes it.
+"""Clients that need no registration: a client's id is the https address of a document that describes it.
 
-(OAuth Client ID Metadata Documents, which MCP has used since 2025-11-25.) The document is read when a signed-in user is
-to be asked, and stored like a client that registered itself, so that tokens are given out without reading it again.
-Whoever controls the address is the client; everything else takes the user's consent.
+(OAuth Client ID Metadata Documents, which MCP has used since 2025-11-25.) The document is read before a signed-in user
+is asked, and stored like a client that registered itself, so that issuing tokens does not read it again. Whoever
+controls the address is the client; everything else requires the user's consent.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from weftline.workspace.registration import Registration, checked_client, make_r
 
 MAX_DOCUMENT_BYTES = 16 * 1024
 FRESH_S = 600
-"""How long a document is taken for what it was."""
+"""How long a document is not read again."""
 _MAX_ADDRESS = 512
 _MAX_KNOWN = 1000
 _AT_ONCE = 8
 
 ReadDocument: TypeAlias = Callable[[str], Awaitable[bytes]]
-"""Reads what is at an address. Raises `DocumentUnusable`."""
+"""Reads the document at an address. Raises `DocumentUnusable`."""
 
 
 class DocumentUnusable(Exception):
-    """The message says what is wrong, after `client_id`."""
+    """The message states what is wrong, after `client_id`."""
 
 
 class _Document(Struct):
@@ -56,7 +56,7 @@ _decode = Decoder(_Document).decode
 
 
 def is_document(client_id: str) -> bool:
-    """Whether an id is an address. No id that this server gives out is."""
+    """Whether an id is an address. Ids that this server issues never are."""
     return client_id.startswith("https://")
 
 
@@ -70,13 +70,13 @@ class ClientDocuments:
         self._read_at: OrderedDict[str, int] = OrderedDict()
 
     async def known(self, client_id: str) -> bool:
-        """Whether the client is stored as its document said not long ago."""
+        """Whether the client is stored and its document was read recently."""
         read_at = self._read_at.get(client_id)
         fresh = read_at is not None and self._at.clock.now_us() < read_at + FRESH_S * 1_000_000
         return fresh and await find_app(self._at, client_id) is not None
 
     async def learn(self, client_id: str) -> None:
-        """Reads the document and stores the client as it says. Raises `DocumentUnusable`, or `Unavailable`."""
+        """Reads the document and stores the client that it describes. Raises `DocumentUnusable`, or `Unavailable`."""
         _check_address(client_id)
         async with self._reading:
             body = await self._read(client_id)

@@ -1,4 +1,6 @@
-"""Agents that are code of the process, not records: every workspace has them, and nobody changes them over HTTP."""
+"""Agents defined in the code of the process, not stored: every workspace has them, and they cannot be changed over
+HTTP.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from weftline.store.records.pages import RowPage
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 STORED_ID = re.compile(r"agent_[0-9a-f]{20}")
-"""What the ids of stored agents look like. No code agent is named like that."""
+"""The form of ids of stored agents. No code agent has such a name."""
 _FIRST_KEY = 10**17
-"""Above the key of any record: lists have code agents last."""
+"""Above the key of any record, so that code agents come last in lists."""
 
 
 class CodeAgent(Struct, frozen=True, kw_only=True):
@@ -24,9 +26,9 @@ class CodeAgent(Struct, frozen=True, kw_only=True):
     """Its id as well."""
     description: str = ""
     spec: bytes = b"{}"
-    """What is shown of it: JSON shaped like a run's spec."""
+    """What callers see of it: JSON in the form of a run's spec."""
     plan: Callable[[RunPlan], RunPlan]
-    """The plan of its run, from the one that a client asked for."""
+    """Makes the plan of its run from the plan that a client requested."""
 
 
 class CodeAgents:
@@ -66,7 +68,7 @@ class CodeAgents:
         return None if id is None else self._by_id.get(id)
 
     def find(self, name: str, *, workspace: int) -> AgentRow | None:
-        """The agent with this id or slug, as a workspace has it."""
+        """The agent with this id or slug, as a row of a workspace."""
         id = self.id_of(name)
         return None if id is None else self._row(id, workspace)
 
@@ -75,13 +77,13 @@ class CodeAgents:
         return None if id is None else self._row(id, workspace)
 
     def rows(self, workspace: int, *, ids: tuple[str, ...] = ()) -> list[AgentRow]:
-        """With `ids` only those."""
+        """With `ids`, only those."""
         return [self._row(id, workspace) for id in self._by_id if not ids or id in ids]
 
     def after(
         self, stored: RowPage[AgentRow], *, workspace: int, after: int, limit: int, ids: tuple[str, ...] = ()
     ) -> RowPage[AgentRow]:
-        """A page of stored agents, filled up with those of the code if it is the last one."""
+        """A page of stored agents, filled up with code agents if it is the last one."""
         if stored.more_after is not None or not self._by_id:
             return stored
         left = [row for row in self.rows(workspace, ids=ids) if row.key > after]

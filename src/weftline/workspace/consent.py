@@ -1,4 +1,4 @@
-"""A user's consent: what an app asks for, the question that is put to the user, and the code that comes of a yes.
+"""A user's consent: what an app asks for, the question to the user, and the code that results from approval.
 
 authorize query ──read_request──▶ Asked ──question──▶ signed token, shown to the user
                                                           │
@@ -38,7 +38,7 @@ _MAX_STATE = 2000
 
 
 class InvalidConsent(Exception):
-    """A query or form that is invalid, by field. No one may be redirected because of it."""
+    """A query or form that is invalid, by field. It must not cause a redirect."""
 
     def __init__(self, **details: str) -> None:
         super().__init__("Invalid authorize request")
@@ -58,20 +58,20 @@ class AuthorizeRequest(Struct, frozen=True):
     state: str | None
     challenge: str
     resource: str = ""
-    """The path of what it asks for; empty for the whole server."""
+    """The path of the resource that it asks for; empty for the whole server."""
     issuer: str = ""
-    """The server as the app knows it."""
+    """The server's address as the app knows it."""
 
 
 class ConsentQuestion(Struct, frozen=True):
-    """What the user is asked: in which of `choices` to allow it. `token` must come back with the answer."""
+    """What the user is asked: in which of `choices` to allow the app. `token` must come back with the answer."""
 
     choices: Sequence[Membership]
     token: str
 
 
 class Decision(Struct, frozen=True):
-    """The user's answer: `approve` or `deny`, and for a yes the workspace's slug and the agents, if not all."""
+    """The user's answer: `approve` or `deny`, and when approving, the workspace's slug and the agents, if not all."""
 
     token: str = ""
     decision: str = ""
@@ -80,14 +80,14 @@ class Decision(Struct, frozen=True):
 
 
 class ConsentResult(Struct, frozen=True):
-    """`code` is None if the user said no."""
+    """`code` is None if the user denied it."""
 
     asked: AuthorizeRequest
     code: str | None
 
 
 class _Consent(Struct, frozen=True):
-    """The token's content: for one request, one session and one use."""
+    """The token's content: valid for one request, one session and one use."""
 
     asked: AuthorizeRequest
     session: bytes
@@ -100,7 +100,7 @@ async def read_request(
 ) -> tuple[App, AuthorizeRequest]:
     """The app and what it asks for. Raises `InvalidConsent` or `UnknownApp`.
 
-    `resource` is the path of the one that the query names, "" if it names none, None if that is not ours.
+    `resource` is the path of the resource in the query, "" if there is none, None if it is not one of ours.
     """
     problems: dict[str, str] = {}
     client_id = query.get("client_id", "")
@@ -153,7 +153,7 @@ async def question(
 
 
 async def decide(at: Workspaces, user: User, decision: Decision, *, session: str) -> ConsentResult:
-    """Carries out what the user chose. Raises `InvalidConsent` or `UnknownApp`."""
+    """Acts on the user's decision. Raises `InvalidConsent` or `UnknownApp`."""
     consent = _read(at, session, decision.token)
     asked = consent.asked
     app = await find_app(at, asked.client_id)
@@ -204,8 +204,9 @@ def _read(at: Workspaces, session: str, token: str) -> _Consent:
 
 
 async def _choices(at: Workspaces, app: App, user: User, asked: AuthorizeRequest) -> list[Membership]:
-    """The workspaces that the user may open to the app: for a private app only its own, and for a resource only the
-    one that it belongs to."""
+    """The workspaces to which the user may give the app access: for a private app only its own, and for a resource only
+    the one that it belongs to.
+    """
     mine = await at.records.read(users.memberships(user.key))
     return [
         one

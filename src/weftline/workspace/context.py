@@ -21,20 +21,20 @@ class Clock(Protocol):
 
 
 class Change(Struct, frozen=True):
-    """Something that others cache in memory has changed: they must read it again."""
+    """Something that is cached in memory has changed and must be read again."""
 
     kind: Literal["budgets", "credentials", "providers", "schedules", "webhooks"]
     workspace: int | None = None
-    """None if it may concern every workspace."""
+    """None if it may affect every workspace."""
     by: str = ""
-    """Who has changed it, if others are told."""
+    """Who has changed it, if that has to be reported."""
 
 
 OnChange: TypeAlias = Callable[[Change], Awaitable[None]]
 
 
 async def ignore_changes(change: Change) -> None:
-    """For a process that keeps nothing in memory."""
+    """For a process that caches nothing."""
 
 
 class Workspaces(Struct, frozen=True, dict=True):
@@ -47,7 +47,7 @@ class Workspaces(Struct, frozen=True, dict=True):
     redirect_schemes: frozenset[str] = frozenset()
     """Schemes that the operator allows in redirect URIs of OAuth apps."""
     code: CodeAgents = NO_CODE
-    """The agents that every workspace has because they are code of this process."""
+    """The agents that every workspace has because they are defined in this process's code."""
 
     @cached_property
     def hasher(self) -> Hasher:

@@ -1,11 +1,11 @@
-"""Cron expressions in a time zone: five fields, read strictly, with bounded work whatever they say.
+"""Cron expressions in a time zone: five fields, read strictly, with bounded work whatever they contain.
 
-What they mean on the two odd days of a year:
+On days when clocks change:
 
-* A time that clocks jump over happens as much later as they jump: 02:30 is 03:30 on that day. Two times that become
-  one happen once.
-* A time that clocks show twice happens the first time. An expression that allows every hour happens both times, so that
-  what runs every ten minutes does not pause for an hour.
+* A time that is skipped occurs later by the length of the gap: 02:30 becomes 03:30. Two times that become one occur
+  once.
+* A time that occurs twice counts the first time. An expression that allows every hour counts both, so that a job that
+  runs every ten minutes does not pause for an hour.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HORIZON_DAYS = 3000
-"""29 February may be eight years away. What does not come by then never comes."""
+"""29 February may be eight years away. An expression without a time by then never has one."""
 _ODD_DAYS = 2
-"""How far a jump of clocks can carry a time: nowhere by more than a day."""
+"""How far a clock change can move a time: nowhere by more than a day."""
 _NOT_ZONES = ("localtime", "posix/", "posixrules", "right/")
-"""Files beside the zones of the database: what they say is the machine's own, or counts leap seconds."""
+"""Files beside the zones of the database: they describe the machine's own zone, or count leap seconds."""
 _MINUTE_US, _HOUR_US = 60_000_000, 3_600_000_000
 _LAST_US = 250_000_000_000_000_000
-"""In the year 9892; dates end soon after."""
+"""In the year 9892, shortly before the end of Python's dates."""
 
 
 class _Field(Struct, frozen=True):
@@ -80,7 +80,7 @@ class Cron(Struct, frozen=True):
         left = _ODD_DAYS
         for day in (start + timedelta(days=number) for number in range(_HORIZON_DAYS)):
             if found is not None:
-                # A jump may have carried the one that was found past an earlier one of the days that follow.
+                # A clock change may have moved the time that was found past an earlier one of the following days.
                 if not left:
                     break
                 left -= 1
@@ -90,7 +90,7 @@ class Cron(Struct, frozen=True):
         return found
 
     def latest(self, *, since: int, until: int, limit: int) -> list[int]:
-        """The last few times from `since` to `until`, both included, in order."""
+        """The last `limit` times from `since` to `until`, both included, in order."""
         found: set[int] = set()
         last, first = self._day(min(until, _LAST_US)), self._day(since) - timedelta(days=_ODD_DAYS)
         left = _ODD_DAYS
@@ -116,7 +116,7 @@ class Cron(Struct, frozen=True):
         return in_month and in_week
 
     def _times(self, day: date, *, since: int, until: int) -> Iterator[int]:
-        """The times in question of those that a day's clocks show, not always in order."""
+        """The times of a day that lie in the given range, not always in order."""
         if not self._is_on(day):
             return
         folds = (0, 1) if len(self.hours) == 24 else (0,)
@@ -124,7 +124,7 @@ class Cron(Struct, frozen=True):
             begin = datetime(day.year, day.month, day.day, hour, tzinfo=self.zone)
             end = begin.replace(minute=59)
             if len({moment.replace(fold=fold).utcoffset() for moment in (begin, end) for fold in (0, 1)}) == 1:
-                # Nothing odd about this hour, as about nearly all: one look at the zone is enough for its minutes.
+                # No clock change in this hour, as in nearly all: one look-up of the zone is enough for its minutes.
                 first = _us(begin)
                 if first <= until and since < first + _HOUR_US:
                     times = (first + minute * _MINUTE_US for minute in self.minutes)
@@ -142,14 +142,14 @@ def _us(time: datetime) -> int:
 
 
 def _exists(time: datetime) -> bool:
-    """Whether clocks ever show this; they do not show what they jump over."""
+    """Whether clocks ever show this time; they do not show skipped times."""
     back = time.astimezone(UTC).astimezone(time.tzinfo)
     return back.replace(tzinfo=None, fold=0) == time.replace(tzinfo=None, fold=0)
 
 
 @lru_cache(maxsize=256)
 def parse_cron(text: str, timezone: str) -> Cron:
-    """Raises `InvalidRequest` that says what is wrong, also for an expression that no day fits."""
+    """Raises `InvalidRequest` that states what is wrong, including for an expression that matches no day."""
     zone = parse_zone(timezone)
     if len(text) > MAX_CHARS:
         raise InvalidRequest(f"cron: has more than {MAX_CHARS} characters.")
@@ -192,7 +192,7 @@ def _parse(text: str, field: _Field) -> set[int]:
             low = _number(first, field)
             high = _number(last, field) if dash else field.high if slash else low
             if field.high == 7 and high == 0 < low:
-                high = 7  # Sunday ends the week, too: sat-sun
+                high = 7  # Sunday can also end the week: sat-sun
             if high < low:
                 raise _wrong(field, f"{span!r} ends before it begins")
         if slash and not (step.isascii() and step.isdigit() and 1 <= int(step[:9]) <= field.high + 1):

@@ -1,8 +1,7 @@
-"""Delivering webhooks: what is due is in the store, and stays there until it is delivered or given up.
+"""Delivers webhooks: deliveries that are due are in the store, and stay there until they are delivered or given up.
 
-A delivery row is written in the transaction that ends its run, or that asks people something, so that none is lost;
-after a crash between sending and recording, it is sent again under the same id. The body is built from the log when it
-is sent.
+A delivery row is written in the transaction that ends its run, or that opens an await, so that none is lost; after a
+crash between sending and recording, it is sent again under the same id. The body is built from the log when it is sent.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ logger = logging.getLogger(__name__)
 SIGNATURE = "Weftline-Signature"
 _TIMEOUT_S = 10.0
 _MAX_CONCURRENT, _MAX_CONCURRENT_PER_WORKSPACE, _MAX_CONCURRENT_PER_WEBHOOK = 128, 8, 4
-"""An endpoint that answers nothing keeps its place for `_TIMEOUT_S`, and a workspace may have many such."""
+"""An endpoint that does not answer keeps its place for `_TIMEOUT_S`, and a workspace may have many such endpoints."""
 _MAX_WAIT_S = 30.0
 _RETRY_S = 5.0
 _MAX_RESPONSE_BYTES = 4096
 
 Render: TypeAlias = Callable[[WebhookRow, DeliveryRow], Awaitable[bytes]]
-"""The body of a delivery. Raises `WeftlineError` if there is nothing left to report."""
+"""Builds the body of a delivery. Raises `WeftlineError` if there is nothing left to report."""
 Watch: TypeAlias = Callable[[Callable[[], None] | None], None]
-"""Calls a function whenever a run has ended or asked people something; None switches this off."""
+"""Calls a function whenever a run has ended or opened an await; None switches this off."""
 
 
 class WebhookDeliveries:
-    """Sends what is due; `run` goes on until it is cancelled. Call `changed` after webhooks have changed.
+    """Sends what is due; `run` continues until it is cancelled. Call `changed` after webhooks have changed.
 
-    `retry_s` are the waits between attempts; after the last one a delivery has failed.
+    `retry_s` are the waits between attempts; after the last one the delivery fails.
     """
 
     def __init__(
@@ -79,16 +78,18 @@ class WebhookDeliveries:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _look(self) -> None:
-        # Without a webhook, the ends of runs are of no interest. Watching begins before reading what is due, so that a
+        # Without a webhook, the ends of runs need not be watched. Watching begins before reading what is due, so that a
         # run that ends in between is not missed.
         enabled = await self._at.records.read(webhooks.any_enabled())
         self._watch(self._wake.set if enabled else None)
         now = self._at.clock.now_us()
         await self._start_due(now)
-        await self._something_to_do(now)
+        await self._wait_for_work(now)
 
     async def _start_due(self, now: int) -> None:
-        """Starts what is due, a few of each webhook and workspace at once: slow ones do not hold up the others."""
+        """Starts what is due, a few of each webhook and workspace at once, so that slow ones do not block the
+        others.
+        """
         self._under_way = {key: one for key, one in self._under_way.items() if not one.task.done()}
         of_webhook = Counter(one.webhook for one in self._under_way.values())
         of_workspace = Counter(one.workspace for one in self._under_way.values())
@@ -115,8 +116,8 @@ class WebhookDeliveries:
                 task.add_done_callback(lambda _: self._wake.set())
                 self._under_way[row.key] = _UnderWay(workspace, row.webhook, task)
 
-    async def _something_to_do(self, after: int) -> None:
-        """Returns when a run or a delivery has ended, or when a delivery is due that was not at `after`."""
+    async def _wait_for_work(self, after: int) -> None:
+        """Returns when a run or a delivery has ended, or when a delivery becomes due that was not at `after`."""
         wait_s = _MAX_WAIT_S
         due_at = await self._at.records.read(deliveries.next_due(after))
         if due_at is not None:
@@ -154,7 +155,7 @@ class WebhookDeliveries:
         await self._at.records.write(deliveries.settle(row.key, attempt))
 
     async def _send(self, webhook: WebhookRow, row: DeliveryRow) -> tuple[int | None, str]:
-        """The response's status and what is wrong with it; "" if nothing."""
+        """The response's status and what is wrong with it, or "" if nothing is."""
         damaged = webhook.damaged or row.damaged
         if damaged:
             return None, f"What is stored of it is damaged: its {damaged} cannot be read."
@@ -200,7 +201,7 @@ def _full(counts: Counter[int], limit: int) -> list[int]:
 
 
 def event_of(row: DeliveryRow) -> str:
-    """The type of what is delivered."""
+    """The event type of a delivery."""
     return "await.opened" if row.about else "run.ended"
 
 

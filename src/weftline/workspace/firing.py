@@ -1,7 +1,7 @@
-"""Starting what is scheduled: when it is due is in the store, and moves on once its run is durable.
+"""Starts scheduled runs. The time that a schedule is due is in the store, and advances once its run is durable.
 
-A run is created once for each time of a schedule, under a key made of both. A crash between the run and the note that
-it began repeats the note and not the run, and so do two servers, or a clock that is set back.
+A run is created once for each time of a schedule, under an idempotency key made of both. After a crash between creating
+the run and recording it, only the recording is repeated. The same holds for two servers, or a clock that is set back.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from weftline.workspace.schedules import timing_of
 logger = logging.getLogger(__name__)
 
 _MAX_WAIT_S = 30.0
-"""Clocks are set and machines sleep: nothing waits longer without a look at the time."""
+"""Clocks are set and machines sleep, so nothing waits longer without checking the time."""
 _RETRY_S = 5.0
 _AT_ONCE = 2
-"""Runs of one workspace that are being created: each may be work for a processor."""
+"""How many runs of one workspace are created at once: each may need CPU time."""
 _AT_ONCE_IN_ALL = 16
 _LOOK_FOR = 100
-"""Missed times that are looked at for a run that nobody has noted."""
+"""How many missed times are searched for a run that was created but not recorded."""
 _MAX_ERROR_CHARS = 500
 
 Start: TypeAlias = Callable[[ScheduleRow, int], Awaitable[str]]
-"""Creates the run of a schedule for a time, or finds the one that it has; returns its id. Raises `WeftlineError`."""
+"""Creates the run of a schedule for a time, or finds the existing one; returns its id. Raises `WeftlineError`."""
 Started: TypeAlias = Callable[[ScheduleRow, int], Awaitable[str | None]]
 """The run that a schedule has for a time; None if it has none."""
 
 
 class _NotNow(Exception):
-    """A run has to be tried again."""
+    """The run has to be tried again."""
 
 
 class _NoneNow(_NotNow):
-    """The workspace cannot have another run at the moment, whichever."""
+    """The workspace cannot have any further run at the moment."""
 
 
 class ScheduleAlarm:
-    """Starts what is due; `run` goes on until it is cancelled. Call `changed` after schedules have changed.
+    """Starts what is due; `run` continues until it is cancelled. Call `changed` after schedules have changed.
 
-    Each workspace has its own lane: one with much to make up for holds up nobody else.
+    Each workspace has its own lane, so that one with many missed times does not block the others.
     """
 
     def __init__(self, at: Workspaces, *, start: Start, started: Started) -> None:
@@ -58,11 +58,11 @@ class ScheduleAlarm:
         self._wake = asyncio.Event()
         self._places = asyncio.Semaphore(_AT_ONCE_IN_ALL)
         self._lanes: set[int] = set()
-        """The workspaces that are at work."""
+        """The workspaces whose schedules are being fired."""
         self._again: set[int] = set()
-        """Those in which something became due meanwhile."""
+        """The workspaces in which something became due meanwhile."""
         self._reported: set[int] = set()
-        """The damaged ones that the log has a line about."""
+        """The damaged schedules that have been logged."""
 
     def changed(self) -> None:
         self._wake.set()
@@ -108,7 +108,7 @@ class ScheduleAlarm:
             self._lanes.discard(workspace)
 
     async def _fire_due_of(self, workspace: int) -> int | None:
-        """How many schedules of the workspace are done with what was due; None if some have to be tried again."""
+        """How many schedules of the workspace have handled what was due; None if some have to be tried again."""
         now = self._at.clock.now_us()
         after, fired, again = (0, 0), 0, False
         try:
@@ -124,7 +124,7 @@ class ScheduleAlarm:
                             again = True
                         case _:
                             logger.error("a schedule cannot be fired", exc_info=result)
-        except _NoneNow:  # those behind it are not asked
+        except _NoneNow:  # the remaining ones are not tried
             return None
         except StoreError as error:
             logger.warning("schedules: the store refuses: %s", error.message)
@@ -135,18 +135,18 @@ class ScheduleAlarm:
         return await self._at.records.read(schedules.due(now, workspace=workspace, after=after, limit=_AT_ONCE))
 
     async def _fire(self, key: int, now: int) -> bool:
-        """Whether something of the schedule was due, and is done."""
+        """Whether something of the schedule was due and has been handled."""
         row = await self._at.records.read(schedules.by_key(key))
         if row is None or row.next_at is None or row.next_at > now:
             return False  # changed in the meantime
-        if row.damaged:  # nor is anything written to it: it may be read again
+        if row.damaged:  # nothing is written to it, because it may become readable again
             if key not in self._reported:
                 self._reported.add(key)
                 logger.error("schedule %s starts nothing: its %s is damaged", row.id, row.damaged)
             return False
         try:
             times = timing_of(row).due(row.next_at, now=now)
-        except WeftlineError as error:  # a time zone that this machine does not have any more
+        except WeftlineError as error:  # a time zone that this machine no longer has
             await self._settle(row, row.next_at, error=error.message, now=now)
             return True
         if not times:
@@ -160,8 +160,9 @@ class ScheduleAlarm:
         return True
 
     async def _begun(self, row: ScheduleRow, first: int, *, now: int) -> tuple[int, str | None]:
-        """The time that has a run among those from `first` to `now`, and its run: it may have begun in time, and the
-        process that began it have died before it could say so. Without any, the last of those times."""
+        """The time that has a run among those from `first` to `now`, and that run: its process may have died before
+        recording it. If none has, the last of those times.
+        """
         timing, time = timing_of(row), first
         for _ in range(_LOOK_FOR):
             if (run := await self._started(row, time)) is not None:
@@ -193,7 +194,7 @@ class ScheduleAlarm:
     async def _settle(
         self, fired: ScheduleRow, time: int, *, now: int, run: str | None = None, error: str = ""
     ) -> None:
-        """Records what became of a time and moves on to the next one after `now`, unless the schedule was changed."""
+        """Records the outcome of a time and advances to the next one after `now`, unless the schedule was changed."""
 
         def query() -> Query[None]:
             row = yield from schedules.by_key(fired.key)

@@ -1,4 +1,4 @@
-"""What apps get from a user's consent: codes become grants, and grants and apps get access tokens."""
+"""What apps get from a user's consent: codes are exchanged for grants, and grants and apps get access tokens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OAuthCode: TypeAlias = Literal[
 
 
 class OAuthError(Exception):
-    """A refusal in the words of RFC 6749, RFC 7591 and RFC 8707."""
+    """An error as defined by RFC 6749, RFC 7591 and RFC 8707."""
 
     def __init__(self, error: OAuthCode, description: str) -> None:
         super().__init__(description)
@@ -58,11 +58,11 @@ class Issued(Struct, frozen=True):
 async def exchange_code(
     at: Workspaces, app: App, *, code: str, redirect_uri: str, verifier: str, resource: str = ""
 ) -> Issued:
-    """Turns a code into a grant with its first access token.
+    """Exchanges a code for a grant with its first access token.
 
-    `resource` is the path that the token is to be for, if it is not for all that the code is for.
+    `resource` is the path that the token is restricted to, if it is not for everything that the code allows.
 
-    A code that is used a second time has leaked: what it was exchanged for ends too.
+    A code that is used a second time has leaked: the grant that it was exchanged for ends too.
     """
     refused = OAuthError("invalid_grant", "The code is unknown, used or expired, or does not fit the request.")
     if not _VERIFIER.fullmatch(verifier):
@@ -89,7 +89,7 @@ async def exchange_code(
         yield from grants.add_grant_token(grant, token)
         return found.scopes
 
-    # A refusal is not raised inside the query: that would undo the end of a leaked code's grant.
+    # The error is not raised inside the query, because that would roll back the end of a leaked code's grant.
     outcome = await at.records.write(query())
     if isinstance(outcome, OAuthError):
         await at.changed(Change("credentials"))
@@ -98,10 +98,10 @@ async def exchange_code(
 
 
 async def refresh_grant(at: Workspaces, app: App, *, refresh: str, scope: str = "", resource: str = "") -> Issued:
-    """A further access token, for all scopes of the grant or for some.
+    """Issues a further access token, for all scopes of the grant or for some.
 
-    An app that keeps no secret gets another refresh token each time. One that comes back after that has leaked, or its
-    successor has: the grant ends.
+    An app without a secret gets a new refresh token each time. If the old one is used again, it or its successor has
+    leaked, and the grant ends.
     """
     refused = OAuthError("invalid_grant", "The refresh token is unknown or revoked, or belongs to another client.")
     grant = await _find_grant(at, refresh)
@@ -126,7 +126,7 @@ async def refresh_grant(at: Workspaces, app: App, *, refresh: str, scope: str = 
 
 
 async def issue_to_app(at: Workspaces, app: App, *, scope: str = "", resource: str = "") -> Issued:
-    """An access token for an app that acts for itself, in its owner's workspace."""
+    """Issues an access token to an app that acts for itself, in its owner's workspace."""
     if not app.client_credentials:
         raise OAuthError("unsupported_grant_type", "This app may not use client_credentials.")
     access, scopes = at.hasher.mint(ACCESS), _narrowed(scope, app.scopes)
@@ -150,7 +150,7 @@ async def revoke(at: Workspaces, app: App, *, secret: str) -> bool:
 
 
 async def find_credential(at: Workspaces, app: App, *, secret: str) -> Token | Grant | None:
-    """What an access token or a refresh token stands for, if it was issued to this app."""
+    """What an access token or a refresh token gives access to, if it was issued to this app."""
     found: Token | Grant | None = None
     if secret.startswith(ACCESS):
         found = await find_token(at, stored_token(at, secret))
@@ -160,7 +160,7 @@ async def find_credential(at: Workspaces, app: App, *, secret: str) -> Token | G
 
 
 def stored_token(at: Workspaces, secret: str) -> SecretHash:
-    """What an access token is stored under."""
+    """The hash under which an access token is stored."""
     return at.hasher.stored(secret, label=ACCESS)
 
 
@@ -182,7 +182,7 @@ async def list_grants(at: Workspaces, *, email: str) -> list[Grant]:
 
 
 async def delete_grant(at: Workspaces, *, id: str, user: str | None = None) -> None:
-    """Ends a grant with all its tokens. `user` is the id of the one who may do so; None for an administrator."""
+    """Ends a grant with all its tokens. `user` is the id of the user who may do so; None for an administrator."""
 
     def query() -> Query[None]:
         grant = yield from grants.grant_by_id(id)
@@ -216,7 +216,7 @@ async def _end_if_spent(at: Workspaces, refresh: str) -> None:
 
 
 def _fits(asked: str, granted: str) -> bool:
-    """Whether a token may be for the resource `asked` when the user has allowed `granted`; "" is everything."""
+    """Whether a token may be issued for the resource `asked` if the user has allowed `granted`; "" is everything."""
     return not asked or not granted or asked == granted
 
 

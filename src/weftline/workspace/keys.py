@@ -55,12 +55,12 @@ async def create(
     agents_exist: bool = False,
     made_by: str = "",
 ) -> CreatedKey:
-    """Creates a key, and its workspace if that is new. `agents` narrows the key to these agents, by id or slug.
+    """Creates a key, and its workspace if that is new. `agents` restricts the key to these agents, by id or slug.
 
-    `made_by` is who asks for it over the API, as logs name them; an operator's keys are made by nobody.
+    `made_by` is who requested it over the API, by the name used in logs; empty for an operator's keys.
 
-    With `agents_exist` an agent that the workspace does not have is refused. A command does not know the agents that
-    are code of the server, and takes any.
+    With `agents_exist`, an agent that the workspace does not have is rejected. A command does not know the agents that
+    are defined in the server's code, and accepts any.
     """
     if usage not in USAGES:
         raise InvalidRequest(f"usage: {usage!r} is not a usage; use one of {', '.join(USAGES)}.")
@@ -103,13 +103,13 @@ async def find(at: Workspaces, id: str, *, workspace: int | None = None) -> ApiK
 
 
 async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int, revoked: bool = False) -> RowPage[ApiKey]:
-    """The next keys, the oldest first: as many as fit. With `revoked`, including those that no longer work."""
+    """The next keys, oldest first: as many as fit. With `revoked`, including revoked ones."""
     query = keys.page(workspace=workspace, after=after, limit=limit, revoked=revoked)
     return await at.records.read(query, heavy=True)
 
 
 async def revoke(at: Workspaces, id: str, *, workspace: int | None = None) -> ApiKey:
-    """Ends a key for good; revoking it again changes nothing."""
+    """Revokes a key for good; revoking it again changes nothing."""
 
     def query() -> Query[ApiKey]:
         yield from _existing(id, workspace=workspace)
@@ -145,7 +145,7 @@ def _insert(new: NewKey, slug: str, *, code: CodeAgents, now: int, agents_exist:
 
 
 def _ids_of(names: Sequence[str], code: CodeAgents, *, workspace: int, agents_exist: bool) -> Query[tuple[str, ...]]:
-    """Allow-lists hold ids: an agent that gets the slug later is another one."""
+    """Allow-lists hold ids, because a slug may later belong to another agent."""
     ids: dict[str, None] = {}
     issues: list[Issue] = []
     for name in names:

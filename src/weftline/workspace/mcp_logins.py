@@ -1,4 +1,4 @@
-"""A workspace's logins at MCP servers: made by a person with `weftline mcp login`, used by the workspace's runs."""
+"""A workspace's logins at MCP servers: created by a person with `weftline mcp login`, used by the workspace's runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weftline.workspace.workspaces import ensured, find
 
 
 async def save(at: Workspaces, login: Login, *, slug: str) -> None:
-    """Seals and stores a login, in place of an earlier one at the same server."""
+    """Encrypts and stores a login, replacing an earlier one at the same server."""
     digest, now = _digest(login.url), at.clock.now_us()
 
     def query() -> Query[None]:
@@ -32,7 +32,7 @@ async def list_logins(at: Workspaces, *, slug: str) -> list[LoginRow]:
 
 
 async def delete(at: Workspaces, *, url: str, slug: str) -> None:
-    """Forgets a login. Raises `NotFound`."""
+    """Deletes a login. Raises `NotFound`."""
     workspace = await find(at, slug)
     if not await at.records.write(mcp_logins.delete(_digest(url), workspace=workspace)):
         raise NotFound(f"The workspace has no login at {redact_url(url)}.")

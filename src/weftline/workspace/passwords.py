@@ -1,6 +1,6 @@
 """Passwords: argon2id. A hash takes 64 MB and a fifth of a second, so it is never computed on the event loop.
 
-Nor is it computed for everyone who asks: few may wait, they take turns, and those who go away are dropped.
+Nor is it computed without limit: few callers may wait, they take turns, and those who disconnect are dropped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PasswordChecker:
         self._max_waiting = max_waiting
         self._max_waiting_each = max_waiting_each
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By sender, the one whose turn it is first."""
+        """Waiting checks by sender; the sender whose turn it is comes first."""
         self._nobody: str | None = None
 
     @property
@@ -74,24 +74,24 @@ class PasswordChecker:
         if len(mine) >= self._max_waiting_each:
             raise RateLimited("Too many sign-in attempts at once.", retry_after_s=2)
         if self.waiting >= self._max_waiting:
-            self._send_one_away(more_than=len(mine) + 1)
+            self._drop_one(more_than=len(mine) + 1)
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(sender, deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._let_in_next()  # was admitted and is already gone
+                self._admit_next()  # was admitted and has already disconnected
             else:
                 self._forget(sender, turn)
             raise
 
     def _leave(self, work: asyncio.Future[bool]) -> None:
         if not work.cancelled():
-            work.exception()  # the caller may have gone away
-        self._let_in_next()
+            work.exception()  # the caller may have disconnected
+        self._admit_next()
 
-    def _let_in_next(self) -> None:
+    def _admit_next(self) -> None:
         """Passes a slot on to the next sender in turn."""
         while self._waiting:
             sender = next(iter(self._waiting))
@@ -99,12 +99,12 @@ class PasswordChecker:
             turn = queue.popleft()
             if queue:
                 self._waiting[sender] = queue  # to the end of the round
-            if not turn.done():  # a client that has just gone stays in the queue until its task has run
+            if not turn.done():  # a client that has just disconnected stays in the queue until its task has run
                 turn.set_result(None)
                 return
         self._free += 1
 
-    def _send_one_away(self, *, more_than: int) -> None:
+    def _drop_one(self, *, more_than: int) -> None:
         """Makes room by dropping a check of the sender with the most waiting, if that is more than the newcomer has."""
         sender, queue = max(self._waiting.items(), key=lambda item: len(item[1]))
         full = Unavailable("Too many people are signing in at the moment.", retry_after_s=2)

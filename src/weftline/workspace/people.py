@@ -1,6 +1,6 @@
-"""Who is behind a name in a log: the keys and apps that somebody makes over the API count as that somebody.
+"""Who is behind a name in a log: keys and apps that somebody creates over the API count as that person.
 
-Without this, the holder of one key could be two people: he makes a second key, and approves with it what he requested
+Without this, the holder of one key could act as two people: create a second key, and approve with it what was requested
 with the first.
 """
 
@@ -13,9 +13,9 @@ from weftline.workspace.context import Workspaces
 
 
 async def person_of(at: Workspaces, name: str) -> str | None:
-    """The name that stands for the person: that of who made the key or the app, and of who made that.
+    """The name of the person behind a name: for a key or an app, whoever created it over the API.
 
-    None if it is not known any more. Keys that an operator made by command, and users, stand for themselves.
+    None if that is no longer known. Users, and keys that an operator created with a command, stand for themselves.
     """
     kind, _, id = name.partition(":")
     match kind:
@@ -30,9 +30,9 @@ async def person_of(at: Workspaces, name: str) -> str | None:
 
 
 async def display_names(at: Workspaces, names: Iterable[str]) -> dict[str, str]:
-    """What people know these names by: the name of the key or the app, the user's address.
+    """The display names of these names: the name of the key or the app, or the user's address.
 
-    Names of which nothing is known any more, or that stand for no credential, are left out.
+    Names that are no longer known, or that are not credentials, are left out.
     """
     found: dict[str, str] = {}
     for name in set(names):
@@ -55,5 +55,7 @@ async def display_names(at: Workspaces, names: Iterable[str]) -> dict[str, str]:
 
 
 async def maker(at: Workspaces, name: str) -> str:
-    """What is stored with what somebody makes. It is the person: a key or an app in between may be deleted."""
+    """The name stored as the creator of something. It is the person, because a key or an app in between may be
+    deleted.
+    """
     return (await person_of(at, name)) or name

@@ -1,6 +1,6 @@
 """Model providers that a workspace adds.
 
-API keys and header values go in and never come out: reading a provider shows whether it has a key, and the names of its
+API keys and header values are never returned: reading a provider shows whether it has a key, and the names of its
 headers.
 """
 
@@ -50,7 +50,7 @@ _NOT_OPTIONS = frozenset(
         "tokens_per_minute",
     }
 )
-"""Arguments of a family that are not options: they have fields of their own, or are the server's."""
+"""Arguments of a family that are not options, because they have fields of their own or are set by the server."""
 
 
 class OfferedModel(Struct, frozen=True):
@@ -80,7 +80,7 @@ class ProviderSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def address(self) -> tuple[str, str | None, object]:
-        """What decides where requests go."""
+        """The fields that determine where requests go."""
         return self.family, self.base_url, self.options.get("profile")
 
 
@@ -88,14 +88,14 @@ class ProviderSecrets(Struct, frozen=True, omit_defaults=True):
     api_key: str | None = None
     headers: dict[str, str] = {}
     base_url: str | None = None
-    """The whole address, if the spec's shows a mark in place of a secret."""
+    """The complete address, if the one in the spec is redacted."""
 
     def __repr__(self) -> str:
         return "ProviderSecrets(…)"
 
 
 class ProviderChanges(Struct, frozen=True, kw_only=True):
-    """What to change; UNSET fields stay as they are."""
+    """What to change; UNSET fields are left unchanged."""
 
     name: str | UnsetType = UNSET
     family: str | UnsetType = UNSET
@@ -117,7 +117,7 @@ MAX_MODELS_PER_WORKSPACE = 5_000
 
 
 class _Listed(Struct):
-    """Of a provider's spec, its models."""
+    """The models in a provider's spec."""
 
     models: list[Raw] = []
 
@@ -128,7 +128,7 @@ _decode_secrets = msgspec.json.Decoder(ProviderSecrets).decode
 
 
 def spec_of(row: ProviderRow) -> ProviderSpec:
-    """As shown to callers: without the secrets in its address."""
+    """As callers see it: without the secrets in its address."""
     if not row.damaged:
         with suppress(*UNREADABLE):
             return _decode_spec(row.spec)
@@ -136,7 +136,7 @@ def spec_of(row: ProviderRow) -> ProviderSpec:
 
 
 async def create(at: Workspaces, workspace: int, name: str, spec: ProviderSpec, values: ProviderSecrets) -> ProviderRow:
-    """Stores a provider with these secrets. Raises `Conflict` if the workspace has one with that name."""
+    """Stores a provider with these secrets. Raises `Conflict` if the workspace already has one with that name."""
     spec = _checked(name, spec, values)
     identity = "prov_" + secrets.token_hex(12)
     columns = _columns(name, spec, values, vault=at.vault, id=identity)
@@ -154,7 +154,7 @@ async def create(at: Workspaces, workspace: int, name: str, spec: ProviderSpec, 
 
 
 async def change(at: Workspaces, workspace: int, id: str, changes: ProviderChanges) -> ProviderRow:
-    """Changes a provider, by its id or name. With another address its secrets must be given again."""
+    """Changes a provider, by its id or name. If its address changes, its secrets must be given again."""
 
     def query() -> Query[ProviderRow]:
         row = yield from _existing(id, workspace=workspace)
@@ -176,7 +176,7 @@ async def change(at: Workspaces, workspace: int, id: str, changes: ProviderChang
 async def delete(at: Workspaces, workspace: int, id: str) -> str:
     """Removes a provider, by its id or name, and returns its id.
 
-    Calls under way end; later calls of the same runs find no model.
+    Calls in progress end; later calls of the same runs find no model.
     """
 
     def query() -> Query[str]:
@@ -195,14 +195,14 @@ async def find(at: Workspaces, workspace: int, id: str) -> ProviderRow:
 
 
 async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) -> RowPage[ProviderRow]:
-    """The next providers with a key above `after`, the oldest first: as many as fit, one at the least."""
+    """The next providers with a key above `after`, oldest first: as many as fit, and at least one."""
     return await at.records.read(providers.page(workspace=workspace, after=after, limit=limit), heavy=True)
 
 
 async def own_providers(at: Workspaces, workspace: int) -> Sequence[OwnProvider]:
-    """The providers of a workspace, ready to be built; one whose key cannot be read says so.
+    """The providers of a workspace, ready to be built; one whose key cannot be read reports this.
 
-    One that is damaged is left out, as if it had been removed: the others are not to suffer for it.
+    A damaged one is left out, as if it had been removed, so that the others are not affected.
     """
     rows = await at.records.read(providers.of_workspace(workspace), heavy=True)
     if not rows:
@@ -237,7 +237,7 @@ def _require_room(more: int, *, workspace: int) -> Query[None]:
         return
     listed = 0
     for spec in (yield from providers.specs(workspace)):
-        with suppress(*UNREADABLE):  # one that is damaged lists none
+        with suppress(*UNREADABLE):  # a damaged one lists none
             listed += len(_decode_models(spec).models)
     if listed + more > MAX_MODELS_PER_WORKSPACE:
         fault = f"a workspace's providers can list at most {MAX_MODELS_PER_WORKSPACE:,} models together"
@@ -260,7 +260,7 @@ def _columns(name: str, spec: ProviderSpec, values: ProviderSecrets, *, vault: V
 
 
 def _open(vault: Vault, row: ProviderRow) -> ProviderSecrets:
-    """Raises `StoreError` if they were sealed under another key."""
+    """Raises `StoreError` if they were encrypted with another key."""
     if row.secrets is None:
         return ProviderSecrets()
     return _decode_secrets(vault.open(row.secrets, place=f"provider:{row.id}"))
@@ -275,7 +275,7 @@ def _changed(
         name: value for name in ProviderSpec.__struct_fields__ if (value := getattr(changes, name, UNSET)) is not UNSET
     }
     if before.base_url is not None and given.get("base_url") == redact_url(before.base_url):
-        del given["base_url"]  # sent as it was read, so it stays what it is
+        del given["base_url"]  # sent back as it was read, so it is unchanged
     spec = replace(before, **given)
     name = row.name if changes.name is UNSET else changes.name
     values = ProviderSecrets(
@@ -298,9 +298,9 @@ def _changed(
 
 
 def _checked(name: str, spec: ProviderSpec, values: ProviderSecrets, more: Sequence[Issue] = ()) -> ProviderSpec:
-    """The spec, with what it says about the secrets, if it can work.
+    """The spec, with what it records about the secrets, if it can work.
 
-    Raises `InvalidRequest`, which names the field and never holds a secret.
+    Raises `InvalidRequest`, which names the field and never contains a secret.
     """
     issues = [
         Issue(f"options.{option}", "is not an option: it has its own field, or only the server may set it")
@@ -341,7 +341,7 @@ def _settings(name: str, spec: ProviderSpec, values: ProviderSecrets) -> Provide
 
 
 def _try_out(name: str, spec: ProviderSpec, values: ProviderSecrets) -> None:
-    """Builds the provider once, so that settings that cannot work are refused when they are sent."""
+    """Builds the provider once, so that settings that cannot work are rejected when they are sent."""
     try:
         build_provider(_settings(name, spec, values), transport=AiohttpTransport(), environ={})
     except NotAvailable as missing:
@@ -355,7 +355,7 @@ _FIELDS = {"family": "family", "base_url": "baseUrl", "models": "models", "api_k
 
 
 def _issue(name: str, error: WeftlineError) -> Issue:
-    """A fault worded as for the configuration file, at the corresponding field here."""
+    """Converts a fault worded for the configuration file to the corresponding field here."""
     key = str(error.details.get("key", "")).removeprefix(f"providers.{name}").lstrip(".")
     field = _FIELDS.get(key.partition("[")[0], f"options.{key}" if key else "name")
     return Issue(field, error.message.partition(": ")[2] or error.message)

@@ -8,14 +8,14 @@ from urllib.parse import SplitResult, urldefrag, urlsplit
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _OWN_SCHEME = re.compile(r"[a-z][a-z0-9+-]*(?:\.[a-z0-9+-]+)+")
-"""A reversed domain name, as apps should use: no browser or system has a scheme with a dot."""
+"""A reversed domain name, as apps should use: no browser or operating system has a scheme with a dot."""
 _LISTED_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{1,63}")
 _PLAIN = re.compile(r"[\x21-\x7e]{1,2000}")
 _NO_APPS = frozenset(
     {"about", "blob", "chrome", "data", "file", "filesystem", "ftp", "ftps", "http", "https", "intent", "jar"}
     | {"javascript", "mailto", "sms", "tel", "urn", "vbscript", "view-source", "ws", "wss"}
 )
-"""Schemes that a browser or system handles itself: they cannot be listed as an app's."""
+"""Schemes that a browser or operating system handles itself: they cannot be listed as an app's."""
 
 
 def is_scheme_of_an_app(text: str) -> bool:
@@ -26,7 +26,7 @@ def is_scheme_of_an_app(text: str) -> bool:
 def redirect_uri(text: str, *, schemes: Collection[str] = ()) -> str | None:
     """The URI as it is stored and compared, without its fragment; None if an app may not use it.
 
-    `schemes` are those without a dot that are known to be apps'.
+    `schemes` are those without a dot that are known to belong to apps.
     """
     if not _PLAIN.fullmatch(text) or any(char in text for char in '"<>\\^`{|}'):
         return None
@@ -42,12 +42,14 @@ def redirect_uri(text: str, *, schemes: Collection[str] = ()) -> str | None:
     if uri == f"{scheme}:" or not (_OWN_SCHEME.fullmatch(scheme) or scheme in schemes):
         return None
     if scheme.partition(".")[0] in _NO_APPS:
-        return None  # looks like what a browser handles itself, and is no domain
+        return None  # looks like something that a browser handles itself, and is not a domain
     return uri
 
 
 def is_registered(uri: str, registered: Iterable[str]) -> bool:
-    """Whether a browser may be sent to `uri`. On this machine any port will do: apps take whichever is free."""
+    """Whether a browser may be redirected to `uri`. On this machine any port is allowed, because apps use whichever is
+    free.
+    """
     listed = set(registered)
     if uri in listed:
         return True

@@ -1,8 +1,8 @@
-"""Clients that register themselves (RFC 7591), so that an MCP host which knows only an address can ask a user.
+"""Clients that register themselves (RFC 7591), so that an MCP host which only knows an address can ask a user.
 
-Anybody may register, so a registration gives nothing away: it names where users are sent back to, and everything else
-takes a user's consent. What is stored of strangers is bounded. Clients that no user has approved expire after a day;
-when there are many of them, the oldest makes room.
+Anybody may register, so a registration grants nothing: it only names where users are sent back to, and everything else
+requires a user's consent. What is stored for strangers is bounded. Clients that no user has approved expire after a
+day; when there are many of them, the oldest makes room.
 
     registered ──a user approves──▶ used ──no grant left and idle for long──▶ gone
          └──────a day passes, or room is needed──▶ gone
@@ -35,13 +35,13 @@ UNUSED_S = 86400
 IDLE_S = 90 * 86400
 MAX_UNUSED = 1000
 _SETTLING_S = 900
-"""A client that has just registered is not made to go: its user is at the sign-in page."""
+"""A client that has just registered is not removed, because its user is at the sign-in page."""
 _MAX_URIS = 10
 _MAX_NAME = 256
 
 
 class Registration(Struct, frozen=True):
-    """What a client says of itself. Fields that mean nothing here are ignored, as RFC 7591 has it."""
+    """What a client reports about itself. Fields without a meaning here are ignored, as RFC 7591 requires."""
 
     redirect_uris: Sequence[str] | None = None
     token_endpoint_auth_method: str | None = None
@@ -54,11 +54,11 @@ class Registered(Struct, frozen=True):
     app: App
     auth: ClientAuth
     secret: str | None
-    """Stored nowhere; None for a client that cannot keep one."""
+    """Not stored; None for a client that cannot keep one."""
 
 
 async def register_client(at: Workspaces, asked: Registration) -> Registered:
-    """Raises `OAuthError` for a client that cannot be taken, and `Unavailable` if too many have just come."""
+    """Raises `OAuthError` for a client that cannot be accepted, and `Unavailable` if too many have just registered."""
     auth = _auth(asked)
     new = checked_client(at, asked, public=auth == "none")
     client_id = CLIENT + secrets.token_hex(10)
@@ -79,7 +79,7 @@ async def register_client(at: Workspaces, asked: Registration) -> Registered:
 
 
 def make_room(now: int) -> Query[bool]:
-    """Removes clients that are not used any more, or the oldest that nobody has approved; False if there is no room."""
+    """Removes clients that are no longer used, or the oldest that nobody has approved; False if there is no room."""
     expired = yield from apps.expired(unused_before=now - UNUSED_S * 1_000_000, idle_before=now - IDLE_S * 1_000_000)
     for key in expired:
         yield from apps.delete(key)
@@ -92,7 +92,7 @@ def make_room(now: int) -> Query[bool]:
 
 
 def _auth(asked: Registration) -> ClientAuth:
-    # What RFC 7591 takes a client for that says nothing.
+    # The defaults of RFC 7591.
     wanted = asked.token_endpoint_auth_method or "client_secret_basic"
     for auth in CLIENT_AUTH:
         if wanted == auth:

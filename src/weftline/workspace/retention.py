@@ -1,4 +1,4 @@
-"""Removing what is no longer needed. The store trims the logs of runs; this is the rest."""
+"""Removes what is no longer needed besides the logs of runs, which the store trims."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from weftline.store.records import deliveries
 from weftline.workspace.context import Workspaces
 
 _BATCH = 1000
-"""Rows in one transaction, so that runs under way do not wait long."""
+"""Rows in one transaction, so that active runs do not wait long."""
 
 
 async def forget_deliveries(at: Workspaces, *, before: int, workspace: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Schedules: what a workspace runs by itself, and when."""
+"""Schedules: what a workspace runs automatically, and when."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weftline.workspace.cron import parse_cron, parse_zone
 
 MAX_PER_WORKSPACE = 200
 MAX_CATCH_UP = 100
-"""Runs that a schedule makes up for, the latest ones, however many it has missed."""
+"""How many missed runs a schedule catches up on at most; these are the latest ones."""
 ON_TIME_US = 60_000_000
 """A time that passed no longer ago than this was not missed: the shortest interval is a minute."""
 
@@ -49,7 +49,7 @@ class Timing(Struct, frozen=True, kw_only=True):
         return parse_cron(self.cron, self.timezone).next(after)
 
     def due(self, since: int, *, now: int) -> list[int]:
-        """The times from `since` to now that a run is still to begin for, in order."""
+        """The times from `since` to now for which a run still has to be started, in order."""
         if self.at is not None:
             times = [self.at] if since <= self.at <= now else []
         else:
@@ -66,20 +66,20 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """What it runs, and on whose account."""
+    """What it runs, and for whom."""
 
     agent: str | None
     spec: bytes
     """The JSON that creates such a run, checked, with header values `[redacted]`."""
     secrets: bytes | None
-    """The header values, sealed."""
+    """The encrypted header values."""
     requested_by: str
     agents: tuple[str, ...] = ()
-    """The allow-list of whoever asks for it; empty for all."""
+    """The allow-list of the requester; empty for all."""
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """What of a schedule is to change; None for what stays."""
+    """What to change in a schedule; None leaves a field unchanged."""
 
     name: str | None = None
     work: Work | None = None
@@ -88,11 +88,11 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 
 class Once(Struct, frozen=True):
-    """What tells a request that comes again from a new one."""
+    """Identifies a repeated request."""
 
     key: str
     digest: bytes
-    """Of its body."""
+    """Digest of its body."""
 
 
 async def create(
@@ -105,7 +105,7 @@ async def create(
     enabled: bool = True,
     once: Once | None = None,
 ) -> ScheduleRow:
-    """With `once`, a request that comes again gets the schedule of the first one, as that is now.
+    """With `once`, a repeated request gets the schedule of the first one, in its current form.
 
     Raises `Conflict` (`idempotency_conflict`) if the first one had another body.
     """
@@ -116,7 +116,7 @@ async def create(
         earlier = None if once is None else (yield from schedules.digest_of(id, workspace=workspace))
         if once is not None and earlier is not None:
             row = yield from schedules.by_id(id, workspace=workspace)
-            # It may have been given to another agent since, which this caller knows nothing of.
+            # It may have been moved to another agent since, which this caller must not learn about.
             if row is None or earlier != once.digest or not owns(caller, row.agent):
                 raise Conflict("This Idempotency-Key was used for another request.", code="idempotency_conflict")
             return row
@@ -133,7 +133,7 @@ async def create(
 
 
 async def change(at: Workspaces, caller: Caller, id: str, changes: Changes) -> ScheduleRow:
-    """A schedule that is switched on again, or gets other times, starts over: it makes up for nothing."""
+    """A schedule that is switched on again, or gets new times, starts over and catches up on nothing."""
     now = at.clock.now_us()
 
     def query() -> Query[ScheduleRow]:
@@ -162,7 +162,7 @@ async def change(at: Workspaces, caller: Caller, id: str, changes: Changes) -> S
 
 
 async def delete(at: Workspaces, caller: Caller, id: str) -> None:
-    """Its runs stay."""
+    """Deletes a schedule; its runs are kept."""
 
     def query() -> Query[None]:
         row = yield from _existing(id, caller=caller)
@@ -172,20 +172,22 @@ async def delete(at: Workspaces, caller: Caller, id: str) -> None:
 
 
 async def find(at: Workspaces, caller: Caller, id: str) -> ScheduleRow:
-    """Raises `NotFound`, also for one of an agent that the caller may not use, and `StoreError` (`log_damaged`)."""
+    """Raises `NotFound`, including for a schedule of an agent that the caller may not use, and `StoreError`
+    (`log_damaged`).
+    """
     row = await at.records.read(_existing(id, caller=caller))
     require_whole(row)
     return row
 
 
 def require_whole(row: ScheduleSummary) -> None:
-    """Raises `StoreError` (`log_damaged`): it must not run anything else than what it was given, nor for another."""
+    """Raises `StoreError` (`log_damaged`): a damaged schedule must not run something else, or for somebody else."""
     if row.damaged:
         raise StoreError(f"The schedule {row.id} is damaged: its {row.damaged} cannot be read.", code=LOG_DAMAGED)
 
 
 async def visible(at: Workspaces, caller: Caller) -> list[ScheduleSummary]:
-    """Those of the agents that the caller was narrowed to, else all; oldest first."""
+    """Those of the agents on the caller's allow-list, or else all; oldest first."""
     rows = await at.records.read(schedules.of_workspace(caller.workspace))
     return [row for row in rows if owns(caller, row.agent)]
 
@@ -199,7 +201,7 @@ def work_of(row: ScheduleRow) -> Work:
 
 
 async def started(at: Workspaces, row: ScheduleRow, run: str) -> None:
-    """Notes a run that somebody started besides its times."""
+    """Records a run that somebody started manually."""
     await at.records.write(schedules.fired(row.key, at=at.clock.now_us(), run=run, error=""))
 
 

@@ -1,7 +1,7 @@
-"""The catalog of scopes, with the words in which a user is asked for them.
+"""The catalog of scopes, with the texts that ask a user for them.
 
 Some scopes have two names: the protocol's own and ours. Either works everywhere, and is returned as it was sent; what
-an app may ask for and what a token is good for goes by meaning.
+an app may ask for and what a token allows depends on the meaning.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OUR_NAMES: dict[str, str] = {
     "knowledge:read": "hive:read",
     "knowledge:write": "hive:write",
 }
-"""Our name of a scope -> the protocol's."""
+"""Maps our name of a scope to the protocol's."""
 
 
 def meaning(scope: str) -> str:
@@ -66,7 +66,7 @@ def parse_scope(text: str) -> tuple[str, ...]:
 
 
 def distinct(scopes: Iterable[str]) -> tuple[str, ...]:
-    """Each once, under the name that comes first."""
+    """Each scope once, under the name that comes first."""
     found: dict[str, str] = {}
     for scope in scopes:
         found.setdefault(meaning(scope), scope)

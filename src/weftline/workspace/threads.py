@@ -1,4 +1,4 @@
-"""Threads: created, found, listed, ended. What runs do on them is up to the engine."""
+"""Threads: creating, finding, listing and ending them. The engine handles their runs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from weftline.workspace.agents import owns
 from weftline.workspace.context import Caller, Workspaces
 
 BY_NAME = b"library"
-"""In place of the digest of a request, for a thread that code has."""
+"""Stored in place of the digest of a request, for a thread created by code."""
 CONTEXT_KEY = "a2a_context_id"
 """The metadata that tags a thread with the A2A context it belongs to."""
 _decode_object = Decoder(dict[str, Raw]).decode
 _READ_ON_LOOP_BYTES = 64 * 1024
-"""A hop to a thread costs more than reading so little."""
+"""Starting a thread costs more than reading this little."""
 
 
 class ThreadDraft(Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class ThreadDraft(Struct, frozen=True, kw_only=True):
 async def create(
     at: Workspaces, workspace: int, draft: ThreadDraft, *, idempotency: IdempotencyKey | None = None
 ) -> ThreadRow:
-    """Creates a thread, or returns the one that was created under the same key before; see `created_before`."""
+    """Creates a thread, or returns the one that was created under the same key; see `created_before`."""
     new, now = _new(at, workspace, draft), at.clock.now_us()
     if idempotency is None:
         return await at.records.write(threads.insert(new, now=now))
@@ -67,9 +67,9 @@ async def add(
     key: str,
     format: int,
 ) -> tuple[ThreadRow, bool]:
-    """Adds a thread that was led elsewhere, with what was said there; returns whether it is new.
+    """Adds an imported thread with its messages; returns whether it is new.
 
-    Raises `Conflict` (`import_conflict`) if there is one under this key in which something else was said.
+    Raises `Conflict` (`import_conflict`) if there is one under this key with other messages.
     """
     new, now = _new(at, workspace, draft), at.clock.now_us()
 
@@ -98,7 +98,7 @@ class Branches:
         self._at = at
 
     async def branch(self, thread: int) -> int:
-        """A new thread that is like another one, but for what was said on it. It belongs to no context of A2A."""
+        """A new, empty thread with the settings of another one. It belongs to no A2A context."""
         at = self._at
         row = await by_key(at, thread)
         metadata = decode(row.metadata, type=dict[str, str])
@@ -127,7 +127,7 @@ class Branches:
 
 
 async def named(at: Workspaces, workspace: int, name: str) -> ThreadRow:
-    """The thread that code knows by this name. Raises `NotFound`."""
+    """The thread that code refers to by this name. Raises `NotFound`."""
     found = await at.records.read(threads.under(name_key(name), workspace=workspace))
     row = None if found is None else await at.records.read(threads.by_key(found[1]))
     if row is None:
@@ -136,7 +136,7 @@ async def named(at: Workspaces, workspace: int, name: str) -> ThreadRow:
 
 
 def name_key(name: str) -> str:
-    """What a thread of code is kept under, so that it is found by its name."""
+    """The key under which a thread created by code is stored, so that it is found by its name."""
     return f"library:{name}"
 
 
@@ -150,7 +150,7 @@ async def created_before(at: Workspaces, workspace: int, idempotency: Idempotenc
 
 
 async def find(at: Workspaces, caller: Caller, key: int, *, salt: str) -> ThreadRow:
-    """Raises `NotFound`: the same for an unknown id and for a thread of another workspace or agent."""
+    """Raises `NotFound`, alike for an unknown id and for a thread of another workspace or agent."""
     row = await at.records.read(threads.by_key(key))
     if row is None or row.salt != salt or row.workspace != caller.workspace or not owns(caller, row.agent):
         raise NotFound("There is no such session.")
@@ -184,7 +184,7 @@ async def of_context(at: Workspaces, workspace: int, draft: ThreadDraft) -> Thre
 
 
 async def page(at: Workspaces, wanted: ThreadFilter) -> list[ThreadRow]:
-    """The newest first."""
+    """Threads that match, newest first."""
     return await at.records.read(threads.page(wanted), heavy=True)
 
 
@@ -203,13 +203,13 @@ async def end(at: Workspaces, thread: ThreadRow) -> None:
 
 
 async def sealed_headers(at: Workspaces, thread: ThreadRow) -> bytes | None:
-    """The secret headers of its tools, sealed, to be stored with a run."""
+    """The secret headers of its tools, encrypted, to be stored with a run."""
     return await at.records.read(threads.secrets_of(thread.key))
 
 
 class _Created(NamedTuple):
     digest: bytes
-    """Of the body that it was created from."""
+    """Digest of the body that it was created from."""
     thread: ThreadRow
 
 

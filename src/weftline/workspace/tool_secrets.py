@@ -1,4 +1,6 @@
-"""Tool secrets of an agent that is replaced by what was read from it, where they appear as `[redacted]`."""
+"""Keeps the tool secrets of an agent that is replaced by what was read from it, in which they appear as
+`[redacted]`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from weftline.store.secrets import Headers
 def kept_secrets(
     headers: Headers, *, urls: Mapping[str, str], earlier: Headers, earlier_urls: Mapping[str, str]
 ) -> Headers:
-    """The secrets of a new spec, with the earlier ones where it has the mark. `urls` are those of its tools, by name.
+    """The secrets of a new spec, with the earlier ones where it is redacted. `urls` are those of its tools, by name.
 
-    Raises `InvalidRequest` for a mark that stands for nothing, or for a secret given for a different origin.
+    Raises `InvalidRequest` for a mark without an earlier secret, or for a secret given for a different origin.
     """
     kept = {name: dict(values) for name, values in headers.items()}
     issues: list[Issue] = []

@@ -1,4 +1,4 @@
-"""Stored tools. Their secrets go in and never come out: reading a tool shows only their names."""
+"""Stored tools. Their secrets are never returned: reading a tool shows only their names."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ _OF_CODE = ("source", "language")
 
 
 class ToolChanges(Struct, frozen=True, kw_only=True):
-    """What to change; UNSET fields stay as they are."""
+    """What to change; UNSET fields are left unchanged."""
 
     kind: str | UnsetType = UNSET
-    """It cannot be changed, and is compared."""
+    """It cannot be changed; it is only compared."""
     name: str | UnsetType = UNSET
     url: str | UnsetType = UNSET
     method: Method | UnsetType = UNSET
@@ -61,11 +61,11 @@ class ToolChanges(Struct, frozen=True, kw_only=True):
     source: str | UnsetType = UNSET
     language: Language | UnsetType = UNSET
     secrets: dict[str, str | None] = {}
-    """Values by name; None removes one. The others stay."""
+    """Values by name; None removes one. The others are kept."""
 
 
 def spec_of(row: ToolRow) -> StoredSpec:
-    """As shown to callers: without the secrets in its address."""
+    """As callers see it: without the secrets in its address."""
     if not row.damaged:
         with suppress(*UNREADABLE):
             return _decode_code(row.spec) if row.kind == "code" else _decode_http(row.spec)
@@ -73,7 +73,7 @@ def spec_of(row: ToolRow) -> StoredSpec:
 
 
 async def create(at: Workspaces, workspace: int, spec: StoredSpec, *, values: Mapping[str, str]) -> ToolRow:
-    """Stores a tool with these secrets. Raises `Conflict` if the workspace has one with that name."""
+    """Stores a tool with these secrets. Raises `Conflict` if the workspace already has one with that name."""
     spec = replace(spec, secrets=tuple(sorted(values)))
     kind = "code" if isinstance(spec, CodeSpec) else "http"
     if isinstance(spec, CodeSpec):
@@ -94,9 +94,9 @@ async def create(at: Workspaces, workspace: int, spec: StoredSpec, *, values: Ma
 
 
 async def change(at: Workspaces, workspace: int, id: str, sent: ToolChanges) -> ToolRow:
-    """Changes a tool; runs under way see the change when they are next resumed.
+    """Changes a tool; active runs see the change when they are next resumed.
 
-    If its origin changes, its secrets must be given again. `[redacted]` stands for what is stored.
+    If its origin changes, its secrets must be given again. `[redacted]` stands for the stored value.
     """
     await _require_checkable(sent.parameters)
 
@@ -128,7 +128,7 @@ async def change(at: Workspaces, workspace: int, id: str, sent: ToolChanges) -> 
 
 
 async def delete(at: Workspaces, workspace: int, id: str) -> None:
-    """Removes a tool; runs under way keep it until they are next resumed."""
+    """Removes a tool; active runs keep it until they are next resumed."""
 
     def query() -> Query[None]:
         row = yield from _existing(id, workspace=workspace)
@@ -143,7 +143,7 @@ async def find(at: Workspaces, workspace: int, id: str) -> ToolRow:
 
 
 async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) -> RowPage[ToolRow]:
-    """The next tools with a key above `after`, the oldest first: as many as fit, one at the least."""
+    """The next tools with a key above `after`, oldest first: as many as fit, and at least one."""
     return await at.records.read(tools.page(workspace=workspace, after=after, limit=limit), heavy=True)
 
 
@@ -160,7 +160,9 @@ def _taken(name: str, *, workspace: int) -> Query[ToolRow]:
 
 
 def opened(row: ToolRow, *, vault: Vault) -> tuple[StoredSpec, dict[str, str]]:
-    """The tool with its whole address, and its secrets. Raises `StoreError` if they were sealed under another key."""
+    """The tool with its complete address, and its secrets. Raises `StoreError` if they were encrypted with another
+    key.
+    """
     spec, values = spec_of(row), vault.open_values(row.secrets, tool=row.id)
     return (spec, values) if isinstance(spec, CodeSpec) else whole_tool(spec, values)
 
@@ -191,7 +193,7 @@ def _changed(spec: StoredSpec, changes: ToolChanges) -> StoredSpec:
         if name in given and given[name] is None:
             given[name] = UNSET
     if isinstance(spec, HttpSpec) and given.get("url") == redact_template(spec.url):
-        del given["url"]  # sent as it was read, so it stays what it is
+        del given["url"]  # sent back as it was read, so it is unchanged
     names = {*spec.secrets, *changes.secrets} - {name for name, value in changes.secrets.items() if value is None}
     return replace(spec, **{**given, "secrets": tuple(sorted(names))})
 
@@ -204,7 +206,7 @@ def _same_origin(before: str, after: str) -> bool:
 
 
 def not_of_kind(field: str) -> Issue:
-    """A field that tools of the other kind have."""
+    """A field that only tools of the other kind have."""
     kind = "http" if field in _OF_HTTP else "code"
     return Issue(field, f"only tools of kind `{kind}` have this")
 
@@ -215,7 +217,7 @@ def fields_of_others(kind: str) -> tuple[str, ...]:
 
 
 def _without_marks(changes: ToolChanges, values: Mapping[str, str]) -> ToolChanges:
-    """The changes, without secrets that stay as they are."""
+    """The changes, without redacted secrets, which are kept."""
     marked = [name for name, value in changes.secrets.items() if value == REDACTED]
     unknown = [
         Issue(f"secrets.{name}", "is not stored, so there is nothing to keep") for name in marked if name not in values
@@ -227,8 +229,8 @@ def _without_marks(changes: ToolChanges, values: Mapping[str, str]) -> ToolChang
 
 
 def _kept_secrets(before: StoredSpec, changes: ToolChanges, *, when: str) -> list[Issue]:
-    # Otherwise anyone who may change a tool could have its secrets sent to an address of their own, or spelled out by
-    # code of their own.
+    # Otherwise anyone who may change a tool could send its secrets to an address of their own, or print them with code
+    # of their own.
     return [
         Issue(f"secrets.{name}", f"must be sent again when the tool's {when}")
         for name in before.secrets
@@ -237,7 +239,7 @@ def _kept_secrets(before: StoredSpec, changes: ToolChanges, *, when: str) -> lis
 
 
 def _check_code(spec: CodeSpec, more: Sequence[Issue] = ()) -> None:
-    """Raises `InvalidRequest` for what cannot work here."""
+    """Raises `InvalidRequest` for code that cannot work here."""
     issues = [*more]
     try:
         Sandbox().require(spec.language)
@@ -282,7 +284,7 @@ def _checked(spec: HttpSpec, more: Sequence[Issue] = ()) -> HttpSpec:
 
 
 async def _require_checkable(parameters: Raw | UnsetType | None) -> None:
-    """Raises `InvalidRequest` for parameters that cost too much, or that a call could not be checked against."""
+    """Raises `InvalidRequest` for parameters whose schema is too expensive to check, or cannot be checked against."""
     if parameters is UNSET or parameters is None:
         return
     problem = refusal(msgspec.json.decode(parameters), encoded=bytes(parameters))

@@ -48,7 +48,7 @@ async def create_user(at: Workspaces, *, email: str, password: str, slugs: Seque
 
 
 async def join_workspace(at: Workspaces, *, email: str, slug: str) -> None:
-    """Makes a user a member of a workspace, which is created if it is new."""
+    """Makes a user a member of a workspace, which is created if it does not exist."""
 
     def query() -> Query[None]:
         user = yield from _existing(email)
@@ -137,7 +137,7 @@ async def sign_in(
 
 
 async def signed_in(at: Workspaces, *, session: str) -> User | None:
-    """The user of a session, while it lasts."""
+    """The user of a session that has not expired."""
     stored = at.hasher.stored(session, label=SESSION)
     return await at.records.read(users.by_session(stored, now=at.clock.now_us()))
 

@@ -1,4 +1,4 @@
-"""Webhooks: who hears how a workspace's runs end and what they ask people, and what became of each delivery."""
+"""Webhooks: who is notified when a workspace's runs end or ask people something, and the outcome of each delivery."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CreatedWebhook(NamedTuple):
 
 
 async def create(at: Workspaces, workspace: int, url: str, *, events: Sequence[str] = ENDS) -> CreatedWebhook:
-    """`events` are the final statuses of runs to report, and `waiting` for what they ask people."""
+    """`events` are the final statuses of runs to report, and `waiting` for open awaits."""
     if len(url) > MAX_URL_CHARS or not _URL.fullmatch(url):
         raise InvalidRequest("url: must be an http or https address.")
     try:
@@ -66,7 +66,7 @@ async def create(at: Workspaces, workspace: int, url: str, *, events: Sequence[s
 
 
 async def enable(at: Workspaces, workspace: int, id: str, *, enabled: bool) -> WebhookRow:
-    """While a webhook is off, it does not hear about runs that end, and its pending deliveries wait."""
+    """Switches a webhook on or off. While off, it is not notified of runs that end, and its pending deliveries wait."""
 
     def query() -> Query[WebhookRow]:
         row = yield from _existing(id, workspace=workspace)
@@ -119,13 +119,13 @@ async def redeliver(at: Workspaces, webhook: WebhookRow, key: int, *, salt: str)
 
 class Sealed(NamedTuple):
     secret: bytes
-    """What deliveries are signed with."""
+    """The secret that deliveries are signed with."""
     url: str
-    """The whole address."""
+    """The complete address."""
 
 
 def opened(at: Workspaces, webhook: WebhookRow) -> Sealed:
-    """Raises `StoreError` if it was sealed under another key."""
+    """Raises `StoreError` if it was encrypted with another key."""
     secret, _, url = at.vault.open(webhook.secret, place=_place(webhook.id)).partition(b"\n")
     return Sealed(secret, url.decode() or webhook.url)
 

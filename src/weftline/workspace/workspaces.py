@@ -14,7 +14,7 @@ _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
 
 
 async def ensure(at: Workspaces, slug: str) -> int:
-    """The workspace's key; creates the workspace if it is new."""
+    """Returns the workspace's key, creating the workspace if it is new."""
     return await at.records.write(ensured(slug, now=at.clock.now_us()))
 
 

@@ -165,7 +165,7 @@ async def test_runs_of_two_workspaces_with_the_same_id_are_two_runs(tmp_path: Pa
         run = await engine.start(agent, "One.", run_id="same")
         (question,) = await asked(engine, run)
         host = await engine.runtime()
-        first = await host.entry(await host.locate("same", workspace=engine.workspace_key), 1)
+        first = await host.stored.entry(await host.locate("same", workspace=engine.workspace_key), 1)
         others = await workspaces.ensure(engine.workspaces, "others")
         assert first is not None and others != engine.workspace_key
         plan = decode_plan(decode_created(first.body).plan)
@@ -176,7 +176,7 @@ async def test_runs_of_two_workspaces_with_the_same_id_are_two_runs(tmp_path: Pa
             while await follower.next() is not None:
                 pass
         follower.close()
-        [closed] = await host.logs.facts(key, kinds=("call.closed",))
+        [closed] = await host.stored.logs.facts(key, kinds=("call.closed",))
         assert b"perhaps about another run" in closed.body
         await run.answer(question.id, {"name": "Ann"})
         result = await run.result()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline import Agent, Engine, Limits, mcp, tool
@@ -276,7 +276,6 @@ class Nothing:
 names = st.lists(st.text(st.sampled_from("ab_-É/"), min_size=1, max_size=70), max_size=6)
 
 
-@settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from(["a", "a_b", "b", "a_a_a", "a" * 32]), names, max_size=3))
 def test_no_two_tools_of_any_servers_have_one_name_and_the_order_of_listings_does_not_matter(
     servers: dict[str, list[str]],

@@ -18,4 +18,4 @@ async def played(engine: OwnedEngine, workspace: int, model: str) -> RunRow:
         while await follower.next() is not None:
             pass
     follower.close()
-    return await engine.find(run, workspace=workspace)
+    return await engine.stored.find(run, workspace=workspace)

@@ -21,7 +21,7 @@ from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.new_engine import new_engine
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.routes import ROUTES
+from weftline.server.routes.every import ROUTES
 from weftline.server.routes.models import list_models
 from weftline.store.memory import MemoryStore
 from weftline.testing.recordings import RecordedTransport
@@ -88,7 +88,7 @@ async def run_of(engine: OwnedEngine, model: str) -> tuple[str, Any]:
     """Runs `model` to its end: its status and what its terminal entry says."""
     workspace = await engine.workspace("acme")
     row = await played(engine, workspace, model)
-    last = await engine.entry(row.key, row.next_seq - 1)
+    last = await engine.stored.entry(row.key, row.next_seq - 1)
     assert last is not None and last.kind == "run.ended"
     return row.status, json.loads(last.head)
 

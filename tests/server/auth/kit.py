@@ -16,6 +16,7 @@ from msgspec import to_builtins
 from weftline.api.operations import operations
 from weftline.server.app import App
 from weftline.server.http import DEPARTURE, Departure
+from weftline.server.router import Route
 from weftline.store.base import Store
 from weftline.workspace.grants import challenge_of
 
@@ -25,6 +26,10 @@ PASSWORD = "a long enough password"
 VERIFIER = "v" * 43
 CALLBACK = "https://app.example/callback"
 SCOPES = "runs:write runs:read mantyx.identity:read"
+
+
+def named(route: Route) -> str:
+    return f"{route.method} {route.path}"
 
 
 class Clock:

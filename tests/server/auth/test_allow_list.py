@@ -13,7 +13,7 @@ import pytest
 from msgspec import Struct
 
 from weftline.server.router import Narrowed, Route
-from weftline.server.routes import ROUTES
+from weftline.server.routes.every import ROUTES
 
 from .kit import Browser, Reply, World, check_error
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weftline.server.app import App
-from weftline.server.routes import ROUTES
+from weftline.server.routes.every import ROUTES
 
 from .kit import PASSWORD, Browser, Reply, World
 

@@ -20,7 +20,7 @@ from weftline.agent.loader import load_agents_file
 from weftline.cli.admin import administer
 from weftline.errors import WeftlineError
 from weftline.providers.catalog import Catalog
-from weftline.server.serve import read_app
+from weftline.server.served_agents import ServedAgents
 from weftline.testing import ServerProcess
 
 from ..hosted.test_mcp import connected, text_of
@@ -300,7 +300,7 @@ def test_a_file_that_cannot_be_served_is_refused_in_one_line(
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(WeftlineError) as refused:
-        read_app(write_app(tmp_path, source), Catalog())
+        ServedAgents(write_app(tmp_path, source), Catalog())
     assert said in refused.value.message
 
 

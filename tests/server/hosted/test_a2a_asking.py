@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weftline import prompts_people
+from weftline import prompts
 
 from ..kit import TIMEOUT_S, Api, Json
 from .a2a_calls import Caller, answer, gate, stored, texts
@@ -148,7 +148,7 @@ async def test_options_can_be_chosen_with_data(caller: Caller, value: Any, heard
     task = await asked_by(caller, "ask_several")
     (question,) = asked(task)
     assert question["multiple"] is True and question["options"] == ["a", "b", "c"]
-    assert said(task)[0].endswith("(a / b / c)") and said(task)[1] == prompts_people.A2A_CHOICES
+    assert said(task)[0].endswith("(a / b / c)") and said(task)[1] == prompts.people.A2A_CHOICES
     text = {"text": "a, b"} if caller.newer else {"kind": "text", "text": "a, b"}
     for part in (data_part(caller, ["a", "d"]), text):
         wrong = caller.message(parts=[part], taskId=task["id"])

@@ -21,7 +21,7 @@ SCRIPTS: dict[str, Any] = {
 
 
 async def task_of(engine: Engine, key: int) -> Task:
-    row = await engine.row(key)
+    row = await engine.stored.row(key)
     assert row is not None
     return await read_task(engine, row)
 
@@ -49,7 +49,7 @@ async def test_a_task_has_nothing_that_is_newer_than_its_row() -> None:
         space = await it.workspace("acme")
         run_id = await it.create(space, plan("json"))
         await ended(it, run_id, space)
-        row = await it.find(run_id, workspace=space)
+        row = await it.stored.find(run_id, workspace=space)
         early = replace(row, status="queued", next_seq=2, started_at=None, ended_at=None)
         task = await read_task(it, early, history=10)
         assert (task.state, task.turn_seq, [one.role for one in task.history]) == ("submitted", 0, ["user"])

@@ -78,7 +78,7 @@ async def test_upkeep_rests_as_long_as_it_worked(monkeypatch: pytest.MonkeyPatch
 
     store = Busy()
     at = Workspaces(store.records, store.vault, SystemClock())
-    shrink = operations(at, StoredLogs(store.log), store)["store.shrink"]
+    shrink = operations(at, StoredLogs(store), store)["store.shrink"]
     monkeypatch.setattr(at_work, "monotonic", lambda: now_s)
     monkeypatch.setattr(asyncio, "sleep", rest)
     assert await shrink() == 2 * 4096

@@ -39,9 +39,9 @@ from weftline.api.schemas.tools import ToolChangesModel, ToolModel
 from weftline.api.schemas.webhooks import WebhookChange, WebhookModel
 from weftline.cli.admin import administer
 from weftline.server.a2a import rpc
-from weftline.server.openapi import document, json_type
+from weftline.server.openapi import body_type, document, json_type
 from weftline.server.router import EventStream, Form, Route
-from weftline.server.routes import ROUTES
+from weftline.server.routes.every import ROUTES
 from weftline.testing import ServerProcess
 from weftline.wire.engine_options import ENGINE_OPTIONS
 from weftline.wire.leases import ClaimModel, LeaseModel
@@ -301,7 +301,9 @@ def test_the_server_answers_as_its_page_says(route: Route, described_page: Any, 
         case.validate_response(response, checks=CHECKS)
         return response.status_code
 
-    body = NOT_SET if route.body is None else BODIES[route.body] if form is None else {**FORMS[form], **known.client}
+    body = (
+        NOT_SET if route.body is None else BODIES[body_type(route)] if form is None else {**FORMS[form], **known.client}
+    )
     media = "application/json" if form is None else "application/x-www-form-urlencoded"
     plain = described.Case(
         path_parameters={name: value(name) for name in re.findall(r"{(\w+)}", path)},
@@ -319,7 +321,7 @@ def test_the_server_answers_as_its_page_says(route: Route, described_page: Any, 
 
     # The generator writes what it likes, so its size and its misses say nothing about us. There are many operations.
     @settings(
-        max_examples=max(1, profile.max_examples // 15),
+        max_examples=max(1, profile.max_examples // 10),
         phases=[Phase.generate],
         suppress_health_check=[
             *profile.suppress_health_check,

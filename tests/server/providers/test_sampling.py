@@ -133,4 +133,4 @@ async def test_agents_sessions_and_fallbacks_are_checked_too_and_the_catalogs_li
     session = await team.api.post("agent-sessions", {**small, "maxOutputTokens": 100})
     assert session.status == 201
     changed = await team.api.post(f"agent-sessions/{session.json['sessionId']}/messages", {"prompt": "x", **small})
-    check_error(changed, 400, "invalid_request")
+    assert check_error(changed, 400, "invalid_request")["issues"] == [{"path": "maxOutputTokens", "message": message}]

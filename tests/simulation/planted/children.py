@@ -42,14 +42,14 @@ class CountsNothingBelow(EmbeddedEngine):
 
     async def start(self) -> Self:
         await super().start()
-        residents = self._residents
-        take = residents.take
+        dispatcher = self._fleet.dispatcher
+        take = dispatcher.take
 
         def planted(run: LiveRun, fact: Draft) -> None:
             alone = isinstance(fact.head, ChildEnded)
             take(run, replace(fact, head=replace(fact.head, usage=Usage())) if alone else fact)
 
-        residents.take = planted
+        dispatcher.take = planted
         return self
 
 
@@ -83,7 +83,7 @@ class LeavesChildrenAlone(EmbeddedEngine):
 
     async def start(self) -> Self:
         await super().start()
-        lineage = self._residents._lineage  # pyright: ignore[reportPrivateUsage]
+        lineage = self._fleet.lineage
 
         async def planted(children: Sequence[str], *, by: str = "") -> None: ...
 

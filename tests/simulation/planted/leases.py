@@ -26,7 +26,7 @@ class AnybodyAnswers(EmbeddedEngine):
         idempotency_key: str = "",
         token: str = "",
     ) -> bool:
-        run = await self._residents.load(key)
+        run = await self._load(key)
         question = None if run.state.ended else open_question(run.state, call_id)
         if question is None:
             return await super().answer(key, call_id, output)

@@ -54,7 +54,7 @@ class GivesWhatCodeAsksForAGrace(EmbeddedEngine):
 
     async def start(self) -> Self:
         await super().start()
-        timers = self._residents.timers
+        timers = self._fleet.timers
         real = timers._grace_ends  # pyright: ignore[reportPrivateUsage]
 
         def planted(run: LiveRun, now: int) -> int | None:

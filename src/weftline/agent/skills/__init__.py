@@ -1,6 +1,6 @@
-"""Skills: directories of instructions, scripts and files that a model takes up when a task needs them.
+"""Skills: directories of instructions, scripts and files that a model activates when a task needs them.
 
-The format is that of Agent Skills. `format` reads a SKILL.md, `discovery` finds skills and decides which one of a name
-counts, `catalog` is what the model is told about them, `activation` what is in force in a run, `allowed` which tools
-that leaves, and `toolset` brings it together as `skills(…)`.
+The format is that of Agent Skills. `format` reads a SKILL.md, `discovery` finds skills and picks one of each name,
+`catalog` is what the model reads about them, `activation` tracks the active skills of a run, `allowed` the tools that
+they allow, and `toolset` combines it all as `skills(…)`.
 """

@@ -3,7 +3,7 @@
     available ──activate (model, explicit, resume)──▶ active ──deactivate (run_end, explicit, reset)──▶ available
 
 The state is JSON under one key of the run's tool state (`ToolContext.state`), so it is stored with the call that
-changed it and is there again after a crash. Nothing is active in the next run because it was in this one.
+changed it and survives a crash. Activations do not carry over to the next run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from weftline.errors import Conflict
 from weftline.messages import Message, ToolResults
-from weftline.prompts_skills import CONTENT_START
+from weftline.prompts.skills import CONTENT_START
 
 KEY = "skills"
 USE = "skills_use"
@@ -33,14 +33,14 @@ _CONTENT = re.compile(re.escape(CONTENT_START) + r' name="([^"\n]*)">\n')
 
 
 class Active(Struct, frozen=True):
-    """An active skill, and who made it so."""
+    """An active skill, and who activated it."""
 
     name: str
     via: Via
 
 
 class TooManyActive(Conflict):
-    """As many skills are active as may be."""
+    """The maximum number of skills is active."""
 
     default_code = "too_many_active_skills"
 
@@ -57,7 +57,7 @@ class SkillActivations:
         try:
             return msgspec.convert(self._state.get(KEY, {}).get("active", ()), tuple[Active, ...])
         except (msgspec.ValidationError, AttributeError):
-            # Something else wrote there. Nothing is active then; the model can activate it again.
+            # Something else wrote there. Then nothing is active, and the model can activate skills again.
             return ()
 
     @property
@@ -66,7 +66,7 @@ class SkillActivations:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the run has its state already: it began in this process or in one before it."""
+        """Whether the run already has its state: it began in this process or an earlier one."""
         return KEY in self._state
 
     def begin(self) -> None:
@@ -84,10 +84,10 @@ class SkillActivations:
             )
 
     def activate(self, name: str, *, via: Via) -> bool:
-        """Makes a skill active; False if it was already.
+        """Activates a skill; returns False if it was active already.
 
         Raises:
-            TooManyActive: if as many are active as may be; they stay as they are.
+            TooManyActive: if the maximum is reached; the others stay active.
         """
         active = self.active
         if any(one.name == name for one in active):
@@ -97,7 +97,7 @@ class SkillActivations:
         return True
 
     def deactivate(self, name: str) -> bool:
-        """Ends an activation; False if there was none."""
+        """Ends an activation; returns False if there was none."""
         active = self.active
         left = tuple(one for one in active if one.name != name)
         if len(left) == len(active):
@@ -106,14 +106,14 @@ class SkillActivations:
         return True
 
     def clear(self) -> tuple[Active, ...]:
-        """Ends all activations, and returns what was active."""
+        """Ends all activations, and returns them."""
         active = self.active
         if active:
             self._store(())
         return active
 
     def _store(self, active: tuple[Active, ...]) -> None:
-        # A new value each time: whoever stores the state sees that this key was written.
+        # A new value each time, so that the state notices that this key was written.
         self._state[KEY] = {"active": msgspec.to_builtins(list(active))}
 
 
@@ -125,9 +125,9 @@ class Content(NamedTuple):
 
 
 def stored_contents(messages: Sequence[Message]) -> tuple[Content, ...]:
-    """The results in `messages` that are contents of skills, in order.
+    """Returns the results in `messages` that are contents of skills, in order.
 
-    They show which skills a conversation has taken up, and which results compaction must leave whole.
+    They show which skills a conversation has activated, and which results compaction must leave whole.
     """
     results = [one for message in messages if isinstance(message, ToolResults) for one in message.results]
     return tuple(
@@ -138,7 +138,7 @@ def stored_contents(messages: Sequence[Message]) -> tuple[Content, ...]:
 
 
 def to_resume(messages: Sequence[Message], *, max_active: int | None = None) -> tuple[str, ...]:
-    """The skills that stored messages show as activated; the latest ones if they are more than may be active."""
+    """Returns the skills that stored messages show as activated: the latest, if there are too many."""
     latest_last = dict.fromkeys(content.name for content in reversed(stored_contents(messages)))
     names = tuple(latest_last)[:max_active]
     return names[::-1]

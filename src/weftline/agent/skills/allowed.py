@@ -1,8 +1,8 @@
-"""The `allowed-tools` of active skills: what they leave, or what they approve in advance. Nothing here does anything.
+"""The `allowed-tools` of active skills, which restrict calls or approve them in advance. This module only decides.
 
 As soon as one active skill declares a list, the union of all declared lists (and the three skills tools) is what may be
-called (`restrict`), or what needs no confirmation (`preapprove`). An entry names a tool by its own name or by the name
-that the model knows it by; `Bash(git:*)` allows a shell tool for fitting commands only.
+called (`restrict`), or what needs no confirmation (`preapprove`). An entry names a tool by its own name or by the
+model's name for it; `Bash(git:*)` allows a shell tool for matching commands only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from weftline import prompts_skills as prompts
+from weftline import prompts
 from weftline.agent.skills.activation import SKILL_TOOLS
 from weftline.agent.skills.command_lines import matches, simple_command
 from weftline.agent.skills.format import Skill
@@ -32,10 +32,10 @@ KNOWN_NAMES: Mapping[str, str] = {
     "WebFetch": "fetch",
     "Write": "write_file",
 }
-"""What public skills call tools that are built in here. A tool or an alias of such a name comes first."""
+"""The names that public skills use for built-in tools. A tool or alias with such a name takes precedence."""
 
 SHELLS: Mapping[str, str] = {"shell": "command"}
-"""Tools whose calls a pattern can be about, with the argument that is the command line."""
+"""Tools whose calls a pattern can restrict, with the argument that holds the command line."""
 _HARMLESS = frozenset({"cwd", "description", "timeout", "timeout_s"})
 """Other arguments of a shell that do not change which command runs."""
 
@@ -43,7 +43,7 @@ _ENTRY = re.compile(r"([^\s()]+)(?:\((.*)\))?", re.DOTALL)
 
 
 class Entry(NamedTuple):
-    """One entry of `allowed-tools`. `pattern` is None if it is about every call of the tool."""
+    """One entry of `allowed-tools`. `pattern` is None if it covers every call of the tool."""
 
     tool: str
     pattern: str | None
@@ -57,14 +57,14 @@ class Call(NamedTuple):
 
 
 class ToolNames:
-    """The tools of a run. `aliases` gives, for some of them, the name that the model knows them by."""
+    """The tools of a run. `aliases` has the model's names for some of them."""
 
     def __init__(self, tools: Iterable[str] = (), *, aliases: Mapping[str, str] | None = None) -> None:
         self._tools = frozenset(tools)
         self._by_alias = {alias: own for own, alias in (aliases or {}).items()}
 
     def own_name(self, name: str) -> str | None:
-        """The tool that an entry means, or None if there is none."""
+        """Returns the tool that an entry names, or None if there is none."""
         for found in (name, self._by_alias.get(name), KNOWN_NAMES.get(name)):
             if found is not None and (found in self._tools or found in SKILL_TOOLS):
                 return found
@@ -72,30 +72,30 @@ class ToolNames:
 
 
 def parse_entry(text: str) -> Entry | None:
-    """None if it cannot be read, and so allows nothing."""
+    """Parses an entry; None if it is unreadable, and so allows nothing."""
     found = _ENTRY.fullmatch(text)
     return None if found is None else Entry(found[1], found[2])
 
 
 def refusal(call: Call, *, active: Iterable[Skill], names: ToolNames, shells: Mapping[str, str] = SHELLS) -> str:
-    """Why a call may not be made while these skills are active; "" if it may."""
+    """Returns why a call is not allowed while these skills are active; empty if it is allowed."""
     declaring = [skill for skill in active if skill.allowed_tools is not None]
     if not declaring or call.tool in SKILL_TOOLS:
         return ""
     entries = [entry for skill in declaring for entry in skill.allowed_tools or ()]
     if _allows(entries, call, names, shells):
         return ""
-    return prompts.tool_not_allowed(call.tool, [skill.name for skill in declaring], list(dict.fromkeys(entries)))
+    return prompts.skills.tool_not_allowed(call.tool, [skill.name for skill in declaring], list(dict.fromkeys(entries)))
 
 
 def preapproved(call: Call, *, active: Iterable[Skill], names: ToolNames, shells: Mapping[str, str] = SHELLS) -> bool:
-    """Whether an active skill approves a call in advance. Only one that is trusted can."""
+    """Whether an active skill approves a call in advance. Only a trusted skill can."""
     entries = [entry for skill in active if skill.trusted for entry in skill.allowed_tools or ()]
     return _allows(entries, call, names, shells)
 
 
 def faulty_entries(skill: Skill, *, names: ToolNames, shells: Mapping[str, str] = SHELLS) -> list[str]:
-    """Sentences about the entries of a skill that allow nothing."""
+    """Returns a sentence about each entry of a skill that allows nothing."""
     found: list[str] = []
     for text in skill.allowed_tools or ():
         entry = parse_entry(text)

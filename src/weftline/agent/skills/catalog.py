@@ -1,10 +1,10 @@
-"""The skills of an agent as its model is told of them: names and descriptions, in an order that never changes."""
+"""The catalog of an agent's skills for its model: names and descriptions, in a stable order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from weftline import prompts_skills as prompts
+from weftline import prompts
 from weftline.agent.skills.format import MAX_DESCRIPTION_CHARS, Skill
 
 
@@ -14,9 +14,9 @@ class Catalog:
     def __init__(self, skills: Iterable[Skill] = ()) -> None:
         self._skills = {skill.name: skill for skill in sorted(skills, key=lambda skill: skill.name)}
         self.names = tuple(self._skills)
-        """What the name argument of skills_use may be."""
-        self.text = prompts.catalog([(skill.name, one_line(skill.description)) for skill in self])
-        """The catalog as the system prompt has it; "" if there is no skill."""
+        """The valid values of the name argument of skills_use."""
+        self.text = prompts.skills.catalog([(skill.name, one_line(skill.description)) for skill in self])
+        """The catalog for the system prompt; empty if there are no skills."""
 
     def __iter__(self) -> Iterator[Skill]:
         return iter(self._skills.values())
@@ -29,7 +29,7 @@ class Catalog:
 
 
 def one_line(description: str) -> str:
-    """A description on one line, without control characters, and no longer than the format allows."""
+    """Returns a description as one line, without control characters and within the maximum length of the format."""
     words = "".join(char if char.isprintable() or char.isspace() else "\ufffd" for char in description)
     line = " ".join(words.split())
     return line if len(line) <= MAX_DESCRIPTION_CHARS else line[: MAX_DESCRIPTION_CHARS - 1] + "…"

@@ -1,4 +1,4 @@
-"""Command lines of a shell, as far as it takes to say that one of them runs one command and nothing else.
+"""Decides whether a shell command line runs a single command and nothing else.
 
 Strict rather than clever: what could start a further command, write a file or be read differently by another shell is
 refused, even if it happens to be harmless. In single quotes everything is plain text in every shell; in double quotes
@@ -14,7 +14,7 @@ _BLANK = " \t"
 
 
 def simple_command(line: str) -> str | None:
-    """The command line with single spaces between its words, or None unless it is one simple command."""
+    """Returns the command line with single spaces between its words, or None unless it is one simple command."""
     words: list[str] = []
     quote = ""
     for char in line.strip(" \t\n"):
@@ -40,7 +40,7 @@ def simple_command(line: str) -> str | None:
 
 
 def matches(pattern: str, command: str) -> bool:
-    """Whether a simple command fits a pattern, as in `Bash(pattern)`.
+    """Whether a simple command matches a pattern, as in `Bash(pattern)`.
 
     `git:*` is the word `git` alone or with anything after it; `*` elsewhere stands for any text; anything else is
     literal.
@@ -53,7 +53,7 @@ def matches(pattern: str, command: str) -> bool:
 
 
 def _fits(pattern: str, text: str) -> bool:
-    """A glob that knows `*` only, in time that grows with the text and not with the ways to divide it."""
+    """Matches a glob with `*` only, in time linear in the text rather than in the ways to divide it."""
     first, *rest = pattern.split("*")
     if not rest:
         return text == pattern

@@ -1,4 +1,4 @@
-"""Files of one directory and nothing beyond it, whatever links are in it and whoever changes them meanwhile.
+"""Opens files of one directory and nothing outside it, whatever links it contains and even if they change meanwhile.
 
 A path is not checked and then opened: it is walked, from one open directory to the next, without letting the system
 follow a link. Links are read and walked in the same way, so what is opened is what was looked at.
@@ -13,22 +13,22 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from weftline import prompts_skills as prompts
+from weftline import prompts
 
 MAX_LINKS = 40
 MAX_STEPS = 256
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without O_NONBLOCK, opening a FIFO waits for somebody to write to it.
+# Without O_NONBLOCK, opening a FIFO would wait for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Refused(Exception):
-    """The path leads out of the directory, or to something that is not a file; the message says which."""
+    """The path leads out of the directory, or to something other than a file; the message says which."""
 
 
 class Opened(NamedTuple):
-    """An open file. `path` is where it really is, relative to the directory and free of links."""
+    """An open file. `path` is its real location, relative to the directory and without links."""
 
     fd: int
     path: str
@@ -55,26 +55,26 @@ def open_inside(root: Path | str, path: str) -> Generator[Opened]:
         fd, real = _walk(root, path, stack)
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise Refused(prompts.NOT_A_FILE)
+            raise Refused(prompts.skills.NOT_A_FILE)
         yield Opened(fd, "/".join(real), found.st_mode, found.st_size)
 
 
 def read_inside(root: Path | str, path: str, *, max_bytes: int) -> Read:
-    """The first `max_bytes` of the file at `path`; raises as `open_inside` does."""
+    """Returns the first `max_bytes` of the file at `path`; raises as `open_inside` does."""
     with open_inside(root, path) as opened:
         content = bytearray()
         while len(content) < max_bytes and (piece := os.read(opened.fd, max_bytes - len(content))):
             content += piece
-        # The size may be a lie (/proc) or have changed since: whether something comes after is seen by reading on.
+        # The size may be wrong (/proc) or have changed: reading on shows whether there is more.
         more = len(os.read(opened.fd, 1))
         return Read(bytes(content), max(more, opened.size - len(content)) if more else 0)
 
 
 def _walk(root: Path | str, path: str, stack: ExitStack) -> tuple[int, list[str]]:
     if "\0" in path:
-        raise Refused(prompts.NOT_A_NAME)
+        raise Refused(prompts.skills.NOT_A_NAME)
     if os.path.isabs(path):
-        raise Refused(prompts.NOT_RELATIVE)
+        raise Refused(prompts.skills.NOT_RELATIVE)
     directories = [_opened(os.fspath(root), _DIRECTORY, None, stack)]
     real: list[str] = []
     waiting = path.split("/")[::-1]
@@ -83,12 +83,12 @@ def _walk(root: Path | str, path: str, stack: ExitStack) -> tuple[int, list[str]
         name = waiting.pop()
         steps += 1
         if steps > MAX_STEPS:
-            raise Refused(prompts.PATH_TOO_LONG)
+            raise Refused(prompts.skills.PATH_TOO_LONG)
         if name in ("", "."):
             continue
         if name == "..":
             if not real:
-                raise Refused(prompts.OUTSIDE)
+                raise Refused(prompts.skills.OUTSIDE)
             real.pop()
             directories.pop()
             continue
@@ -96,9 +96,9 @@ def _walk(root: Path | str, path: str, stack: ExitStack) -> tuple[int, list[str]
         if link is not None:
             links += 1
             if links > MAX_LINKS:
-                raise Refused(prompts.LINKS_IN_A_CIRCLE)
+                raise Refused(prompts.skills.LINKS_IN_A_CIRCLE)
             if os.path.isabs(link):
-                raise Refused(prompts.LINK_OUT)
+                raise Refused(prompts.skills.LINK_OUT)
             waiting += link.split("/")[::-1]
             continue
         is_last = not any(step not in ("", ".") for step in waiting)
@@ -118,7 +118,7 @@ def _opened(path: str, flags: int, directory: int | None, stack: ExitStack) -> i
 
 
 def _link(name: str, directory: int) -> str | None:
-    """Where a link leads, or None if it is not one; if it becomes one after this, opening it fails."""
+    """Returns the target of a link, or None if it is not one; if it becomes one after this, opening it fails."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError:

@@ -1,4 +1,4 @@
-"""The content of a skill as skills_use answers it: the body with its commands carried out, and the files there are."""
+"""The content of a skill, as skills_use returns it: the body with the output of its commands, and a list of files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Generator
 from typing import NamedTuple
 
-from weftline import prompts_skills as prompts
+from weftline import prompts
 from weftline.agent.skills.confined import Refused, open_inside
 from weftline.agent.skills.discovery import SKIPPED
 from weftline.agent.skills.format import FILE_NAMES, Skill
@@ -27,7 +27,7 @@ _MAX_DIRECTORIES = 500
 _MAX_FILES = 5_000
 _UNLISTED = SKIPPED | {"__pycache__"}
 
-# A command, or else a code span, which is passed over: in `assert!` and `x` no command begins at the exclamation mark.
+# A command, or a code span, which is skipped: in `assert!` and `x` no command begins at the exclamation mark.
 _COMMAND = re.compile(
     r"(?<![\w`\\!])!`(?P<command>[^`\n]+)`(?!`)"
     r"|(?<!`)(?P<ticks>`+)(?!`)[^\n]*?(?<!`)(?P=ticks)(?!`)"
@@ -36,34 +36,37 @@ _TAG = re.compile(r"<(?=/?skill_content\b)", re.IGNORECASE)
 
 
 async def content_of(skill: Skill, runs: Runs) -> str:
-    """What the model reads when a skill becomes active. Commands in the body are run now, if the skill is trusted."""
+    """Returns what the model reads when a skill becomes active.
+
+    Commands in the body are run now, if the skill is trusted.
+    """
     body = await _interpolated(skill.body, runs) if skill.trusted else skill.body
     listed = await asyncio.to_thread(_resources, skill.directory) if skill.directory else _Resources((), 0, False)
-    return prompts.skill_content(
+    return prompts.skills.skill_content(
         skill.name,
-        # Whatever a file or a command says, the element ends where we end it.
+        # Whatever a file or a command prints cannot close the element.
         _TAG.sub("&lt;", whole(body)),
         directory=skill.directory,
         compatibility=skill.compatibility,
         allowed_tools=" ".join(skill.allowed_tools or ()),
         resources=listed.paths,
-        left=prompts.resources_left(listed.left, at_least=listed.cut) if listed.left else "",
+        left=prompts.skills.resources_left(listed.left, at_least=listed.cut) if listed.left else "",
     )
 
 
 def tail(output: bytes, dropped: int, *, max_bytes: int) -> str:
-    """The end of an output as text, with a mark if it has lost its beginning; no character is cut in two."""
+    """Returns the end of an output as text, with a mark if its beginning is missing; no character is cut in two."""
     kept = output[-max_bytes:] if len(output) > max_bytes else output
     dropped += len(output) - len(kept)
     if dropped:
         start = next((index for index, byte in enumerate(kept[:4]) if byte & 0xC0 != 0x80), 0)
         kept, dropped = kept[start:], dropped + start
     text = whole(kept.decode("utf-8", "replace"))
-    return prompts.command_output_cut(text, dropped) if dropped else text
+    return prompts.skills.command_output_cut(text, dropped) if dropped else text
 
 
 async def _interpolated(body: str, runs: Runs) -> str:
-    """The body with the output of each !`command` in its place. What a command prints is not looked at again."""
+    """Returns the body with each !`command` replaced by its output. The output itself is not interpolated."""
     pieces: list[str] = []
     end = count = 0
     deadline = time.monotonic() + ALL_COMMANDS_TIMEOUT_S
@@ -76,7 +79,7 @@ async def _interpolated(body: str, runs: Runs) -> str:
         count += 1
         left_s = deadline - time.monotonic()
         if count > MAX_COMMANDS or left_s <= 0:
-            pieces.append(prompts.command_skipped(command))
+            pieces.append(prompts.skills.command_skipped(command))
         else:
             pieces.append(await _output(command, runs, min(COMMAND_TIMEOUT_S, left_s)))
     return "".join([*pieces, body[end:]])
@@ -86,25 +89,25 @@ async def _output(command: str, runs: Runs, timeout_s: float) -> str:
     try:
         ran = await runs.exec(command, cwd=None, timeout_s=timeout_s)
     except (OSError, ValueError) as error:
-        return prompts.command_not_started(command, str(error))
+        return prompts.skills.command_not_started(command, str(error))
     if ran.timed_out:
-        return prompts.command_timed_out(command, timeout_s)
+        return prompts.skills.command_timed_out(command, timeout_s)
     if ran.exit_code != 0:
         output = ran.stderr or ran.stdout
-        return prompts.command_failed(command, ran.exit_code, tail(output, 0, max_bytes=1024).strip())
+        return prompts.skills.command_failed(command, ran.exit_code, tail(output, 0, max_bytes=1024).strip())
     return tail(ran.stdout, ran.dropped_stdout, max_bytes=MAX_COMMAND_BYTES).rstrip("\n")
 
 
 class _Resources(NamedTuple):
     paths: tuple[str, ...]
     left: int
-    """Files that are not listed."""
+    """The number of files that are not listed."""
     cut: bool
-    """There are so many that they were not all counted."""
+    """Whether there are so many that not all were counted."""
 
 
 def _resources(directory: str) -> _Resources:
-    """The files of a skill, by path, without opening them; links only where they stay inside."""
+    """Lists the files of a skill by path, without opening them. Links are listed only if they stay inside."""
     paths: list[str] = []
     cut = False
     for path in _files(directory):
@@ -112,13 +115,13 @@ def _resources(directory: str) -> _Resources:
             cut = True
             break
         paths.append(path)
-    # What lies near the top is what the body speaks of; what lies deep is mostly data.
+    # Files near the top are the ones that the body mentions; deep ones are mostly data.
     paths.sort(key=lambda path: (path.count("/"), path))
     return _Resources(tuple(paths[:MAX_RESOURCES]), max(0, len(paths) - MAX_RESOURCES) + cut, cut)
 
 
 def _files(directory: str) -> Generator[str | None]:
-    """Paths relative to `directory`, level by level; None if there are too many directories to go on."""
+    """Yields paths relative to `directory`, level by level; None if there are too many directories to continue."""
     waiting = deque([""])
     visited = 0
     while waiting:

@@ -1,10 +1,10 @@
-"""Finding skills: where they are looked for, how far, and which one of a name counts.
+"""Finds skills: where to search, how deep, and which one of each name wins.
 
     inline  >  project  >  user  >  builtin
 
 Within a scope the first in scan order wins: places in their order, then level by level, names sorted by their bytes, so
-that every machine finds the same. What is left out, and why, is in the diagnostics; a skill that cannot be read never
-hides another one.
+that every machine finds the same. The diagnostics say what was left out, and why. An unreadable skill never hides
+another one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_DEPTH = 6
 MAX_DIRECTORIES = 2000
 MAX_ENTRIES = 100_000
 MAX_TOTAL_BYTES = 32 * 1024 * 1024
-"""All four are per place, so that a crowded one takes nothing from another."""
+"""All four limits are per place, so that a crowded one does not affect another."""
 
 PLACES = (".weftline/skills", ".agents/skills")
 CLAUDE_PLACE = ".claude/skills"
@@ -38,20 +38,20 @@ Trouble: TypeAlias = Literal["warning", "left_out", "shadowed", "cut_short", "mi
 
 
 class Diagnostic(Struct, frozen=True):
-    """Something about skills that a person may want to know. `path` is the file or directory that it is about."""
+    """Something about skills that a person may want to know. `path` is the file or directory concerned."""
 
     kind: Trouble
     path: str
     message: str
 
     def __str__(self) -> str:
-        # A line break in a name must not become one in a log.
+        # A line break in a path must not become one in a log.
         path = self.path if self.path.isprintable() else ascii(self.path)
         return f"{path}: {self.message}" if path else self.message
 
 
 class Place(NamedTuple):
-    """A directory that holds skills, or is one. `fence`: links that lead out of this directory are not followed."""
+    """A directory that holds skills, or is one. Links that lead out of `fence` are not followed."""
 
     path: Path
     source: Source
@@ -61,7 +61,7 @@ class Place(NamedTuple):
 
 
 class Discovery(NamedTuple):
-    """What a search found: of each name the one that counts, by name, and everything there is to say about it."""
+    """The result of a search: the winning skill of each name, by name, and all diagnostics."""
 
     skills: tuple[Skill, ...]
     diagnostics: tuple[Diagnostic, ...]
@@ -70,7 +70,7 @@ class Discovery(NamedTuple):
 def standard_places(
     *, project: Path | None, home: Path | None, trust_project: bool | None, claude_dirs: bool = False
 ) -> list[Place]:
-    """Where skills of a project and of its user are kept.
+    """Returns the places where skills of a project and of its user are kept.
 
     With `trust_project=None` a project's skills are found but not trusted; with False they are not looked for.
     """
@@ -78,7 +78,7 @@ def standard_places(
     of_user = [] if home is None else [Place(home / name, "user") for name in names]
     if project is None or trust_project is False:
         return of_user
-    # Somebody who works in the home directory still owns what is there.
+    # Users who work in their home directory still own what is there.
     owned = {os.path.realpath(place.path) for place in of_user}
     fence = None if trust_project else project
     of_project = [Place(project / name, "project", bool(trust_project), fence) for name in names]
@@ -86,7 +86,7 @@ def standard_places(
 
 
 def discover(places: Sequence[Place], *, inline: Iterable[Skill] = (), disabled: Iterable[str] = ()) -> Discovery:
-    """Searches the places and decides which skill of a name counts. Never raises because of what is in a file."""
+    """Searches the places and decides which skill of each name wins. Never raises because of a file's content."""
     diagnostics: list[Diagnostic] = []
     found = list(inline)
     for source in SOURCES:
@@ -95,7 +95,7 @@ def discover(places: Sequence[Place], *, inline: Iterable[Skill] = (), disabled:
                 found += _scan(place, diagnostics)
     hidden = set(disabled)
     chosen: dict[str, Skill] = {}
-    # Stable: what is found first stays first within its scope.
+    # The sort is stable: within a scope, the first found stays first.
     for skill in sorted(found, key=lambda one: SOURCES.index(one.source)):
         winner = chosen.setdefault(skill.name, skill)
         if winner is not skill:
@@ -121,7 +121,7 @@ class _Visit(NamedTuple):
 
 
 def _scan(place: Place, diagnostics: list[Diagnostic]) -> Generator[Skill]:
-    """The skills of one place, level by level. A directory that is a skill is not searched for further ones."""
+    """Yields the skills of one place, level by level. A directory that is a skill is not searched further."""
     if not place.path.is_dir():
         if place.must_exist:
             diagnostics.append(Diagnostic("missing", str(place.path), "There is no such directory."))
@@ -180,7 +180,7 @@ def _leads_out(path: Path) -> Diagnostic:
 
 def _load(path: Path, file: str, place: Place, diagnostics: list[Diagnostic]) -> tuple[Skill | None, int]:
     real = os.path.realpath(path)
-    # The name as it is written where the skill was found; `.` and links of their own have only a real one.
+    # The name by which the skill was found; a place such as `.` only has its real name.
     name = path.name if path.name not in ("", "..") else os.path.basename(real)
     where = str(path / file)
     size = 0

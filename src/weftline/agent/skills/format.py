@@ -1,4 +1,4 @@
-"""What a skill is: a SKILL.md read as forgivingly as a run needs it, and checked as strictly as its author wants."""
+"""The format of skills: a SKILL.md is read leniently for a run, and validated strictly for its author."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weftline.agent.skills.frontmatter import Unreadable, Value, read, read_leni
 from weftline.errors import Issue
 
 Source: TypeAlias = Literal["inline", "project", "user", "builtin"]
-"""Where a skill comes from, the strongest first: of one name the first of these wins."""
+"""Where a skill comes from, in order of precedence: of skills with the same name, the first of these wins."""
 
 FILE_NAMES = ("SKILL.md", "skill.md")
 MAX_FILE_BYTES = 262_144
@@ -46,14 +46,14 @@ class Skill(Struct, frozen=True, kw_only=True):
 
 
 class Loaded(NamedTuple):
-    """A skill that was read, and what is not quite right with it."""
+    """A skill that was read, and its minor issues."""
 
     skill: Skill
     warnings: tuple[str, ...]
 
 
 def parse(text: str, *, directory_name: str, directory: str = "", source: Source = "inline") -> Loaded:
-    """A skill from the text of its SKILL.md, overlooking what can be overlooked.
+    """Reads a skill from the text of its SKILL.md, leniently.
 
     Raises:
         Unreadable: if it has no description, no name that can be used, or frontmatter that cannot be read.
@@ -87,7 +87,7 @@ def parse(text: str, *, directory_name: str, directory: str = "", source: Source
 
 
 def validate(directory: Path | str) -> list[Issue]:
-    """Everything that is wrong with the skill in `directory`, at once; nothing for a good one.
+    """Returns everything that is wrong with the skill in `directory`; empty for a valid one.
 
     `weftline.agent.skills.format.validate("skills/pdf") == []`
     """
@@ -109,7 +109,7 @@ def validate(directory: Path | str) -> list[Issue]:
 
 
 def faults(text: str, *, directory_name: str) -> list[Issue]:
-    """Everything that is wrong with the text of a SKILL.md."""
+    """Returns everything that is wrong with the text of a SKILL.md."""
     try:
         fields = read(split(text).frontmatter)
     except Unreadable as error:
@@ -126,7 +126,7 @@ def faults(text: str, *, directory_name: str) -> list[Issue]:
 
 
 def same_name(one: str, other: str) -> bool:
-    """Whether two names are one, however their characters are composed."""
+    """Whether two names are equal, however their characters are composed."""
     return unicodedata.normalize("NFKC", one) == unicodedata.normalize("NFKC", other)
 
 
@@ -192,12 +192,12 @@ def _usable_name(values: dict[str, Value], directory_name: str, warnings: list[s
 
 
 def _is_usable(name: str) -> bool:
-    """Whether it can stand in a list of names: no line breaks, control characters or halves of characters."""
+    """Whether the name can be listed: without line breaks, control characters or unpaired surrogates."""
     return 0 < len(name) <= _MAX_USABLE_CHARS and name.isprintable()
 
 
 def _text(value: Value | None) -> str:
-    """A value as text: a list or mapping, which the format does not have there, as JSON."""
+    """Returns a value as text. A list or mapping, which the format does not allow there, becomes JSON."""
     if value is None or isinstance(value, str):
         return value or ""
     return msgspec.json.encode(value).decode()
@@ -222,7 +222,7 @@ def _allowed_tools(value: Value | None, warnings: list[str]) -> tuple[str, ...] 
 
 
 def split_entries(text: str) -> tuple[str, ...]:
-    """The entries of `allowed-tools`: separated by spaces or commas, but not inside of parentheses.
+    """Splits the entries of `allowed-tools` at spaces or commas, but not inside parentheses.
 
     `split_entries("Read Bash(git add:*)") == ("Read", "Bash(git add:*)")`
     """

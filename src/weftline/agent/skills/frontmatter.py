@@ -1,4 +1,4 @@
-"""The YAML between the `---` lines of a SKILL.md, read without trusting it.
+"""Reads the YAML between the `---` lines of a SKILL.md, which is untrusted.
 
 Every scalar is a string: `version: 1.10` is "1.10" and `name: on` is "on", as the format has no other types. Aliases
 are refused, because a few hundred bytes of them can stand for gigabytes; so are nesting and sizes that no skill needs.
@@ -19,7 +19,7 @@ Value: TypeAlias = "str | list[Value] | dict[str, Value]"
 MAX_BYTES = 16_384
 MAX_DEPTH = 8
 _MAX_BRACKETS = 64
-"""Open at once. Looking for the end of a key takes the parser the square of these."""
+"""How many may be open at once. The parser takes quadratic time in these to find the end of a key."""
 
 _LINE = "---"
 _KEY = re.compile(r"(?P<indent> *)(?P<key>[\w.-]+) *:(?:[ \t]+(?P<value>\S.*))?")
@@ -31,26 +31,26 @@ class Unreadable(Exception):
 
 
 class Document(NamedTuple):
-    """A SKILL.md taken apart: the text of its frontmatter, and the body without it."""
+    """A SKILL.md split into the text of its frontmatter and the body."""
 
     frontmatter: str
     body: str
 
 
 class Fields(NamedTuple):
-    """What the frontmatter says, and what had to be overlooked to read it."""
+    """The fields of the frontmatter, and what was tolerated to read it."""
 
     values: dict[str, Value]
     repeated: tuple[str, ...] = ()
     repaired: bool = False
-    """It is not valid YAML as it stands; values were quoted."""
+    """Whether it is not valid YAML as it stands, so that values were quoted."""
 
 
 def split(text: str) -> Document:
-    """Takes a SKILL.md apart.
+    """Splits a SKILL.md.
 
     Raises:
-        Unreadable: if it has no frontmatter, or one that does not end.
+        Unreadable: if it has no frontmatter, or one without an end.
     """
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").lstrip("\n").split("\n")
     if lines[0].rstrip() != _LINE:
@@ -62,10 +62,10 @@ def split(text: str) -> Document:
 
 
 def read(frontmatter: str) -> Fields:
-    """The fields, exactly as YAML has them.
+    """Reads the fields as strict YAML.
 
     Raises:
-        Unreadable: if this is not YAML, not a mapping, or more than a skill needs.
+        Unreadable: if this is not YAML, not a mapping, or larger than any skill needs.
     """
     if len(frontmatter.encode("utf-8", "replace")) > MAX_BYTES:
         raise Unreadable(f"its frontmatter is larger than {MAX_BYTES // 1024} KiB")
@@ -82,7 +82,7 @@ def read(frontmatter: str) -> Fields:
 
 
 def read_leniently(frontmatter: str) -> Fields:
-    """The fields, also where values hold characters that YAML wants quoted, as in `description: Use when: always`.
+    """Reads the fields, even if values contain characters that YAML wants quoted: `description: Use when: always`.
 
     Raises:
         Unreadable: if that does not help.
@@ -100,7 +100,7 @@ def _compose(text: str) -> Node:
     import yaml
 
     class Loader(yaml.BaseLoader):
-        """Builds nodes only, none of them twice and none too deep."""
+        """Builds nodes only, without duplicate keys or deep nesting."""
 
         depth = 0
 
@@ -121,7 +121,7 @@ def _compose(text: str) -> Node:
         where = f" in line {error.problem_mark.line + 2}" if error.problem_mark is not None else ""
         raise Unreadable(f"its frontmatter is not valid YAML{where}: {error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError, OverflowError):
-        # A character that YAML does not allow, or an escape that stands for none.
+        # A character that YAML does not allow, or an invalid escape.
         raise Unreadable("its frontmatter has characters that YAML does not allow") from None
     if node is None:
         raise Unreadable("its frontmatter is empty")
@@ -152,7 +152,7 @@ def _value(node: Node, path: str, repeated: list[str]) -> Value:
 
 
 def _quoted(frontmatter: str) -> str:
-    """The frontmatter with every field that YAML cannot read by itself written as a quoted string."""
+    """Quotes every field of the frontmatter that YAML cannot read as it stands."""
     fields: list[list[str]] = []
     for line in frontmatter.split("\n"):
         if fields and (not line.strip() or line[0] in " \t"):
@@ -163,7 +163,7 @@ def _quoted(frontmatter: str) -> str:
 
 
 def _readable(lines: list[str]) -> list[str]:
-    """One field with the lines that belong to it, quoted if that is what it takes."""
+    """Returns one field with its lines, quoted if necessary."""
     if _reads("\n".join(lines)):
         return lines
     head, *rest = lines
@@ -189,7 +189,7 @@ def _reads(text: str) -> bool:
 
 
 def _unquoted(words: str) -> str:
-    """Without the quotes around it, as in `"Say "hello""`, which is why it could not be read."""
+    """Removes quotes around a text such as `"Say "hello""`, which made it unreadable."""
     if len(words) > 1 and words[0] == words[-1] and words[0] in "'\"":
         return words[1:-1]
     return words

@@ -1,7 +1,7 @@
-"""Running commands and scripts of skills: the seam, and the plainest way to do it.
+"""Runs commands and scripts of skills: the protocol, and its simplest implementation.
 
-`ProcessRuns` starts a process on this machine, with a small environment. When it is done, out of time or no longer
-wanted, nothing that it started is left: on Linux that includes processes which made a session of their own.
+`ProcessRuns` starts a process on this machine, with a small environment. When it ends, times out or is cancelled, no
+process that it started is left: on Linux this includes those that created their own session.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weftline.tools.contexts.running import Execution, Order
 
 MAX_OUTPUT_BYTES = 32_768
 ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TERM", "TMPDIR", "TZ", "USER")
-"""What a process is told of this one's environment: nothing that may hold a secret."""
+"""What a process inherits of this one's environment: nothing that may hold a secret."""
 
 
 class Outcome(Protocol):

@@ -1,4 +1,4 @@
-"""The three tools by which a model takes up a skill, reads its files and runs its scripts."""
+"""The three tools with which a model activates a skill, reads its files and runs its scripts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Protocol, cast
 
-from weftline import prompts_skills as prompts
+from weftline import prompts
 from weftline.agent.skills.activation import SkillActivations
 from weftline.agent.skills.catalog import Catalog
 from weftline.agent.skills.content import ALL_COMMANDS_TIMEOUT_S, tail
@@ -20,11 +20,11 @@ from weftline.tools.function import FunctionTool
 SCRIPT_TIMEOUT_S = 60.0
 MAX_SCRIPT_TIMEOUT_S = 600.0
 _GRACE_S = 60.0
-"""A call may take longer than what it runs by this."""
+"""How much longer a call may take than what it runs."""
 
 
 class Offer(Protocol):
-    """What the tools work on."""
+    """What the tools operate on."""
 
     @property
     def catalog(self) -> Catalog: ...
@@ -34,7 +34,7 @@ class Offer(Protocol):
 
 
 def skill_tools(skills: Offer, names: Sequence[str]) -> tuple[Tool, ...]:
-    """The tools for the skills of these names; none if there are no names."""
+    """Returns the tools for the skills with these names; none if there are no names."""
     if not names:
         return ()
 
@@ -75,7 +75,7 @@ def skill_tools(skills: Offer, names: Sequence[str]) -> tuple[Tool, ...]:
         """
         return await _run_script(skills, name, script, context, args=args, timeout_s=timeout)
 
-    # The type of an argument that depends on what was found cannot be written down.
+    # The names are only known at run time, so the annotation is set here.
     skills_use.__annotations__["name"] = _one_of(names)
     return (
         FunctionTool(skills_use, effect="idempotent", timeout_s=ALL_COMMANDS_TIMEOUT_S + _GRACE_S),
@@ -88,7 +88,7 @@ def _one_of(names: Sequence[str]) -> Any:
     from pydantic import Field
 
     def as_enum(schema: dict[str, Any]) -> None:
-        # With one name pydantic writes `const`, which fewer models know.
+        # For a single name pydantic writes `const`, which fewer models support.
         schema.pop("const", None)
         schema["enum"] = list(names)
 
@@ -98,14 +98,14 @@ def _one_of(names: Sequence[str]) -> Any:
 def _active(skills: Offer, name: str, context: ToolContext) -> Skill:
     skill = skills.catalog.get(name)
     if skill is None or name not in SkillActivations(context.state).names:
-        raise ToolFailed(prompts.not_active(name))
+        raise ToolFailed(prompts.skills.not_active(name))
     return skill
 
 
 def _directory(skills: Offer, name: str, context: ToolContext) -> str:
     skill = _active(skills, name, context)
     if not skill.directory:
-        raise ToolFailed(prompts.no_files(name))
+        raise ToolFailed(prompts.skills.no_files(name))
     return skill.directory
 
 
@@ -114,7 +114,7 @@ async def _run_script(
 ) -> ToolOutput:
     directory = _directory(skills, name, context)
     if not _active(skills, name, context).trusted:
-        raise ToolFailed(prompts.script_untrusted(name))
+        raise ToolFailed(prompts.skills.script_untrusted(name))
     command = [*await asyncio.to_thread(script_command, directory, script), *args]
     timeout_s = min(max(timeout_s, 0.001), MAX_SCRIPT_TIMEOUT_S)
     began = time.monotonic()
@@ -122,13 +122,15 @@ async def _run_script(
         ran = await skills.runs.exec(command, cwd=directory, timeout_s=timeout_s)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ToolFailed(prompts.script_not_started(script, reason)) from None
+        raise ToolFailed(prompts.skills.script_not_started(script, reason)) from None
     elapsed_ms = round((time.monotonic() - began) * 1000)
-    # Both together have one budget; errors are mostly short, and what the script is for is on stdout.
+    # They share one budget: errors are mostly short, and the purpose of the script is its stdout.
     stderr = tail(ran.stderr, ran.dropped_stderr, max_bytes=MAX_OUTPUT_BYTES // 2)
     stdout = tail(ran.stdout, ran.dropped_stdout, max_bytes=MAX_OUTPUT_BYTES - min(len(ran.stderr), len(stderr)))
-    done = prompts.script_done(stdout.rstrip("\n"), stderr.rstrip("\n"), exit_code=ran.exit_code, elapsed_ms=elapsed_ms)
+    done = prompts.skills.script_done(
+        stdout.rstrip("\n"), stderr.rstrip("\n"), exit_code=ran.exit_code, elapsed_ms=elapsed_ms
+    )
     if ran.timed_out:
-        return ToolOutput.of(prompts.script_timed_out(done, timeout_s), is_error=True)
-    # A failing exit is for the model to judge: `grep` that finds nothing fails too.
+        return ToolOutput.of(prompts.skills.script_timed_out(done, timeout_s), is_error=True)
+    # The model judges a non-zero exit code: `grep` that finds nothing fails too.
     return ToolOutput.of(done)

@@ -1,7 +1,7 @@
 """`skills(…)`: everything about the skills of one agent, as a toolset with instructions.
 
-What is active belongs to a run and is kept in its tool state; `Skills` itself only knows the catalog and what the
-program has activated for the run to come.
+Active skills belong to a run and are kept in its tool state; `Skills` itself only knows the catalog and what the
+program has activated for the next run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from weftline import prompts_skills as prompts
+from weftline import prompts
 from weftline.agent.skills import allowed
 from weftline.agent.skills.activation import Reason, SkillActivations, TooManyActive, Via, to_resume
 from weftline.agent.skills.catalog import Catalog
@@ -36,24 +36,24 @@ SkillPath: TypeAlias = str | os.PathLike[str] | Skill
 
 _log = logging.getLogger("weftline.skills")
 _LEVELS = {"warning": logging.INFO, "shadowed": logging.INFO, "unknown_tool": logging.INFO}
-"""How loud the log is about a diagnostic; the others mean that something is missing."""
+"""The log levels of some diagnostics; the others mean that something is missing."""
 
 
 class UnknownSkill(NotFound):
-    """No skill of this name is in the catalog; `details["names"]` are those that are."""
+    """The catalog has no skill of this name; `details["names"]` lists those that it has."""
 
     default_code = "unknown_skill"
 
 
 class SkillsResolved(Struct):
-    """The skills that were found. Handlers may look, not change."""
+    """The skills that were found. Handlers must not change them."""
 
     skills: tuple[Skill, ...]
     diagnostics: tuple[Diagnostic, ...]
 
 
 class SkillsCatalog(Struct):
-    """The skills about to be offered. What handlers leave in `skills` is what the model is told of."""
+    """The skills about to be offered. Handlers may change `skills`; the model sees the result."""
 
     skills: list[Skill]
 
@@ -73,8 +73,8 @@ class SkillDeactivated(Struct, frozen=True):
 class Skills:
     """The skills of one agent. Made by `skills(…)`; a `weftline.tools.base.Toolset`.
 
-    The lists `on_…` hold functions, plain or async, that are told what happens: `on_resolve` and `on_catalog` once,
-    when the skills are searched for, so that a function that is added later hears of neither.
+    The lists `on_…` hold functions, plain or async, to call on events: `on_resolve` and `on_catalog` once, when the
+    skills are searched for, so that functions added later are not called for these.
     """
 
     def __init__(
@@ -101,16 +101,16 @@ class Skills:
         self._disabled = tuple(disabled)
         self._tools: tuple[Tool, ...] | None = None
         self._opening = asyncio.Lock()
-        # What the program activated for the next run, kept in the same form as the state of a run.
+        # What the program activated for the next run, in the same form as a run's state.
         self._next_run: State = {}
 
     @property
     def instructions(self) -> str:
-        """The catalog for the system prompt; "" before `open`, and if there is no skill."""
+        """The catalog for the system prompt; empty before `open`, and if there are no skills."""
         return self.catalog.text
 
     async def open(self) -> Sequence[Tool]:
-        """Searches for skills, once. Returns the three skills tools, or none if there is no skill."""
+        """Searches for skills, once. Returns the three skills tools, or none if there are no skills."""
         async with self._opening:
             if self._tools is None:
                 found = await asyncio.to_thread(discover, self._places, inline=self._inline, disabled=self._disabled)
@@ -119,16 +119,16 @@ class Skills:
                 draft = SkillsCatalog(list(found.skills))
                 for handler in tuple(self.on_catalog):
                     changed = SkillsCatalog(list(draft.skills))
-                    # One that fails half way has changed nothing.
+                    # A handler that fails midway changes nothing.
                     draft = changed if await _notify([handler], changed) else draft
                 self.catalog = Catalog(draft.skills)
                 self._tools = skill_tools(self, self.catalog.names)
             return self._tools
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing, as nothing is held open."""
 
-    # What the program does
+    # Methods for the program
 
     async def activate(self, name: str) -> None:
         """Makes a skill active from the first turn of the next run.
@@ -143,7 +143,7 @@ class Skills:
             await _notify(self.on_activate, SkillActivated(skill, "explicit"))
 
     async def deactivate(self, name: str, *, state: State | None = None, run_id: str = "") -> None:
-        """Ends the activation of a skill for the next run and, if its state is given, for the present one.
+        """Ends the activation of a skill for the next run and, if its state is given, for the current one.
 
         Raises:
             UnknownSkill: if the catalog has no such skill.
@@ -156,16 +156,17 @@ class Skills:
             await _notify(self.on_deactivate, SkillDeactivated(skill, "explicit", run_id))
 
     async def reset(self) -> None:
-        """Ends what was activated for the next run."""
+        """Ends the activations for the next run."""
         await self._clear(self._next_run, "reset", "")
 
-    # What the runtime does
+    # Methods for the runtime
 
     async def begin_run(self, state: State, *, run_id: str = "", resume_from: Sequence[Message] = ()) -> str:
-        """Makes active what the program asked for, and what stored messages show; once, also after a crash.
+        """Activates the skills that the program asked for and those that stored messages show; once, even after a
+        crash.
 
-        `resume_from` are the messages of a thread on the first run over it, nothing on later runs. Returns the contents
-        of the skills that the program activated: no message has them, so they belong to the run's instructions.
+        `resume_from` has the messages of a thread on the first run over it, and is empty on later runs. Returns the
+        contents of the skills that the program activated: no message has them, so they go into the run's instructions.
         """
         await self.open()
         activations = SkillActivations(state, max_active=self.max_active)
@@ -196,7 +197,7 @@ class Skills:
         return tuple(skill for skill in found if skill is not None)
 
     def refusal(self, call: allowed.Call, *, state: State, names: allowed.ToolNames) -> str:
-        """Why the active skills do not allow a call; "" if they do, or may only approve."""
+        """Returns why the active skills do not allow a call; empty if they do, or only pre-approve."""
         if self.allowed_tools != "restrict":
             return ""
         return allowed.refusal(call, active=self.active(state), names=names)
@@ -219,17 +220,17 @@ class Skills:
         return found
 
     async def use(self, name: str, context: ToolContext) -> str:
-        """What the tool skills_use does."""
+        """Implements the tool skills_use."""
         skill = self.catalog.get(name)
         if skill is None:
-            raise ToolFailed(prompts.unknown_skill(name, did_you_mean(name, self.catalog.names)))
+            raise ToolFailed(prompts.skills.unknown_skill(name, did_you_mean(name, self.catalog.names)))
         activations = SkillActivations(context.state, max_active=self.max_active)
         if name in activations.names:
-            return prompts.already_active(name)
+            return prompts.skills.already_active(name)
         try:
             activations.check_room(name)
         except TooManyActive:
-            raise ToolFailed(prompts.too_many_active(name, activations.names, self.max_active or 0)) from None
+            raise ToolFailed(prompts.skills.too_many_active(name, activations.names, self.max_active or 0)) from None
         content = await content_of(skill, self.runs)
         activations.activate(name, via="model")
         await _notify(self.on_activate, SkillActivated(skill, "model", context.run_id))
@@ -314,7 +315,7 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
 
 
 async def _notify(handlers: Sequence[Callable[[Any], object]], event: object) -> bool:
-    """False if one of the handlers failed; the others are told all the same."""
+    """Calls the handlers; returns False if one of them failed. The others are still called."""
     failures = 0
     for handler in tuple(handlers):
         try:

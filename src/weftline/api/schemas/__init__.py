@@ -1,1 +1,1 @@
-"""The JSON of stored things, for routes and commands alike: what a body may say, and how a record is shown."""
+"""The JSON of stored things, for routes and commands: what a body may contain, and how records are returned."""

@@ -45,16 +45,16 @@ class Agent(Struct, rename="camel"):
     name: str
     description: str
     spec: JsonObject
-    """As it was sent; header values of its tools are `[redacted]`."""
+    """As it was sent, with header values of its tools as `[redacted]`."""
     metadata: Words
     system: bool
     created_at: Time
     updated_at: Time
     warnings: Warnings = UNSET
     code: bool | UnsetType = UNSET
-    """True for an agent that is code of the server: it cannot be changed here."""
+    """True for a code agent of the server, which cannot be changed here."""
     error_code: str | UnsetType = UNSET
-    """`log_damaged` if what is stored of it cannot be read; left out otherwise."""
+    """`log_damaged` if its stored data is unreadable; left out otherwise."""
 
 
 class Agents(Struct, rename="camel"):
@@ -63,7 +63,7 @@ class Agents(Struct, rename="camel"):
 
 
 def parse_agent(body: bytes) -> tuple[AgentDraft, Sequence[UnknownField]]:
-    """The definition in a request's body or in a file, and fields of it that mean nothing. Raises `InvalidRequest`."""
+    """Parses the definition in a body or a file; also returns its unknown fields. Raises `InvalidRequest`."""
     fields = decode_object(body)
     try:
         sent = AgentModel.model_validate(fields)

@@ -1,4 +1,4 @@
-"""What people say to a run, as JSON: answers, pauses, resumes and messages."""
+"""Input of people for a run, as JSON: answers, pauses, resumes and messages."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class AnsweredAwait(Ok, frozen=True, rename="camel", kw_only=True):
     run_id: str
     outcome: Outcome
     by: str
-    """Who gave the answer, as the log has it."""
+    """Who gave the answer, as in the log."""
     warnings: Warnings = UNSET
 
 
 class Acknowledged(Ok, frozen=True, kw_only=True):
     by: str
-    """Who asked for it, as the log has it."""
+    """Who requested it, as in the log."""
     warnings: Warnings = UNSET
 
 
@@ -82,12 +82,12 @@ class QueuedMessage(Ok, frozen=True, kw_only=True):
     id: str
     """Unique in its run."""
     by: str
-    """Who sent it, as the log has it."""
+    """Who sent it, as in the log."""
     warnings: Warnings = UNSET
 
 
 def parsed_as(model: type[_Model], fields: dict[str, Any]) -> tuple[_Model, tuple[UnknownField, ...]]:
-    """What was sent, and the fields of it that mean nothing here."""
+    """Parses the fields; also returns the unknown ones."""
     try:
         return model.model_validate(fields), unknown_fields(fields, shape_of(model))
     except ValidationError as error:
@@ -95,7 +95,7 @@ def parsed_as(model: type[_Model], fields: dict[str, Any]) -> tuple[_Model, tupl
 
 
 def answer_of(sent: AnswerModel, *, request: str, idempotency_key: str = "") -> Answer:
-    """`request` tells the same request, sent again, from another one with the same answer."""
+    """Returns the answer. `request` distinguishes a repeated request from another one with the same answer."""
     if sent.value is not None and len(encode(sent.value)) > MAX_RESULT_BYTES:
         raise invalid([Issue("value", f"must not be larger than {MAX_RESULT_BYTES:,} bytes")])
     return Answer(

@@ -73,7 +73,7 @@ class SentBudget(Struct, frozen=True):
 
 
 def parse_budget(body: bytes) -> SentBudget:
-    """Raises `InvalidRequest`."""
+    """Parses a budget. Raises `InvalidRequest`."""
     fields = decode_object(body)
     try:
         sent = BudgetLimitsModel.model_validate(fields)

@@ -1,4 +1,4 @@
-"""API keys as JSON: everything but the key itself, which is shown once, when it is created."""
+"""API keys as JSON: everything but the key itself, which is returned once, when it is created."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Key(Struct, rename="camel"):
     created_at: Time
     revoked_at: Time | None
     error_code: str | UnsetType = UNSET
-    """`log_damaged` if what is stored of it cannot be read: it lets nobody in. Left out otherwise."""
+    """`log_damaged` if its stored data is unreadable, so that it does not work; left out otherwise."""
 
 
 class CreatedKey(Key, rename="camel", kw_only=True):

@@ -1,4 +1,4 @@
-"""OAuth apps, grants and tokens as JSON. What an RFC defines keeps its snake_case names."""
+"""OAuth apps, grants and tokens as JSON. Fields that an RFC defines keep their snake_case names."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Introspection(Struct, frozen=True, omit_defaults=True):
     sub: str | UnsetType = UNSET
     username: str | UnsetType = UNSET
     aud: str | UnsetType = UNSET
-    """The one address that the token is for, if it is for one alone."""
+    """The only address that the token is valid for, if it is limited to one."""
 
 
 class OAuthRefusal(Struct, frozen=True):
@@ -191,7 +191,7 @@ class ClientDocument(Struct, frozen=True):
     client_uri: str
     client_name: str = "Weftline"
     redirect_uris: tuple[str, ...] = ("http://127.0.0.1/callback", "http://localhost/callback")
-    """On a port that is free at the time."""
+    """On any port, chosen when the client starts."""
     grant_types: tuple[str, ...] = ("authorization_code", "refresh_token")
     response_types: tuple[str, ...] = ("code",)
     token_endpoint_auth_method: str = "none"
@@ -264,7 +264,7 @@ def registered_json(made: Registered) -> RegisteredClient:
         ("code",),
         " ".join(app.scopes),
         UNSET if made.secret is None else made.secret,
-        UNSET if made.secret is None else 0,  # which is never
+        UNSET if made.secret is None else 0,  # means never
     )
 
 
@@ -285,7 +285,10 @@ def token_json(issued: Issued) -> TokenResponse:
 
 
 def introspection_json(found: Token | Grant | None, *, now: int, base: str) -> Introspection:
-    """Everything to the app that a token was issued to, and nothing about others. `base` is this server's address."""
+    """Returns everything to the app that a token was issued to, and nothing to others.
+
+    `base` is this server's address.
+    """
     match found:
         case Token() if found.expires_at > now:
             return Introspection(

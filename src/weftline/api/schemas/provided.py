@@ -1,4 +1,4 @@
-"""The results of all calls of a turn that clients carry out, sent together."""
+"""The results of all client calls of a turn, sent together."""
 
 from __future__ import annotations
 
@@ -50,13 +50,16 @@ class ResultsModel(Part):
 
 
 class _Items(Part):
-    """The same, with results of any shape: each is checked by itself."""
+    """The results, not validated yet, as each is checked separately."""
 
     results: Annotated[list[Any], Field(max_length=MAX_RESULTS)]
 
 
 class SentResults(Struct, frozen=True):
-    """What was sent, with what is wrong with it whatever the calls are: the engine names that with the rest."""
+    """The results that were sent, and their problems that do not depend on the calls.
+
+    The engine reports these together with its own.
+    """
 
     results: tuple[Provided, ...]
     faults: dict[int, list[tuple[str, str]]]
@@ -64,7 +67,7 @@ class SentResults(Struct, frozen=True):
 
 
 def parse_results(fields: dict[str, Any]) -> SentResults:
-    """Raises `InvalidRequest` for what is no list of results."""
+    """Parses results. Raises `InvalidRequest` unless they are a list of results."""
     results: list[Provided] = []
     faults: dict[int, list[tuple[str, str]]] = {}
     for place, item in enumerate(_items(fields)):
@@ -89,7 +92,7 @@ def _items(fields: dict[str, Any]) -> list[Any]:
 
 
 def _named(item: object) -> Provided:
-    """Stands for a result that cannot be read. It is known which call it is for, if that was sent."""
+    """Returns a placeholder for an unreadable result, with its call if that was sent."""
     id = cast("dict[str, object]", item).get("toolUseId") if isinstance(item, dict) else None
     return Provided(call_id=id if isinstance(id, str) else "", error="")
 

@@ -1,4 +1,4 @@
-"""A workspace's model providers as JSON. Keys and header values go in and never come out."""
+"""A workspace's model providers as JSON. Keys and header values are never returned."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Provider(Struct, rename="camel"):
     created_at: Time
     updated_at: Time
     error_code: str | UnsetType = UNSET
-    """`log_damaged` if what is stored of it cannot be read: it is left out of the models. Left out otherwise."""
+    """`log_damaged` if its stored data is unreadable, so that its models are not offered; left out otherwise."""
 
 
 class Providers(Struct, rename="camel"):
@@ -104,7 +104,7 @@ _Fields = TypeVar("_Fields", bound=_ProviderFields)
 
 
 def parse_provider(fields: dict[str, Any]) -> tuple[str, ProviderSpec, ProviderSecrets]:
-    """The name of a provider to create, what it is, and its secrets. Raises `InvalidRequest`."""
+    """Parses a provider to create: its name, its settings and its secrets. Raises `InvalidRequest`."""
     sent = _checked(ProviderModel, fields)
     spec = ProviderSpec(
         family=sent.family,
@@ -119,7 +119,7 @@ def parse_provider(fields: dict[str, Any]) -> tuple[str, ProviderSpec, ProviderS
 
 
 def parse_provider_changes(fields: dict[str, Any]) -> ProviderChanges:
-    """Raises `InvalidRequest`."""
+    """Parses changes to a provider. Raises `InvalidRequest`."""
     sent = _checked(ProviderChangesModel, fields)
     given = sent.model_fields_set
     return ProviderChanges(

@@ -75,12 +75,12 @@ class _Known(Struct, rename="camel"):
 
 class ListedSchedule(_Known, rename="camel"):
     error_code: str | UnsetType = UNSET
-    """`log_damaged` if what is stored of it cannot be read: then it starts nothing; left out otherwise."""
+    """`log_damaged` if its stored data is unreadable, so that it starts nothing; left out otherwise."""
 
 
 class Schedule(_Known, rename="camel"):
     spec: JsonObject
-    """As it was sent; header values of its tools are `[redacted]`."""
+    """As it was sent, with header values of its tools as `[redacted]`."""
     warnings: Warnings = UNSET
 
 
@@ -92,7 +92,7 @@ _Model = TypeVar("_Model", ScheduleModel, ScheduleChangesModel)
 
 
 class SentSchedule(Struct, frozen=True):
-    """What was sent, with its `spec` as bytes."""
+    """A schedule as it was sent, with its `spec` as bytes."""
 
     fields: ScheduleModel | ScheduleChangesModel
     spec: bytes | None
@@ -104,7 +104,7 @@ class SentSchedule(Struct, frozen=True):
         return any(value is not None for value in (sent.at, sent.cron, sent.timezone, sent.catchUp))
 
     def timing(self, earlier: Timing | None = None) -> Timing:
-        """The times that are meant; what was not sent is as it was."""
+        """Returns the times; fields that were not sent stay as they were."""
         sent, timing = self.fields, earlier or Timing()
         if sent.at is not None and sent.cron is not None:
             raise invalid([Issue("cron", "give exactly one of `at` and `cron`")])
@@ -118,7 +118,7 @@ class SentSchedule(Struct, frozen=True):
 
 
 def parse_schedule(body: bytes) -> SentSchedule:
-    """Raises `InvalidRequest`."""
+    """Parses a schedule. Raises `InvalidRequest`."""
     return _parse(body, ScheduleModel)
 
 

@@ -1,4 +1,4 @@
-"""Stored tools as JSON. Secrets go in and never come out: a tool that is read shows their names."""
+"""Stored tools as JSON. Secrets are never returned, only their names."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ToolModel(_ToolFields):
 
     name: ToolName
     url: Url = ""
-    """Of kind `http`, where it is required, as `source` is of kind `code`."""
+    """Required for the kind `http`, as `source` is for `code`."""
     secrets: dict[_SecretName, _SecretValue | None] = {}
 
 
@@ -59,7 +59,7 @@ class ToolChangesModel(_ToolFields):
     name: ToolName = ""
     url: Url = ""
     secrets: dict[_SecretName, _SecretValue | None] | list[_SecretName] = {}
-    """A list of names, as a tool is shown with, changes nothing."""
+    """A list of names, as a tool is returned with, changes nothing."""
 
 
 _TOOL = shape_of(ToolModel)
@@ -72,12 +72,12 @@ class Tool(Struct, rename="camel", kw_only=True):
     description: str
     parameters: JsonObject | None
     method: str | UnsetType = UNSET
-    """This and the next three are of kind `http`."""
+    """This and the next three are for the kind `http`."""
     url: str | UnsetType = UNSET
     headers: dict[str, str] | UnsetType = UNSET
     body: Raw | UnsetType | None = UNSET
     language: str | UnsetType = UNSET
-    """This and the next one are of kind `code`."""
+    """This and the next one are for the kind `code`."""
     source: str | UnsetType = UNSET
     effect: str | None
     timeout_ms: int
@@ -86,7 +86,7 @@ class Tool(Struct, rename="camel", kw_only=True):
     updated_at: Time
     warnings: Warnings = UNSET
     error_code: str | UnsetType = UNSET
-    """`log_damaged` if what is stored of it cannot be read; left out otherwise."""
+    """`log_damaged` if its stored data is unreadable; left out otherwise."""
 
 
 class Tools(Struct, rename="camel"):
@@ -95,7 +95,7 @@ class Tools(Struct, rename="camel"):
 
 
 def parse_tool(fields: dict[str, Any]) -> tuple[StoredSpec, dict[str, str]]:
-    """A tool to create, and its secrets. Raises `InvalidRequest`."""
+    """Parses a tool to create, and its secrets. Raises `InvalidRequest`."""
     sent = _checked(ToolModel, fields)
     given = sent.model_fields_set
     issues = [not_of_kind(name) for name in fields_of_others(sent.kind) if name in given]
@@ -134,7 +134,7 @@ def _code_spec(sent: ToolModel) -> CodeSpec:
 
 
 def parse_tool_changes(fields: dict[str, Any]) -> ToolChanges:
-    """Raises `InvalidRequest`."""
+    """Parses changes to a tool. Raises `InvalidRequest`."""
     sent = _checked(ToolChangesModel, fields)
     given = sent.model_fields_set
     return ToolChanges(
@@ -155,7 +155,7 @@ def parse_tool_changes(fields: dict[str, Any]) -> ToolChanges:
 
 
 def unknown_in_tool(fields: dict[str, Any]) -> Sequence[UnknownField]:
-    """The fields of a tool to create, or of changes to one, that mean nothing."""
+    """Returns the unknown fields of a tool to create, or of changes to one."""
     return unknown_fields(fields, _TOOL)
 
 

@@ -43,7 +43,7 @@ class Webhook(Struct, rename="camel"):
     enabled: bool
     created_at: Time
     error_code: str | UnsetType = UNSET
-    """`log_damaged` if what is stored of it cannot be read: then nothing is delivered; left out otherwise."""
+    """`log_damaged` if its stored data is unreadable, so that nothing is delivered; left out otherwise."""
 
 
 class CreatedWebhook(Webhook, rename="camel", kw_only=True):
@@ -63,9 +63,9 @@ class Delivery(Struct, rename="camel"):
     type: str
     """`run.ended` or `await.opened`."""
     await_id: str | None
-    """What it is about, if it is not the end of the run."""
+    """The await that it is about, unless it is about the end of the run."""
     error_code: str | UnsetType = UNSET
-    """`log_damaged` if what is stored of it cannot be read; left out otherwise."""
+    """`log_damaged` if its stored data is unreadable; left out otherwise."""
 
 
 class Webhooks(Struct):
@@ -92,7 +92,7 @@ def parse_webhook_change(fields: dict[str, Any]) -> WebhookChange:
 
 
 def parse_delivery_id(text: str) -> tuple[int, str]:
-    """The key and the salt of a delivery; one from before there were salts has none. Raises `NotFound`."""
+    """Returns the key and salt of a delivery; older ones have no salt. Raises `NotFound`."""
     known = ids.parse(text, prefix="dlv_")
     if known is not None:
         return known

@@ -4,7 +4,7 @@
     async for chunks in provider.stream(ModelRequest("eu.anthropic.claude-sonnet-4-5-20250929-v1:0", messages)):
         ...
 
-Requests and answers are those of `weftline.providers.anthropic.provider`.
+Requests and responses are the same as in `weftline.providers.anthropic.provider`.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class Bedrock(Anthropic):
     `api_key` is `ACCESS_KEY:SECRET` or `ACCESS_KEY:SECRET:SESSION_TOKEN`, with which requests are signed, or a Bedrock
     API key, which is sent as it is. Without one, `AWS_BEARER_TOKEN_BEDROCK`, or `AWS_ACCESS_KEY_ID` with
     `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, are taken from the environment. `region` defaults to that of
-    the address, or `AWS_REGION`. `betas` are sent as `anthropic_beta`. Most models refuse
-    output schemas here, so `native_schemas` is off unless it is asked for. The other arguments are `Anthropic`'s.
-    Raises `ValueError` if the region is missing or malformed.
+    the address, or `AWS_REGION`. `betas` are sent as `anthropic_beta`. Most models refuse output schemas here, so
+    `native_schemas` is off by default. The other arguments are `Anthropic`'s. Raises `ValueError` if the region is
+    missing or malformed.
     """
 
     default_model: ClassVar[str] = DEFAULT_MODEL
     known_models: ClassVar[Sequence[ModelInfo]] = MODELS
     known_tools: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Bedrock does not run any itself."""
+    """Empty, as Bedrock runs no tools itself."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Bedrock(Anthropic):
         return PROVIDER
 
     async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
-        """The Claude models of the region, all on one page; inference profiles are not among them."""
+        """Returns the Claude models of the region on one page, without inference profiles."""
         query = {"byProvider": "anthropic"}
         url = f"{self._url.replace('//bedrock-runtime', '//bedrock', 1)}/foundation-models"
         headers = self._signed("GET", f"{url}?{urlencode(query)}", {"accept": "application/json"}, b"")
@@ -137,7 +137,7 @@ class Bedrock(Anthropic):
         name = model or self.default_model
         if name in (".", ".."):
             raise ProviderError("invalid_request", f"There is no model {name!r}.")
-        # The colon stays: HTTP libraries do not escape it in a path, and the signature must match what is sent.
+        # The colon stays, as HTTP libraries do not escape it in a path, and the signature must match what is sent.
         return f"{self._url}/model/{quote(name, safe=':')}/invoke-with-response-stream"
 
     def _parser(self) -> EventParser:
@@ -216,12 +216,12 @@ def _events_of(frame: Frame) -> Sequence[SseEvent]:
 
 
 def _error_event(code: str, message: str) -> bytes:
-    """An error as it would appear in Anthropic's own stream."""
+    """Returns an error as it would appear in Anthropic's own stream."""
     return msgspec.json.encode({"type": "error", "error": {"type": code, "message": message}})
 
 
 def _error_of(body: bytes, code: str) -> tuple[str, str]:
-    """The code and the message of an error; services differ in where they put it and how they spell it."""
+    """Returns the code and message of an error; services differ in where they put them and how they spell them."""
     try:
         value: Any = None if excess(body) else msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -238,7 +238,7 @@ def _error_of(body: bytes, code: str) -> tuple[str, str]:
 def _class_of(detail: ErrorDetail) -> ErrorClass | None:
     code = (detail.code or "").lower()
     if code == "validationexception" and detail.status is None:
-        # In a stream it has no status; its message decides, as it would with the status.
+        # An error in a stream has no status, so its message decides.
         return classify(400, detail.body).cls
     return _CLASSES.get(code)
 
@@ -252,7 +252,7 @@ def _key_of_environment() -> str:
 
 
 def _credentials(key: str) -> Credentials | None:
-    """None for a key that is sent unchanged."""
+    """Parses a key into credentials; None for a key that is sent unchanged."""
     if ":" not in key:
         return None
     access_key, secret, *session = key.split(":", 2)

@@ -33,7 +33,7 @@ from weftline.providers.names import NameMap, repaired
 
 PROVIDER: Final = "anthropic"
 PLATFORMS: Final = frozenset({PROVIDER, "bedrock"})
-"""Where Claude runs. It accepts what it signed on another platform."""
+"""The platforms that run Claude. Each accepts signatures from the others."""
 MARK: Final = b',"cache_control":{"type":"ephemeral"}}'
 
 encode = msgspec.json.Encoder().encode
@@ -50,7 +50,7 @@ class Block(NamedTuple):
 
 
 def marked(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks with a cache breakpoint on the last that may carry one."""
+    """Returns the blocks with a cache breakpoint on the last one that may carry it."""
     for index in range(len(blocks) - 1, -1, -1):
         if blocks[index].markable:
             return [*blocks[:index], Block(blocks[index].json[:-1] + MARK), *blocks[index + 1 :]]
@@ -66,11 +66,14 @@ def joined(blocks: Iterable[Block]) -> bytes:
 
 
 def message_blocks(message: Message, names: NameMap, *, provider: str = PROVIDER) -> list[Block]:
-    """`provider` is the platform that gets the message: tools that another one ran itself are left out."""
+    """Returns the blocks of a message.
+
+    `provider` is the platform that receives it: tools that another one ran are left out.
+    """
     match message:
         case System(content):
-            # The API takes system text only before the conversation; later on it is sent as user text.
-            return [text_block(prompts.late_system_message(content))] if content.strip() else []
+            # The API accepts system text only before the conversation; later it is sent as user text.
+            return [text_block(prompts.models.late_system_message(content))] if content.strip() else []
         case User(parts):
             return _user_blocks(_fetched(parts) if provider == "bedrock" else parts)
         case Assistant(parts):
@@ -80,7 +83,7 @@ def message_blocks(message: Message, names: NameMap, *, provider: str = PROVIDER
 
 
 def missing_results(messages: Sequence[Message], index: int) -> list[Block]:
-    """Results for calls that the conversation leaves open before `messages[index]`: the API refuses open calls."""
+    """Returns results for calls that are still open before `messages[index]`, as the API refuses open calls."""
     if isinstance(messages[index], ToolResults):
         return []
     answered: set[str] = set()
@@ -90,7 +93,7 @@ def missing_results(messages: Sequence[Message], index: int) -> list[Block]:
             if not isinstance(message, Assistant):
                 return []
             return [
-                _result_block(ToolResult(call.id, call.name, (Text(prompts.NO_RESULT),), is_error=True))
+                _result_block(ToolResult(call.id, call.name, (Text(prompts.models.NO_RESULT),), is_error=True))
                 for call in message.calls
                 if call.id not in answered
             ]
@@ -114,11 +117,11 @@ def _user_blocks(parts: Sequence[UserPart]) -> list[Block]:
 
 
 def _fetched(parts: Sequence[UserPart]) -> list[UserPart]:
-    """Bedrock does not fetch URLs: such content is described in words."""
+    """Describes content at URLs in words, as Bedrock does not fetch URLs."""
     return [
         part
         if isinstance(part, Text) or part.url is None or part.data is not None
-        else Text(prompts.unfetched_attachment(part.url, part.media_type))
+        else Text(prompts.models.unfetched_attachment(part.url, part.media_type))
         for part in parts
     ]
 
@@ -136,7 +139,7 @@ def _document(part: File) -> Block:
     elif part.data is not None and (text := _text_of(part)) is not None:
         source = Raw(encode({"type": "text", "media_type": "text/plain", "data": text}))
     else:
-        return text_block(prompts.unreadable_file(part.name, part.media_type, part.url))
+        return text_block(prompts.models.unreadable_file(part.name, part.media_type, part.url))
     return Block(encode({"type": "document", "source": source, **title}))
 
 
@@ -163,7 +166,7 @@ def _assistant_block(part: AssistantPart, names: NameMap, own: str) -> list[Bloc
         case Opaque(provider, data):
             return [Block(bytes(data), markable=False)] if provider == own else []
         case Image():
-            return [text_block(prompts.IMAGE_PLACEHOLDER)]
+            return [text_block(prompts.models.IMAGE_PLACEHOLDER)]
 
 
 def _thinking_block(part: Thinking) -> list[Block]:
@@ -205,5 +208,5 @@ def _result_block(result: ToolResult) -> Block:
 
 
 def call_id(id: str) -> str:
-    """Ids of other providers may have characters that this API refuses."""
+    """Replaces characters that this API refuses in the ids of other providers."""
     return id if _ID.fullmatch(id) else repaired(id)

@@ -1,9 +1,9 @@
-"""What is known about Claude models by their id: how they think, what they refuse, how much they may write.
+"""Traits of Claude models by their id: how they think, what they refuse, how much they may write.
 
-Three generations take a reasoning level in three ways. Up to 4.6 thinking has a budget in tokens. From 4.7 on the model
-decides by itself how much to think and takes an effort instead; sampling parameters are gone. From 5 on it thinks
-unless told not to, and the latest always do. A budget excludes a forced tool choice, an effort does not; but from 5.1
-on a tool choice cannot be forced at all.
+Three generations support reasoning levels in three ways. Up to 4.6, thinking has a budget in tokens. From 4.7 on, the
+model itself decides how much to think and takes an effort instead, without sampling parameters. From 5 on it thinks
+unless told not to, and the latest models always do. A budget excludes a forced tool choice, an effort does not; but
+from 5.1 on a tool choice cannot be forced at all.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ MODELS: Final = (
 )
 
 Levels: TypeAlias = Mapping[int, int | str | None]
-"""What a model takes at points on the scale 0–100: a budget in tokens, an effort, or None for no thinking."""
+"""What a model gets at points on the scale 0–100: a budget in tokens, an effort, or None for no thinking."""
 
 
 class Traits(Struct, frozen=True):
-    """How one model takes a reasoning level."""
+    """How one model supports reasoning, and what it accepts."""
 
     thinking: Literal["none", "budget", "adaptive"]
     default_on: bool = False
@@ -50,7 +50,7 @@ class Traits(Struct, frozen=True):
     off: Literal["disabled", "between_tools"] | None = None
     """How to tell a model with `default_on` not to think; None if that is not possible."""
     sampling: bool = True
-    """Takes temperature, top-p and top-k."""
+    """Accepts temperature, top-p and top-k."""
     max_output_tokens: int = DEFAULT_MAX_TOKENS
     forces: bool = True
     """Accepts a forced tool choice."""
@@ -66,12 +66,15 @@ class Thinking(Struct, frozen=True):
     fields: dict[str, dict[str, str | int]]
     on: bool
     budget: bool = False
-    """It has a budget, which excludes a forced tool choice."""
+    """Whether it has a budget, which excludes a forced tool choice."""
 
 
 @lru_cache(maxsize=256)
 def traits(model: str) -> Traits:
-    """A model whose id has no version is taken for one with a budget, which is what most proxies expose."""
+    """Returns the traits of a model.
+
+    An id without a version is assumed to have a budget, as most proxies expose such models.
+    """
     name = model.lower().replace(".", "-")
     version = _version(name)
     if "fable" in name or "mythos" in name:
@@ -99,9 +102,10 @@ def traits(model: str) -> Traits:
 
 
 def thinking_for(request: ModelRequest, *, max_tokens: int, forced: bool, levels: Levels | None = None) -> Thinking:
-    """`forced` is a request whose tool choice is forced, which the API refuses together with a budget for thinking.
+    """Returns the reasoning part of a request. `forced` means a forced tool choice, which the API refuses with a
+    budget.
 
-    `levels` are declared for this model by its owner; without them its generation decides.
+    `levels` are configured for this model; without them, its generation decides.
     """
     model, level = traits(request.model), request.reasoning
     if levels and level is not None:
@@ -124,7 +128,7 @@ def thinking_for(request: ModelRequest, *, max_tokens: int, forced: bool, levels
 
 
 def budget_tokens(level: int) -> int:
-    """8,000 at level 80, never falling as the level rises."""
+    """Returns 8,000 at level 80; monotonic in the level."""
     return max(BUDGET_AT_80_TOKENS + BUDGET_STEP_TOKENS * (level - 80), MIN_BUDGET_TOKENS)
 
 
@@ -140,7 +144,7 @@ def effort(level: int) -> str:
 
 def _thinking_as(native: int | str, max_tokens: int) -> Thinking:
     if isinstance(native, str):
-        # Newer models do not show their thoughts unless asked for a summary.
+        # Newer models do not return their thoughts unless asked for a summary.
         thinking: dict[str, str | int] = {"type": "adaptive", "display": "summarized"}
         return Thinking({"thinking": thinking, "output_config": {"effort": native}}, on=True)
     if max_tokens <= MIN_BUDGET_TOKENS:
@@ -151,7 +155,7 @@ def _thinking_as(native: int | str, max_tokens: int) -> Thinking:
 
 
 def sampling_limits(model: str, *, reasoning: int | None) -> SamplingLimits:
-    """From 4.1 on a request has a temperature or top-p, and not both; see `Traits.sampling` for the rest."""
+    """Returns what the model accepts. From 4.1 on, not both temperature and top-p; see also `Traits.sampling`."""
     known = traits(model)
     thinks = bool(reasoning) and known.thinking != "none"
     takes = known.sampling and not thinks

@@ -1,7 +1,7 @@
-"""Output schemas as `output_config.format` takes them: the part of JSON Schema that Claude can be held to.
+"""Output schemas for `output_config.format`: the subset of JSON Schema that the API can enforce.
 
-Objects are closed, which admits nothing that the schema does not. Limits on numbers, lengths and patterns cannot be
-enforced there: they go into the description, and the answer is checked against the original schema.
+Objects are closed, which only restricts the schema. Limits on numbers, lengths and patterns cannot be enforced there,
+so they go into the description, and the answer is checked against the original schema.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_DEPTH: Final = 32
 
 @lru_cache(maxsize=256)
 def native_schema(schema: bytes) -> bytes | None:
-    """The schema to send, unchanged if possible; None if Claude cannot be held to it."""
+    """Returns the schema to send, unchanged if possible; None if the API cannot enforce it."""
     try:
         given = msgspec.json.decode(schema, type=dict[str, Any])
         native = _Native(given).schema()
@@ -50,11 +50,11 @@ def native_schema(schema: bytes) -> bytes | None:
 
 
 class _NotNative(Exception):
-    """Claude cannot be held to this schema."""
+    """The API cannot enforce this schema."""
 
 
 class _Native:
-    """Walks one schema. References stay; what they lead to is walked where it is defined."""
+    """Walks one schema. References stay; their targets are walked where they are defined."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -82,7 +82,7 @@ class _Native:
             if given.keys() - _BESIDE_REFERENCES:
                 raise _NotNative
             self._target(given["$ref"])
-            # Nothing may stand beside a reference.
+            # A reference may not have siblings.
             return {**out, "$ref": given["$ref"]}
         if given.keys() - _KEPT - _NOTES - _DESCRIBED - _HANDLED:
             raise _NotNative

@@ -47,8 +47,8 @@ class Anthropic:
     The caller closes a `transport` that it passes in; without one the provider opens its own.
     `models` are the ids to offer (without it, a list of current ones); any other id can be requested too. `cache` sets
     the three cache breakpoints. `betas` are sent in the `anthropic-beta` header and `context_management` in the body,
-    both as they are. `builtin_tools` adds to, or replaces, declarations of tools that Anthropic runs by itself.
-    `reasoning_levels` declares by model id what it takes at points on the scale 0–100: a budget in tokens, an effort,
+    both as they are. `builtin_tools` adds or replaces declarations of tools that Anthropic itself runs.
+    `reasoning_levels` declares by model id what it gets at points on the scale 0–100: a budget in tokens, an effort,
     or None for no thinking. `native_schemas=False` is for an address that does not support output schemas. `limits`
     bound every call, even one that asks for more.
     """
@@ -114,13 +114,13 @@ class Anthropic:
         return sampling_limits(model, reasoning=reasoning)
 
     def native_request(self, request: ModelRequest) -> NativeRequest:
-        """What `stream` would send, with the key redacted and binary content left out."""
+        """Returns what `stream` would send, with the key redacted and binary content left out."""
         body: Any = msgspec.json.decode(self._builder.build(request).body)
         _elide(body)
         return NativeRequest(self._address(request.model), self._safe_headers(), msgspec.json.encode(body))
 
     async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
-        """A page of the models that the API lists; see `weftline.providers.listing`."""
+        """Returns a page of the models that the API lists; see `weftline.providers.listing`."""
         query = {"limit": "100", **({"after_id": cursor} if cursor else {})}
         url = f"{self._url.removesuffix('/messages')}/models"
         secrets = (self._api_key,)

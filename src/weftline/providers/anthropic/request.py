@@ -41,9 +41,9 @@ NEWER_TYPES: Final[Mapping[str, str]] = {
     "web_fetch": "web_fetch_20260318",
     "code_execution": "code_execution_20260521",
 }
-"""The same for models that filter what they find before they read it."""
+"""The same for models that filter search results before they read them."""
 CITING: Final = "web_search"
-"""Its answers have citations, which the API refuses together with an output format."""
+"""Tools whose answers have citations, which the API refuses together with an output format."""
 
 
 class Built(Struct, frozen=True):
@@ -55,7 +55,7 @@ class Built(Struct, frozen=True):
 
 
 class RequestBuilder(Struct, frozen=True, kw_only=True):
-    """`context_management` goes into every body as it is; `models` limit the output of those that they name.
+    """Builds bodies. `context_management` goes into each as it is; `models` may limit the output of some models.
 
     `platform` has the fields to send instead of `model` and `stream`, for a platform whose URL contains those.
     """
@@ -118,7 +118,7 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
             **_sampling(request, thinking),
             **({"context_management": self.context_management} if self.context_management else {}),
         }
-        # One join for the whole body: with long conversations, copying it is what building it costs.
+        # A single join for the whole body, as copying long conversations dominates the cost.
         pieces = [b'"%b":%b,' % (name.encode(), value) for name, value in head.items() if value]
         pieces += [b'"messages":[', *self._messages(request, names), b"]"]
         pieces += [b',"%b":%b' % (name.encode(), encode(value)) for name, value in tail.items()]
@@ -149,7 +149,7 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
         return min(traits(request.model).max_output_tokens, known or traits(request.model).max_output_tokens)
 
     def _messages(self, request: ModelRequest, names: NameMap) -> list[bytes]:
-        """Joins what was encoded on earlier turns; only the newest message is encoded with its breakpoint, apart."""
+        """Joins the bytes of earlier turns. Only the newest message is encoded separately, with its breakpoint."""
         messages, native, own = request.messages, request.native, self.provider
         count, head = len(messages), _head_length(messages)
         del native[count:]
@@ -177,10 +177,10 @@ def _array(blocks: Sequence[Block], *, cache: bool) -> bytes:
 
 
 def _fragment(request: ModelRequest, index: int, names: NameMap, *, provider: str, mark: bool) -> bytes:
-    """One message's part of the `messages` array, from the end of the last block before it to that of its own.
+    """Returns one message's part of the `messages` array, from the end of the block before it to the end of its own.
 
-    Adjacent messages of one role become one message, as the API requires, so the brackets around the blocks go where
-    the role changes. A fragment depends only on the messages up to its own, which never change.
+    Adjacent messages of one role become one message, as the API requires, so brackets are placed where the role
+    changes. A fragment depends only on the messages up to its own, which never change.
     """
     messages, native = request.messages, request.native
     role = _role(messages[index])
@@ -188,7 +188,7 @@ def _fragment(request: ModelRequest, index: int, names: NameMap, *, provider: st
     if mark:
         blocks = marked(blocks)
     if not blocks and role == "assistant":
-        # There is nothing to send to this API: it was only another provider's reasoning.
+        # Nothing to send to this API: it was only another provider's reasoning.
         return b""
     missing = missing_results(messages, index)
     before = index - 1
@@ -198,7 +198,7 @@ def _fragment(request: ModelRequest, index: int, names: NameMap, *, provider: st
     out: list[bytes] = []
     turns = [("user", missing), (role, blocks)]
     if previous is None and role == "assistant":
-        turns.insert(0, ("user", [text_block(prompts.CONTINUE)]))
+        turns.insert(0, ("user", [text_block(prompts.models.CONTINUE)]))
     for turn, content in turns:
         if not content:
             continue
@@ -217,7 +217,7 @@ def _role(message: Message) -> str:
 
 
 def _head_length(messages: Sequence[Message]) -> int:
-    """How many system messages the conversation begins with: these are system text."""
+    """Returns how many system messages the conversation begins with. These become system text."""
     length = 0
     while length < len(messages) and isinstance(messages[length], System):
         length += 1
@@ -237,7 +237,7 @@ def _system(request: ModelRequest, report: Report | None, thinking: Thinking) ->
 def _declared(tool: ToolSpec, names: NameMap) -> Block:
     description = tool.description
     if tool.output_schema is not UNSET:
-        result = prompts.result_schema(bytes(tool.output_schema).decode())
+        result = prompts.models.result_schema(bytes(tool.output_schema).decode())
         description = f"{description}\n\n{result}" if description else result
     return Block(
         b'{"name":%b,"description":%b,"input_schema":%b}'

@@ -1,7 +1,7 @@
-"""Schemas as the Anthropic Messages API wants them: the input of a tool, and the tool that stands for an output schema.
+"""Schemas for the Anthropic Messages API: the input of a tool, and the report tool for an output schema.
 
-The API takes an object at the top of `input_schema` and no union there. A schema that keeps to that goes out verbatim;
-another is repaired to the nearest object, and the arguments are checked against the real one when the tool is called.
+The API requires an object at the top of `input_schema`, without a union. Such a schema is sent verbatim; any other is
+repaired to the nearest object, and the arguments are checked against the original when the tool is called.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNIONS: Final = ("anyOf", "oneOf", "allOf")
 
 
 class Report(Struct, frozen=True):
-    """The tool through which the model gives a structured answer. `wrapped`: the answer is its field `output`."""
+    """The tool with which the model gives a structured answer. If `wrapped`, the answer is its field `output`."""
 
     name: str
     tool: Block
@@ -32,7 +32,7 @@ class Report(Struct, frozen=True):
 
 
 def report_for(output: OutputSchema | None, taken: Set[str]) -> Report | None:
-    """The report tool for an output schema; it steps aside when the run has a tool of its name."""
+    """Returns the report tool for an output schema, under a name that no tool of the run has."""
     if output is None:
         return None
     name, number = REPORT, 2
@@ -41,9 +41,9 @@ def report_for(output: OutputSchema | None, taken: Set[str]) -> Report | None:
     schema, wrapped = _report_schema(bytes(output.schema))
     return Report(
         name=name,
-        tool=Block(encode({"name": name, "description": prompts.ANSWER_TOOL, "input_schema": Raw(schema)})),
+        tool=Block(encode({"name": name, "description": prompts.models.ANSWER_TOOL, "input_schema": Raw(schema)})),
         wrapped=wrapped,
-        instruction=prompts.answer_by_tool(name),
+        instruction=prompts.models.answer_by_tool(name),
     )
 
 
@@ -62,7 +62,7 @@ def _report_schema(schema: bytes) -> tuple[bytes, bool]:
         return schema, False
     if decoded is None:
         return encode({"type": "object"}), False
-    # References are resolved from the top, so what they point to has to stay there.
+    # References are resolved from the top, so their targets have to stay there.
     shared = {name: decoded[name] for name in ("$defs", "definitions") if name in decoded}
     inner = {name: value for name, value in decoded.items() if name not in shared}
     wrapper = {"type": "object", "properties": {WRAPPED: inner}, "required": [WRAPPED], **shared}
@@ -81,7 +81,10 @@ def _is_plain_object(schema: dict[str, Any]) -> bool:
 
 
 def _as_object(schema: dict[str, Any]) -> dict[str, Any]:
-    """One object that admits whatever the schema admits: all properties of a union, required where all require them."""
+    """Returns an object that allows whatever the schema allows.
+
+    It has all properties of a union, required if all members require them.
+    """
     result = {name: value for name, value in schema.items() if name not in _UNIONS}
     properties: dict[str, Any] = dict(result.get("properties") or {})
     required = set[str](result.get("required") or ())

@@ -70,11 +70,11 @@ class _Message(Struct):
 
 
 class _Pieces(list[str]):
-    """Of a text, which is joined once: adding to a string costs as much as the string is long."""
+    """The pieces of a text, joined once, since appending to a string copies it."""
 
 
 class _Open(Struct):
-    """A block that has begun. `kind` is its type, except for the report, which others do not see as a call."""
+    """A block that has begun. `kind` is its type, except for the report tool, which is not passed on as a call."""
 
     kind: str
     head: _Head
@@ -82,7 +82,7 @@ class _Open(Struct):
     pieces: list[str] = field(default_factory=lambda: list[str]())
     signature: list[str] = field(default_factory=lambda: list[str]())
     more: dict[str, Any] = field(default_factory=lambda: dict[str, Any]())
-    """The fields of a block of an unknown kind; a text is in pieces."""
+    """The fields of a block of an unknown kind; strings are in pieces."""
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
@@ -92,10 +92,10 @@ _decode_raws = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class Reader:
-    """Turns events into chunks. `finished` and `error_body` say how the answer ended, when it has.
+    """Turns events into chunks. `finished` and `error_body` say how the answer ended, once it has.
 
-    With an output schema, text is held back until it is clear that no report follows it: the text of such an answer is
-    only the report.
+    With an output schema, text is held back until it is clear that no report follows, since then the report alone is
+    the text of the answer.
     """
 
     def __init__(self, names: NameMap, report: Report | None, *, provider: str = PROVIDER) -> None:
@@ -114,7 +114,7 @@ class Reader:
         self.error_body: bytes | None = None
 
     def feed(self, events: Iterable[SseEvent]) -> list[Chunk]:
-        """The chunks of these events, up to the end of the answer or an error inside it."""
+        """Returns the chunks of these events, up to the end of the answer or an error inside it."""
         try:
             for event in events:
                 if self.finished or self.error_body is not None:
@@ -127,7 +127,7 @@ class Reader:
         return self._taken()
 
     def whole(self, body: bytes) -> list[Chunk]:
-        """The chunks of an answer that came in one piece."""
+        """Returns the chunks of an answer that was not streamed."""
         try:
             message = _decode_message(body)
             if message.type == "error":
@@ -145,9 +145,9 @@ class Reader:
         return self._taken()
 
     def end(self) -> list[Chunk]:
-        """The end of an answer whose last event did not come, if all that matters did: why the model stopped.
+        """Returns the end of an answer whose last event is missing, if it includes the reason why the model stopped.
 
-        Asking again for an answer that has arrived would cost twice.
+        Repeating the request would cost twice.
         """
         if self.finished or self.error_body is not None or not self._has_stop_reason():
             return []
@@ -155,11 +155,11 @@ class Reader:
         return self._taken()
 
     def _has_stop_reason(self) -> bool:
-        """Whether the answer is complete but for its last event. What fails after that does not invalidate it."""
+        """Whether the answer is complete except for its last event. Later failures do not invalidate it."""
         return self._stop_reason is not None and not self._open
 
     def release(self) -> list[Chunk]:
-        """What was held back, for an answer that broke off."""
+        """Returns what was held back, for an answer that broke off."""
         held, self._held = self._held, []
         return held
 
@@ -265,7 +265,7 @@ class Reader:
             self._out.append(TextDelta(piece))
 
     def _unknown_delta(self, index: int, data: bytes) -> None:
-        """An unknown kind of block: strings are appended, other values replaced, so that it can be sent back whole."""
+        """Adds to a block of an unknown kind, to send it back: strings are appended, other values replaced."""
         more = self._block(index).more
         delta = cast("dict[str, Any]", msgspec.json.decode(data)["delta"])
         for name, value in delta.items():
@@ -329,7 +329,7 @@ class Reader:
         )
 
     def _count(self, usage: Any) -> None:
-        """Counts are cumulative, and a later one may leave some out."""
+        """Updates the usage. Counts are cumulative, and later ones may be incomplete."""
         if not isinstance(usage, dict):
             return
         self._usage.update({name: value for name, value in cast("dict[str, Any]", usage).items() if value is not None})
@@ -343,7 +343,7 @@ class Reader:
             )
         reason = self._stop_reason.lower() if self._stop_reason else None
         if reason == "model_context_window_exceeded":
-            reason = "max_tokens"  # cut off too, by another limit
+            reason = "max_tokens"  # cut off as well, by another limit
         if reason == "tool_use" and self._reported and not self._called:
             reason = "end_turn"
         elif reason == "end_turn" and self._called:
@@ -353,7 +353,7 @@ class Reader:
 
 
 def usage_of(counts: dict[str, Any]) -> Usage:
-    """Anthropic counts cached input separately; ours is all input, including what the cache read or wrote."""
+    """Returns our usage, in which input includes what the cache read or wrote; Anthropic counts these separately."""
     cached = _count(counts.get("cache_read_input_tokens"))
     written = _count(counts.get("cache_creation_input_tokens"))
     output = _count(counts.get("output_tokens"))
@@ -376,7 +376,7 @@ def _count(value: Any) -> int:
 
 
 def _given(block: _Open) -> str:
-    """The input that came with the start of a block, which is where an answer in one piece has it."""
+    """Returns the input that came with the start of a block, as in an answer that was not streamed."""
     return "{}" if block.head.input is UNSET else bytes(block.head.input).decode()
 
 

@@ -1,4 +1,4 @@
-"""What a Gemini model's name says about it: its generation and its thinking setting."""
+"""Traits of Gemini models by name: their generation and their thinking settings."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DEFAULT_MODELS: tuple[ModelInfo, ...] = (
     ModelInfo("gemini-2.5-pro", "Gemini 2.5 Pro", 1_048_576, 65_536, vision=True, reasoning=True, tools=True),
     ModelInfo("gemini-2.5-flash", "Gemini 2.5 Flash", 1_048_576, 65_536, vision=True, reasoning=True, tools=True),
 )
-"""Offered when a provider is configured without a list; the first is its default."""
+"""Offered if a provider is configured without a list; the first is its default."""
 
 
 class Traits(Struct, frozen=True):
     """How requests for one model differ from those for another."""
 
     modern: bool
-    """Gemini 3 and later: thinking levels, signatures that are checked, structured output beside tools."""
+    """Gemini 3 and later: thinking levels, checked signatures, structured output together with tools."""
     levels: tuple[str, ...] = ()
     """The model's thinking levels, lowest first; empty if it has none."""
     budget: tuple[int, int, int] | None = None
@@ -57,14 +57,14 @@ def traits(model: str) -> Traits:
 
 
 def bare(model: str) -> str:
-    """The id without the collection that the API puts before it in listings."""
+    """Returns the id without the collection that the API puts before it in listings."""
     return model.removeprefix("models/")
 
 
 def thinking_config(model: str, level: int | None, *, tokens: int | None = None) -> dict[str, Any] | None:
-    """`thinkingConfig` for a level of 0 to 100; None if there is no level or the model does not think.
+    """Returns `thinkingConfig` for a level of 0 to 100; None if there is no level or the model does not think.
 
-    `tokens`, if given, is what a model with a budget in tokens gets in place of the level's.
+    `tokens`, if given, replaces the level's budget for models that have one.
     """
     if level is None:
         return None
@@ -92,5 +92,5 @@ def _levels(name: str, *, original: bool) -> tuple[str, ...]:
 
 
 def _nearest(level: int, offered: Sequence[str]) -> str:
-    """The nearest of the levels that the model has, the lower one on a tie."""
+    """Returns the model's nearest level, the lower one on a tie."""
     return min(((abs(at - level), at, name) for at, name in _LEVELS if name in offered))[2]

@@ -83,14 +83,14 @@ class Google:
         return SamplingLimits(max_stops=5)
 
     def native_request(self, request: ModelRequest) -> NativeRequest:
-        """What `stream` would send, with the key redacted and binary content left out."""
+        """Returns what `stream` would send, with the key redacted and binary content left out."""
         request = self._with_model(request)
         body: Any = msgspec.json.decode(self._builder.build(request).body)
         _elide(body)
         return NativeRequest(self._url(request.model), self._headers(REDACTED), msgspec.json.encode(body))
 
     async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
-        """A page of the models that the API lists and that generate content; see `weftline.providers.listing`."""
+        """Returns a page of the API's models that generate content; see `weftline.providers.listing`."""
         query = {"pageSize": "100", **({"pageToken": cursor} if cursor else {})}
         secrets = (self._api_key,)
         document = await fetch(
@@ -165,7 +165,7 @@ class Google:
 
 
 async def _take_rest(pieces: AsyncIterator[bytes], parser: WholePairs, reader: Reader, chunks: list[Chunk]) -> None:
-    """What follows the finish, if it comes soon: the usage, the sources of a search."""
+    """Reads what follows the finish, if it comes soon: the usage, the sources of a search."""
     with suppress(RequestFailed, TimeoutError):
         async with asyncio.timeout(_REST_S):
             async for piece in pieces:
@@ -188,7 +188,7 @@ def _class_of(detail: ErrorDetail) -> ErrorClass | None:
 
 
 def _whole_answer(body: bytes) -> list[bytes]:
-    """The documents of an answer that did not come as events: one, or a list as the API gives it without `alt=sse`."""
+    """Returns the documents of an answer that was not streamed: one, or a list as the API sends without `alt=sse`."""
     if body.lstrip().startswith(b"["):
         try:
             return [bytes(document) for document in msgspec.json.decode(body, type=list[Raw])]

@@ -1,4 +1,4 @@
-"""A Gemini request, built by joining bytes that were encoded once.
+"""Builds Gemini requests by joining bytes that were encoded once.
 
 The body starts with what stays the same from turn to turn (system instruction, tools, the messages so far) and ends
 with what may differ (tool config, generation config), so that the prefix of one request is the prefix of the next.
@@ -50,7 +50,7 @@ BUILTIN_TOOLS: dict[str, str] = {
 """The tools that Gemini runs itself, by the name that selects them (`provider:google_search`)."""
 
 UNSIGNED = b'"thoughtSignature":"skip_thought_signature_validator"'
-"""Gemini 3 refuses a call without a signature unless it carries this word, meant for calls that it did not make."""
+"""Gemini 3 refuses a call without a signature. This value is accepted for calls that it did not make."""
 
 _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)
 _TOOL_BLOCKS = 64
@@ -59,14 +59,14 @@ _encode = msgspec.json.encode
 
 
 class Signed(Struct, frozen=True, tag_field="kind", tag="signature"):
-    """A signature on the part before it: on the last `chars` characters when that is a text."""
+    """A signature on the previous part: on the last `chars` characters if that is a text."""
 
     signature: str
     chars: int = 0
 
 
 class Native(Struct, frozen=True, tag_field="kind", tag="part"):
-    """A part that has no neutral form, as it came."""
+    """A part without a neutral form, as it was received."""
 
     part: Raw
 
@@ -87,11 +87,11 @@ class Built(Struct, frozen=True):
     body: bytes
     names: NameMap
     answer_function: str | None
-    """The function that stands for structured output, when the request has one."""
+    """The function that represents structured output, if the request has one."""
 
 
 class RequestBuilder:
-    """Builds bodies; keeps the encoded tools of recent runs, and leaves encoded messages in `request.native`."""
+    """Builds bodies. Caches the encoded tools of recent runs, and stores encoded messages in `request.native`."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[tuple[int, ...], ToolBlock] = OrderedDict()
@@ -101,7 +101,7 @@ class RequestBuilder:
         block = self._tool_block(request.tools)
         modern = traits(request.model).modern
         schema = request.output_schema
-        # Gemini 2.5 refuses a response schema together with tools; there the schema becomes a function.
+        # Gemini 2.5 refuses a response schema together with tools, so the schema becomes a function.
         by_function = schema is not None and not modern and bool(block.sent or block.builtins)
         answer = _free_name(ANSWER_FUNCTION, block.sent) if by_function else None
 
@@ -111,7 +111,7 @@ class RequestBuilder:
             fields.append(b'"systemInstruction":{"parts":[{"text":%b}]}' % _encode(system))
         declared = block.functions
         if schema is not None and answer is not None:
-            declaration = _declaration(answer, prompts.ANSWER_FUNCTION, schema.schema)
+            declaration = _declaration(answer, prompts.models.ANSWER_FUNCTION, schema.schema)
             declared = declared + b"," + declaration if declared else declaration
         tools = [b'{"functionDeclarations":[%b]}' % declared] if declared else []
         if not request.tools_disabled:
@@ -130,7 +130,7 @@ class RequestBuilder:
         return Built(b"{" + b",".join(fields) + b"}", block.names, answer)
 
     def _tool_block(self, tools: Sequence[ToolSpec]) -> ToolBlock:
-        # Keyed by identity: the specs are immutable and the block holds on to them, so no id is used twice.
+        # Keyed by identity: the specs are immutable and the block keeps them alive, so no id is reused.
         key = tuple(map(id, tools))
         block = self._blocks.get(key)
         if block is None:
@@ -190,7 +190,7 @@ def _system_text(request: ModelRequest, answer: str | None) -> str:
             break
         texts.append(message.content)
     if answer is not None:
-        texts.append(prompts.answer_by_function(answer))
+        texts.append(prompts.models.answer_by_function(answer))
     return "\n\n".join(text for text in texts if text)
 
 
@@ -261,7 +261,7 @@ def _content(message: Message, names: NameMap, modern: bool) -> bytes:
 
 
 def _turn(role: bytes, parts: list[bytes]) -> bytes:
-    """Empty if there is nothing to send: Gemini refuses content without parts."""
+    """Returns a turn; empty if there is nothing to send, as Gemini refuses content without parts."""
     return b'{"role":"%b","parts":[%b]}' % (role, b",".join(parts)) if parts else b""
 
 
@@ -286,7 +286,10 @@ def _media(part: Image | File) -> bytes:
 
 
 def _result(result: ToolResult, names: NameMap, modern: bool, loose: list[bytes]) -> bytes:
-    """The response to one call. Its images are part of it from Gemini 3 on and follow all responses before that."""
+    """Returns the response to one call.
+
+    Its images are part of it from Gemini 3 on; before, they follow all responses.
+    """
     response: dict[str, Any] = {"id": result.id} if result.id else {}
     response["name"] = names.out(result.name)
     response["response"] = {"error" if result.is_error else "output": result.text}
@@ -308,7 +311,7 @@ def _assistant_parts(parts: tuple[AssistantPart, ...], names: NameMap, modern: b
                 if text:
                     encoded.append(b'{"text":%b}' % _encode(text))
             case Thinking():
-                # Summaries are for people; only a signed thought means something to the model.
+                # Summaries are for people; only a signed thought is meaningful to the model.
                 if part.provider == PROVIDER and part.signature:
                     encoded.append(_encode({"text": part.text, "thought": True, "thoughtSignature": part.signature}))
             case ToolCall():
@@ -341,7 +344,7 @@ def _call(call: ToolCall, names: NameMap, *, unsigned: bool) -> bytes:
 
 
 def _arguments(text: str) -> bytes:
-    """The arguments as the model wrote them; text that is not a JSON object goes back inside one, as the API wants."""
+    """Returns the arguments as the model wrote them; text that is not a JSON object is wrapped in one."""
     try:
         if isinstance(msgspec.json.decode(text), dict):
             return text.encode()
@@ -362,7 +365,7 @@ def _restore(part: Opaque, before: AssistantPart | None, encoded: list[bytes]) -
     if isinstance(before, Image):
         encoded[-1] = b"%b,%b}" % (encoded[-1][:-1], signature)
     elif isinstance(before, Text) and 0 < kept.chars <= len(before.text):
-        # The signature belongs to the end of a text that arrived in pieces: that end is a part of its own again.
+        # The signature belongs to the end of a text that was streamed, which becomes a part of its own again.
         start, end = before.text[: -kept.chars], before.text[-kept.chars :]
         encoded[-1:] = [b'{"text":%b}' % _encode(start)] if start else []
         encoded.append(b'{"text":%b,%b}' % (_encode(end), signature))

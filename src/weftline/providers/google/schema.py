@@ -1,8 +1,8 @@
-"""JSON Schema as Gemini's function declarations accept it.
+"""JSON Schema for Gemini's function declarations.
 
-Gemini reads a subset of JSON Schema and answers 400 to some of the rest. A schema inside the subset is sent byte for
-byte; in another the keywords outside it are translated where there is a translation and left out where there is none.
-What is left out costs guidance and not safety: arguments are validated against the tool's own schema.
+Gemini supports a subset of JSON Schema and answers 400 to some of the rest. A schema inside the subset is sent byte for
+byte; in any other, unsupported keywords are translated if possible and left out otherwise. That only loses guidance:
+arguments are validated against the tool's own schema.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Schema = dict[str, Any]
 
 
 def accepted(schema: Raw) -> Raw:
-    """`schema` itself when Gemini takes it as it is, otherwise a repaired copy."""
+    """Returns `schema` itself if Gemini accepts it as it is, otherwise a repaired copy."""
     try:
         value: Any = msgspec.json.decode(schema)
     except (msgspec.DecodeError, RecursionError):
@@ -66,7 +66,7 @@ def accepted(schema: Raw) -> Raw:
 
 def _repaired(value: Any) -> Any:
     if isinstance(value, bool):
-        # `true` allows anything and so does the empty schema; Gemini takes only objects.
+        # `true` allows anything, as the empty schema does, but Gemini only accepts objects.
         return {}
     if not isinstance(value, dict):
         return value
@@ -89,7 +89,7 @@ def _repaired(value: Any) -> Any:
 
 
 def _merged(schema: Schema) -> Schema:
-    """The schemas of `allOf` as one: properties and required names of all, for the rest the outermost."""
+    """Merges the schemas of `allOf`: properties and required names of all; for the rest, the outermost wins."""
     parts = schema.pop("allOf", None)
     if not isinstance(parts, list):
         return schema

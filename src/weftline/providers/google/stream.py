@@ -1,4 +1,4 @@
-"""Gemini's answers as chunks: JSON documents in, chunks out, whether streamed or in one piece."""
+"""Turns Gemini's answers into chunks: JSON documents, streamed or in one piece."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _REFUSALS = frozenset(
 _REASONS: dict[str, str | None] = {
     "STOP": "end_turn",
     "MAX_TOKENS": "max_tokens",
-    # The limit of one request, for models whose answers may be continued by a further one.
+    # The limit of one request, for models whose answers can be continued by another one.
     "CONTINUATION": "max_tokens",
     "FINISH_REASON_UNSPECIFIED": None,
     **dict.fromkeys(_REFUSALS, "refusal"),
@@ -95,7 +95,7 @@ class _Document(Struct, rename="camel"):
 
 
 class _Begun(Struct):
-    """A tool of Gemini's own that has been called and not answered yet."""
+    """A built-in tool of Gemini that was called and has no result yet."""
 
     id: str | None
     name: str
@@ -118,23 +118,23 @@ class Reader:
         self._response_id = ""
         self._finish: str | None = None
         self.finished = False
-        """Whether the answer is complete; events may still follow."""
+        """Whether the answer is complete; further events may follow."""
         self._thinking = False
         self._calls = 0
         self._own_calls = 0
         self._begun: dict[int, _Begun] = {}
-        """By the order in which they began."""
+        """In the order in which they began."""
         self._begun_ids: dict[str, int] = {}
         self._begun_count = 0
         self._grounding: Raw | UnsetType = UNSET
         self._url_context: Raw | UnsetType = UNSET
-        # Text beside the function that stands for the answer would spoil the JSON: it waits until the turn shows
-        # whether that function is called.
+        # Text beside the function that represents the answer would corrupt the JSON, so it is held back until it is
+        # clear whether that function is called.
         self._held: list[str] | None = [] if built.answer_function is not None else None
         self._answered = False
 
     def feed(self, data: bytes, out: list[Chunk]) -> None:
-        """Takes one document. Raises `ProviderError` when it reports an error or is not what Gemini sends.
+        """Reads one document. Raises `ProviderError` if it reports an error or is malformed.
 
         After the finish there may be more, such as the usage; a failure there does not invalidate the answer.
         """
@@ -163,7 +163,7 @@ class Reader:
                 out.append(UsageUpdate(usage))
 
     def end(self, out: list[Chunk]) -> None:
-        """Ends the answer. Raises `ProviderError` when it was cut off."""
+        """Ends the answer. Raises `ProviderError` if it was cut off."""
         if not self.finished:
             raise ProviderError("server", "Gemini's answer ended before it was complete.", unanswered=True)
         self._end_thinking(out)
@@ -322,8 +322,11 @@ class Reader:
 
 
 def read_usage(metadata: Raw) -> Usage:
-    """Prompt tokens include the cached ones but not those of tool results that Gemini fed itself; thoughts come on top
-    of the candidates' tokens. Anything that is not a count is 0."""
+    """Returns the usage. Invalid counts become 0.
+
+    Prompt tokens include cached ones, but not tool results that Gemini itself added; thoughts are not part of the
+    candidates' tokens.
+    """
     fields = _object(metadata)
     prompt = _count(fields.get("promptTokenCount"))
     tools = _count(fields.get("toolUsePromptTokenCount"))
@@ -355,13 +358,13 @@ def _object(raw: Raw) -> dict[str, Any]:
 
 
 def _compact(raw: Raw) -> bytes:
-    """Without the whitespace in which whole answers and streamed ones differ; digits and escapes stay as they are."""
+    """Removes whitespace, in which whole and streamed answers differ; digits and escapes stay as they are."""
     text = bytes(raw)
     return b"{}" if text == b"null" else msgspec.json.format(text, indent=-1)
 
 
 def _kept(raw: Raw) -> Raw:
-    """A copy that does not hold the whole answer's buffer."""
+    """Returns a copy that does not keep the whole answer's buffer alive."""
     return Raw(_compact(raw))
 
 

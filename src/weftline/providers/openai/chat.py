@@ -39,7 +39,7 @@ class OpenAIChat(OpenAIFamily):
         if request.system:
             system = encoder.system(request.system)
             messages.insert(0, marked_body([system])[0] if cache else system)
-        # What never changes comes first, so that the whole body up to the last message is the same from turn to turn.
+        # The parts that never change come first, so that the body up to the last message is the same from turn to turn.
         head = b'{"model":' + _encode(request.model)
         if request.tools:
             head += b',"tools":[' + encoder.tools(request.tools) + b"]"

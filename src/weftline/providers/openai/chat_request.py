@@ -38,22 +38,22 @@ from weftline.providers.openai.schema import described, tool_schema
 
 MARKER = b',"cache_control":{"type":"ephemeral"}'
 _MARKABLE = (b'"}]}', b'"}}]}')
-"""How a message ends whose last part is text, or an image or file."""
+"""The end of a message whose last part is text, an image or a file."""
 _encode = msgspec.json.encode
 
 
 class ChatEncoder(Struct, frozen=True):
-    """How messages are written for one server and one model."""
+    """Encodes messages for one server and one model."""
 
     provider: str
     profile: Profile
     names: NameMap
     images: bool
     marked: bool
-    """Cache markers are on: content is written as parts, which can carry one."""
+    """Whether cache markers are on; then content is written as parts, which can carry one."""
 
     def message(self, message: Message) -> bytes:
-        """The message as one or more JSON objects joined by commas; empty if there is nothing to send."""
+        """Returns the message as one or more JSON objects joined by commas; empty if there is nothing to send."""
         match message:
             case System(content):
                 return self.system(content)
@@ -88,7 +88,7 @@ class ChatEncoder(Struct, frozen=True):
     def _content(self, parts: Sequence[UserPart]) -> str | list[dict[str, Any]]:
         if not self.marked and all(isinstance(part, Text) for part in parts):
             return joined_text(parts)
-        # A part without text is refused by some servers.
+        # Some servers refuse a part without text.
         return [self._part(part) for part in parts if not (isinstance(part, Text) and not part.text)] or [
             {"type": "text", "text": "(empty)"}
         ]
@@ -105,7 +105,7 @@ class ChatEncoder(Struct, frozen=True):
     def _image(self, image: Image) -> dict[str, Any]:
         url = image.url if image.data is None else data_url(image.media_type, image.data)
         if not self.images or url is None:
-            return {"type": "text", "text": prompts.unseen_image(image.media_type)}
+            return {"type": "text", "text": prompts.models.unseen_image(image.media_type)}
         return {"type": "image_url", "image_url": {"url": url}}
 
     def _file(self, file: File) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class ChatEncoder(Struct, frozen=True):
                 "type": "file",
                 "file": {"filename": name, "file_data": data_url(file.media_type, file.data)},
             }
-        return {"type": "text", "text": prompts.unreadable_file(file.name, file.media_type, file.url)}
+        return {"type": "text", "text": prompts.models.unreadable_file(file.name, file.media_type, file.url)}
 
     def _assistant(self, message: Assistant) -> bytes:
         fields: dict[str, Any] = {"role": "assistant"}
@@ -166,7 +166,7 @@ class ChatEncoder(Struct, frozen=True):
         messages = [self._result(result) for result in results]
         images = [part for result in results for part in self._images(result)]
         if images:
-            # A tool message takes text only; a user message may not stand between the results of one turn.
+            # A tool message may only contain text, and no user message may come between the results of one turn.
             messages.append(_encode({"role": "user", "content": images}))
         return b",".join(messages)
 
@@ -175,7 +175,7 @@ class ChatEncoder(Struct, frozen=True):
             part for part in result.parts if not (isinstance(part, Image) and self.images) and not self._is_file(part)
         ]
         if not texts:
-            texts = [Text(prompts.RESULT_FOLLOWS if result.parts else "")]
+            texts = [Text(prompts.models.RESULT_FOLLOWS if result.parts else "")]
         return _encode({"role": "tool", "tool_call_id": result.id, "content": self._content(texts)})
 
     def _is_file(self, part: UserPart) -> bool:
@@ -189,11 +189,11 @@ class ChatEncoder(Struct, frozen=True):
         ]
         if not images:
             return []
-        return [{"type": "text", "text": prompts.returned_by(self.names.out(result.name), result.id)}, *images]
+        return [{"type": "text", "text": prompts.models.returned_by(self.names.out(result.name), result.id)}, *images]
 
 
 def marked_body(encoded: Sequence[bytes]) -> list[bytes]:
-    """The messages with a cache marker on the last block that may carry one."""
+    """Returns the messages with a cache marker on the last block that may carry one."""
     messages = list(encoded)
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
@@ -204,7 +204,7 @@ def marked_body(encoded: Sequence[bytes]) -> list[bytes]:
 
 
 def readable_arguments(args: str) -> str:
-    """Argument text that every server can read: some parse it, and refuse the whole request over a malformed call."""
+    """Returns arguments that every server can read, as some refuse the whole request for a malformed call."""
     try:
         value = msgspec.json.decode(args or "{}")
     except (msgspec.DecodeError, RecursionError):

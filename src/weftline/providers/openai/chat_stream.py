@@ -40,7 +40,7 @@ _REASONS: dict[str, str] = {
 }
 _MALFORMED = "malformed_function_call"
 _TRIED_CHARS = 4 * 1024 * 1024
-"""How much of an answer's arguments is read, over and over as it grows, to see whether a call is complete."""
+"""How much of an answer's arguments is parsed, repeatedly as it grows, to see whether a call is complete."""
 
 
 class _Function(Struct):
@@ -125,7 +125,7 @@ _answers = msgspec.json.Decoder(_Chunk)
 
 
 class _OpenCall(Struct):
-    """Begins once its name is complete: some servers send it in pieces."""
+    """A call in progress. It begins once its name is complete, as some servers send that in pieces."""
 
     key: int
     id: str | None
@@ -138,7 +138,7 @@ class _OpenCall(Struct):
 
 
 class ChatReader:
-    """One answer. `error` makes the exception for an error object inside a stream."""
+    """Reads one answer. `error` creates the exception for an error object inside a stream."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class ChatReader:
         self._at: dict[int, _OpenCall] = {}
         self._by_id: dict[str, _OpenCall] = {}
         self._begun = 0
-        """How many calls have begun: those at the beginning."""
+        """How many calls have begun; they begin in order."""
         self._tried_chars = 0
         self._images: dict[int, Image] = {}
         self._annotations: list[Raw] = []
@@ -176,7 +176,7 @@ class ChatReader:
             return []
         if data == b"[DONE]":
             return self._finish() if self._answered else []
-        # What fails after an answer has said why it stopped does not invalidate it. If it was cut, the error says more.
+        # A failure after the finish reason does not invalidate the answer. If it was cut off, the error is more useful.
         reason = None if _REASONS.get(self._reason or "") == "max_tokens" else self._reason
         try:
             answer = decode(data, _Chunk, _answers)
@@ -212,11 +212,11 @@ class ChatReader:
         return self.feed(body) + ([] if self.failure is not None else self.end())
 
     def end(self) -> list[Chunk]:
-        # The finish reason is in an event before the last; a stream that has none was cut.
+        # The finish reason is in an event before the last; a stream without one was cut off.
         return self._finish() if self._reason is not None and not self.finished else []
 
     def recover(self, body: bytes) -> list[Chunk]:
-        """A call that the server found malformed: the model reads what was wrong with it and tries again."""
+        """Returns a call that the server found malformed, so that the model reads what was wrong and tries again."""
         if self._profile.failed_call_code is None:
             return []
         try:
@@ -293,7 +293,7 @@ class ChatReader:
             self._take_text(part.text, chunks)
 
     def _end_thinking(self) -> list[Chunk]:
-        """Ends the open block of reasoning, and passes on what the server wants back with it."""
+        """Ends the open block of reasoning, with what the server wants back."""
         if not self._thinking and not self._details:
             return []
         opaque: Raw | UnsetType = UNSET
@@ -339,7 +339,7 @@ class ChatReader:
             chunks.append(CallArgs(call.key, args))
 
     def _begin_calls(self, last: int) -> list[Chunk]:
-        """Begins the calls up to this one that have not begun: in their order, whichever gets arguments first."""
+        """Begins the calls up to this one that have not begun, in order, whichever gets arguments first."""
         chunks: list[Chunk] = []
         for call in self._calls[self._begun : last + 1]:
             call.begun = True
@@ -348,11 +348,11 @@ class ChatReader:
         return chunks
 
     def _repeats(self, call: _OpenCall, name: str) -> bool:
-        """Whether a name that comes with a later piece is the call's own once more, and not the rest of it."""
+        """Whether a name in a later piece repeats the call's name, rather than continuing it."""
         return name == call.name and self._names.knows(name)
 
     def _call_of(self, piece: _Call, function: _Function) -> _OpenCall | None:
-        """The call that a piece continues, if any. Some servers number every call 0, some repeat its name."""
+        """Returns the call that a piece continues, if any. Some servers number every call 0, some repeat its name."""
         if piece.index is None:
             if function.name:
                 return None
@@ -368,7 +368,7 @@ class ChatReader:
         return None if self._is_complete(call) else call
 
     def _is_complete(self, call: _OpenCall) -> bool:
-        # Many a server names the tool with every piece; most pieces can be seen not to be the last.
+        # Many servers repeat the tool's name in every piece. Most pieces are obviously not the last.
         if not call.written or not call.written[-1].endswith(("}", " ", "\n")):
             return False
         self._tried_chars += call.chars

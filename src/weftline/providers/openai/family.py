@@ -1,4 +1,4 @@
-"""What the two OpenAI APIs have in common: one request, its answer streamed or whole, errors, inspection."""
+"""Common base of the two OpenAI APIs: one request, its answer streamed or whole, errors and inspection."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ ELIDED = b"[elided]"
 _BINARY = re.compile(rb'(data:[^"\\,]{1,200};base64,|"result":"(?=[A-Za-z0-9+/=]{64}))[A-Za-z0-9+/=]+')
 _TEXTUAL = frozenset({"application/json", "application/xml", "application/yaml"})
 _SECRET_CHARS = 8
-"""A header's value may be a secret from this length on."""
+"""A header value of at least this length may be a secret."""
 _DRAIN_S = 0.25
-"""How long to wait for the end of a body after the last event, so that its connection can be used again."""
+"""How long to wait for the end of a body after the last event, so that the connection can be reused."""
 
 
 class Reader(Protocol):
@@ -53,31 +53,31 @@ class Reader(Protocol):
     finished: bool
 
     def feed(self, data: bytes) -> list[Chunk]:
-        """One event of a stream."""
+        """Returns the chunks of one event of a stream."""
         ...
 
     def whole(self, body: bytes) -> list[Chunk]:
-        """An answer that was not streamed."""
+        """Returns the chunks of an answer that was not streamed."""
         ...
 
     def end(self) -> list[Chunk]:
-        """The stream is over."""
+        """Ends the stream, and returns its last chunks."""
         ...
 
     def recover(self, body: bytes) -> list[Chunk]:
-        """The chunks that an error response still contains; usually none."""
+        """Returns the chunks that an error response still contains; usually none."""
         ...
 
 
 class OpenAIFamily(ABC):
     """A server that speaks one of OpenAI's APIs, with one key.
 
-    `profile` is a name in `PROFILES` or a profile; `base_url`, `api_key` and `name` override what it says. Without a
-    key the profile's environment variable is looked at, unless the address is another one. `models` are the models to
-    offer, the first being the default. `reasoning_levels` declares, by model id, the native words at points on the
-    scale 0–100 (None or empty: off) for models that the profile does not know. `cache` asks for cache markers, or for
-    none, where the profile leaves the choice. `limits` bound every call that does not ask for less. A `transport`
-    that is passed in is not closed.
+    `profile` is a name in `PROFILES` or a profile; `base_url`, `api_key` and `name` override it. Without a key, the
+    profile's environment variable is used, unless the address differs. `models` are the models to offer, the first
+    being the default. `reasoning_levels` declares, by model id, the native words at points on the scale 0–100 (None or
+    empty: off) for models that the profile does not know. `cache` asks for cache markers, or for none, where the
+    profile leaves the choice. `limits` bound every call that does not ask for less. A `transport` that is passed in is
+    not closed.
     """
 
     path: str
@@ -144,7 +144,7 @@ class OpenAIFamily(ABC):
         return bool(self._levels.get(model)) or bool(self._knob(model).levels)
 
     def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
-        """A model that reasons decides by itself how to choose its words."""
+        """Returns what the model accepts. Some models accept no sampling settings while they reason."""
         model = model or self._default_model or ""
         levels = self._knob(model).levels
         effort = self._effort(ModelRequest(model, (), reasoning=reasoning))
@@ -167,7 +167,7 @@ class OpenAIFamily(ABC):
             await self._transport.aclose()
 
     def native_request(self, request: ModelRequest) -> NativeRequest:
-        """The request that `stream` would send, with binary content elided and the key redacted."""
+        """Returns what `stream` would send, with binary content left out and the key redacted."""
         request = self._named(request)
         body = _BINARY.sub(rb"\1" + ELIDED, self._body(request, self._names(request)))
         headers = {
@@ -177,7 +177,7 @@ class OpenAIFamily(ABC):
         return NativeRequest(self._url, headers, body)
 
     async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
-        """The models that the server lists, with the hints that some servers add; see `weftline.providers.listing`."""
+        """Returns a page of the server's models, with hints that some servers add; see `weftline.providers.listing`."""
         query = {"after": cursor} if cursor else {}
         url = f"{self._url.removesuffix(self.path)}models"
         document = await fetch(self._transport, url, query, headers=self._headers(), secrets=self._secrets())
@@ -231,11 +231,14 @@ class OpenAIFamily(ABC):
     def _reader(self, names: NameMap) -> Reader: ...
 
     def _restorer(self, request: ModelRequest) -> Restorer:
-        """What changes the answer back where the request had to change its schemas."""
+        """Returns what undoes the request's changes to its schemas in the answer."""
         return restorer_for(request, answer=True, tools=True)
 
     def _native(self, request: ModelRequest, encode: Callable[[Message], bytes]) -> list[bytes]:
-        """The messages in native form. Each is encoded once; its bytes are kept with the request for later turns."""
+        """Returns the messages in native form.
+
+        Each is encoded once, and its bytes are kept with the request for later turns.
+        """
         native, messages = request.native, request.messages
         native.extend(encode(messages[index]) for index in range(len(native), len(messages)))
         while None in native:
@@ -263,7 +266,7 @@ class OpenAIFamily(ABC):
     def _error(self, status: int | None, body: bytes, headers: Mapping[str, str] | None = None) -> ProviderError:
         error = classify(status, body, headers, hook=_class_by_code, secrets=self._secrets())
         if error.code == "insufficient_quota":
-            # A 429 that waiting does not help.
+            # Waiting does not help against this 429.
             error.retryable = False
         return error
 
@@ -274,7 +277,7 @@ class OpenAIFamily(ABC):
         return knob_of(self._profile.knobs, model)
 
     def _effort(self, request: ModelRequest) -> str | None:
-        """The native word for the request's reasoning level; None when no field is to be sent."""
+        """Returns the native word for the request's reasoning level; None if no field should be sent."""
         level = request.reasoning
         if level is None:
             return None
@@ -297,7 +300,7 @@ def _class_by_code(detail: ErrorDetail) -> ErrorClass | None:
 
 
 async def _chunks_of(response: Response, reader: Reader) -> AsyncGenerator[list[Chunk]]:
-    """The chunks of an answer, streamed or whole; `reader` says afterwards how it ended."""
+    """Yields the chunks of an answer, streamed or whole; `reader` says afterwards how it ended."""
     if response.headers.get("content-type", "").startswith("application/json"):
         answer = await read_json(response)
         chunks: list[Chunk] = []
@@ -323,7 +326,7 @@ async def _chunks_of(response: Response, reader: Reader) -> AsyncGenerator[list[
                     chunks += reader.feed(event.data)
             yield chunks + reader.end()
     except RequestFailed:
-        # Asking again for an answer that has arrived would cost twice.
+        # Repeating the request would cost twice.
         if not (rest := reader.end()):
             raise
         yield rest
@@ -334,7 +337,7 @@ async def _chunks_of(response: Response, reader: Reader) -> AsyncGenerator[list[
 
 @contextmanager
 def _failing(reader: Reader) -> Generator[None]:
-    """An answer that cannot be read fails the call, after what was read of it."""
+    """Turns errors from reading an answer into a failure, after what was read of it."""
     try:
         yield
     except ProviderError as error:
@@ -351,7 +354,7 @@ async def _drained(pieces: AsyncIterator[bytes]) -> None:
 
 
 def decode(data: bytes, kind: type[T], decoder: msgspec.json.Decoder[T]) -> T:
-    """One JSON document of an answer. Numbers that JSON does not know (NaN) count as missing."""
+    """Decodes one JSON document of an answer. Numbers that JSON does not allow (NaN) count as missing."""
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -372,7 +375,7 @@ def present(value: Raw | UnsetType) -> bool:
 
 
 def loose_object(value: Raw | UnsetType) -> dict[str, Any]:
-    """A JSON object with untrusted fields; empty for anything else."""
+    """Returns a JSON object with untrusted fields; empty for anything else."""
     if value is UNSET:
         return {}
     try:
@@ -387,7 +390,7 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def usage_of(value: Raw | UnsetType, *, reasoning_outside_output: bool = False) -> Usage | None:
-    """Token counts in the names of either API, and in those that servers have added."""
+    """Reads token counts, in the names of either API and those that servers have added."""
     fields = loose_object(value) if present(value) else None
     if not fields:
         return None
@@ -411,7 +414,7 @@ def _first(fields: dict[str, Any], *names: str) -> Any:
 
 
 def joined(head: bytes, items: Sequence[bytes], tail: bytes) -> bytes:
-    """A body whose long middle is copied only once."""
+    """Returns a body whose long middle is copied only once."""
     if not items:
         return head + tail
     if len(items) == 1:
@@ -424,16 +427,16 @@ def data_url(media_type: str, data: str) -> str:
 
 
 def is_textual(media_type: str) -> bool:
-    """Whether a file of this type can be read by any model, as text."""
+    """Whether any model can read a file of this type as text."""
     return media_type.startswith("text/") or media_type in _TEXTUAL
 
 
 def is_readable(media_type: str) -> bool:
-    """Whether the API takes a file of this type: audio, video and bytes of no stated kind fail the whole request."""
+    """Whether the API accepts a file of this type. Audio, video and untyped bytes would fail the whole request."""
     return not media_type.startswith(("audio/", "video/", "image/")) and media_type != "application/octet-stream"
 
 
 def text_file(name: str | None, data: str) -> str:
-    """A file whose content, in base64, is text, as a part of the message."""
+    """Returns a base64 text file as part of the message."""
     text = base64.b64decode(data).decode("utf-8", "replace")
     return f'<file name="{name or "file"}">\n{text}\n</file>'

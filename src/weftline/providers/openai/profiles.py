@@ -1,4 +1,4 @@
-"""Servers that speak OpenAI's APIs, as data: their URL, the name of their key, and how they differ.
+"""Servers that speak OpenAI's APIs, as data: their URL, their key's variable, and how they differ.
 
 A server that is not in the table needs no code: take `PROFILES["compatible"]`, or the nearest profile, and change what
 is different with `msgspec.structs.replace`.
@@ -16,7 +16,7 @@ from weftline.providers.reasoning import nearest
 
 
 class Knob(Struct, frozen=True):
-    """How the models whose id matches `models` (a regular expression, from the start of the id) take a reasoning level.
+    """How models whose id matches `models` (a regular expression, from the start of the id) support reasoning levels.
 
     `levels` maps points on the scale 0–100 to the native words. Without levels, these models have no such setting.
     """
@@ -56,25 +56,25 @@ GPT_OSS: tuple[Knob, ...] = (Knob(r"(openai/)?gpt-oss", LOW_TO_HIGH),)
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """One server or kind of server, and everything in which its requests or responses may differ."""
+    """One server or kind of server, and how its requests and responses differ."""
 
     name: str
     base_url: str | None = None
     key_env: str | None = None
-    """The environment variable that holds the key when none is given."""
+    """The environment variable with the key if none is given."""
     default_model: str | None = None
     knobs: tuple[Knob, ...] = ()
-    """The first row that matches a model's id counts; a model without a row has no knob."""
+    """The first row that matches a model's id applies; a model without a row has no knob."""
     reasoning: Literal["none", "effort", "object"] = "effort"
     """Chat: the level as `reasoning_effort`, as `reasoning: {effort}`, or not at all."""
     fixed_sampling: bool = False
     """Models with a knob refuse temperature, top-p and stop sequences while they reason."""
     max_stops: int | None = None
-    """Chat: how many stop sequences are taken; None for any number."""
+    """Chat: how many stop sequences are accepted; None for any number."""
     without_stops: str = ""
-    """A regular expression: models that take no stop sequences."""
+    """A regular expression for models that accept no stop sequences."""
     schema: Literal["never", "no_tools", "always"] = "never"
-    """Chat: when `response_format` carries the output schema."""
+    """Chat: when `response_format` has the output schema."""
     strict_tools: bool = False
     """Chat: tools whose schema allows it are declared `strict`."""
     max_tokens_field: str = "max_tokens"
@@ -84,17 +84,17 @@ class Profile(Struct, frozen=True, kw_only=True):
     cache: Literal["never", "asked", "on"] = "asked"
     """Cache markers: never, only when the provider is built with `cache=True`, or unless built with `cache=False`."""
     prompt_cache_key: bool = False
-    """Requests of one conversation say so, and are sent to where its beginning is cached."""
+    """Requests of one conversation have a key, so that they are routed to where its beginning is cached."""
     thinking_back: Literal["no", "reasoning_details", "reasoning_content", "content"] = "no"
     """Chat: the field in which the server wants its own reasoning back."""
     think_tags: bool = True
     """Reasoning may come inside `<think>` at the beginning of the text."""
     files: bool = False
-    """Chat: `file` parts are understood."""
+    """Chat: `file` parts are supported."""
     reasoning_outside_output: bool = False
-    """`completion_tokens` leaves the reasoning tokens out."""
+    """`completion_tokens` does not include the reasoning tokens."""
     failed_call_code: str | None = None
-    """The error code that stands for a call which the server itself found malformed."""
+    """The error code for a call that the server itself found malformed."""
 
 
 PROFILES: dict[str, Profile] = {
@@ -177,7 +177,7 @@ PROFILES: dict[str, Profile] = {
             default_model="mistral-medium-latest",
             knobs=MISTRAL_KNOBS,
             schema="no_tools",
-            # Mistral reports usage without being asked, and refuses unknown fields.
+            # Mistral always reports usage, and refuses unknown fields.
             stream_usage=False,
             cache="never",
             thinking_back="content",
@@ -208,12 +208,12 @@ NO_KNOB = Knob("")
 
 
 def knob_of(knobs: Sequence[Knob], model: str) -> Knob:
-    """The row for `model`; one without levels when the model has no knob."""
+    """Returns the row for `model`; one without levels if the model has no knob."""
     return next((knob for knob in knobs if re.match(knob.models, model, re.IGNORECASE)), NO_KNOB)
 
 
 def effort_at(levels: Mapping[int, str], level: int) -> str:
-    """A family's rule: the lowest word at 0, and above it the nearest word that does not switch reasoning off."""
+    """Returns a family's word: the lowest at 0, and above it the nearest that does not turn reasoning off."""
     if level == 0:
         return levels[min(levels)]
     return levels[nearest([place for place in levels if place > 0], level)]

@@ -14,7 +14,7 @@ class ReasoningDetails:
         self._found: list[dict[str, Any]] = []
         self._open: dict[tuple[str, str], int] = {}
         self._pieces: dict[tuple[int, str], list[str]] = {}
-        """What further pieces added to a text."""
+        """Text that later pieces added."""
 
     def __bool__(self) -> bool:
         return bool(self._found)

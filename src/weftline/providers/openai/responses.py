@@ -69,11 +69,11 @@ class OpenAIResponses(OpenAIFamily):
         self._summary = reasoning_summary
 
     def builtin_tools(self) -> Sequence[str]:
-        """The tools that OpenAI runs itself; `provider:<name>` as a tool's name selects one."""
+        """The tools that OpenAI itself runs; `provider:<name>` as a tool's name selects one."""
         return tuple(BUILTIN_TOOLS)
 
     def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
-        """This API has no stop sequences, and a minimum output limit."""
+        """Returns what the model accepts. This API has no stop sequences, and a minimum output limit."""
         return replace(super().sampling_limits(model, reasoning=reasoning), max_stops=0, min_output_tokens=16)
 
     def _names(self, request: ModelRequest) -> NameMap:
@@ -85,7 +85,7 @@ class OpenAIResponses(OpenAIFamily):
     def _body(self, request: ModelRequest, names: NameMap) -> bytes:
         encoder = ResponsesEncoder(self._name, names, self._takes_images(request.model))
         items = self._native(request, encoder.message)
-        # What never changes comes first, so that the whole body up to the last item is the same from turn to turn.
+        # The parts that never change come first, so that the body up to the last item is the same from turn to turn.
         head = b'{"model":' + _encode(request.model)
         if request.tools:
             head += b',"tools":[' + encoder.tools(request.tools) + b"]"
@@ -99,7 +99,7 @@ class OpenAIResponses(OpenAIFamily):
         knob = self._knob(request.model)
         effort = self._effort(request)
         if self.takes_reasoning(request.model):
-            # Refused by models that do not reason.
+            # Models that do not reason refuse this.
             settings["include"] = ["reasoning.encrypted_content"]
         if effort is not None:
             settings["reasoning"] = {"effort": effort}
@@ -131,7 +131,7 @@ def _tool_choice(request: ModelRequest, names: NameMap) -> str | dict[str, Any]:
         return choice
     if choice[1].startswith(BUILTIN_PREFIX):
         kind = choice[1].removeprefix(BUILTIN_PREFIX)
-        # Only some can be named directly; any can be the only one allowed.
+        # Only some tools can be named directly, but any can be the only one allowed.
         allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind}]}
         return {"type": kind} if kind in FORCIBLE_TOOLS else allowed
     return {"type": "function", "name": names.out(choice[1])}

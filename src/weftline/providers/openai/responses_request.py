@@ -1,6 +1,6 @@
 """Conversations and tools in the form of the Responses API.
 
-Nothing is kept at OpenAI: every request holds the whole conversation, and reasoning goes back encrypted, in its place.
+Nothing is stored at OpenAI: every request has the whole conversation, including the encrypted reasoning.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ class _Item(Struct):
 
 
 class Phase(Struct, frozen=True, tag_field="type", tag="phase"):
-    """The label that newer models put on a message and want back with it."""
+    """The label that newer models put on a message and expect back with it."""
 
     phase: str
 
 
 class ResponsesEncoder(Struct, frozen=True):
-    """How messages are written for one server and one model."""
+    """Encodes messages for one server and one model."""
 
     provider: str
     names: NameMap
     images: bool
 
     def message(self, message: Message) -> bytes:
-        """The message as JSON items joined by commas; empty if there is nothing to send."""
+        """Returns the message as JSON items joined by commas; empty if there is nothing to send."""
         match message:
             case System(content):
                 return _encode({"role": "system", "content": content})
@@ -114,7 +114,7 @@ class ResponsesEncoder(Struct, frozen=True):
             case Image(media_type, data, url):
                 url = url if data is None else data_url(media_type, data)
                 if not self.images or url is None:
-                    return {"type": "input_text", "text": prompts.unseen_image(media_type)}
+                    return {"type": "input_text", "text": prompts.models.unseen_image(media_type)}
                 return {"type": "input_image", "image_url": url, "detail": "auto"}
             case File(media_type, data, url, name):
                 if data is None:
@@ -122,7 +122,7 @@ class ResponsesEncoder(Struct, frozen=True):
                 if is_textual(media_type):
                     return {"type": "input_text", "text": text_file(name, data)}
                 if not is_readable(media_type):
-                    return {"type": "input_text", "text": prompts.unreadable_file(name, media_type, None)}
+                    return {"type": "input_text", "text": prompts.models.unreadable_file(name, media_type, None)}
                 return {"type": "input_file", "filename": name or "file", "file_data": data_url(media_type, data)}
 
     def _result(self, result: ToolResult) -> bytes:
@@ -131,7 +131,7 @@ class ResponsesEncoder(Struct, frozen=True):
     def _assistant(self, parts: Sequence[AssistantPart]) -> list[bytes]:
         items: list[bytes] = []
         waiting: list[bytes] = []
-        """Reasoning whose following item has not come yet: without one the API refuses it."""
+        """Reasoning without a following item yet. The API refuses it without one."""
         for index, part in enumerate(parts):
             match part:
                 case Text(text) if text:
@@ -182,7 +182,7 @@ def _builtin(spec: ToolSpec) -> bytes:
     except msgspec.DecodeError:
         options = {}
     if options.get("type") == "object":
-        # A JSON Schema: the tool was declared like any other, without its own options.
+        # A JSON Schema, so the tool was declared like any other, without its own options.
         options = {}
     return _encode({"type": kind, **_BUILTIN_DEFAULTS.get(kind, {}), **options})
 
@@ -192,7 +192,7 @@ def _provider_item(opaque: Raw | UnsetType, following: Sequence[AssistantPart]) 
         return b""
     item = bytes(opaque)
     if _type_of(opaque) == IMAGE_CALL and following and isinstance(following[0], Image) and following[0].data:
-        # The image is kept once, as the part after the call.
+        # The image is stored once, as the part after the call.
         return item[:-1] + b',"result":' + _encode(following[0].data) + b"}"
     return item
 
@@ -205,7 +205,7 @@ def _phase_after(parts: Sequence[AssistantPart], index: int, provider: str) -> s
 
 
 def _namespace(extra: Raw | UnsetType) -> dict[str, str]:
-    """Where OpenAI's tool search found the tool; without it the call is for a different one."""
+    """Returns where OpenAI's tool search found the tool; without it, the call would mean a different one."""
     try:
         return msgspec.json.decode(b"{}" if extra is UNSET else extra, type=dict[str, str])
     except msgspec.DecodeError:

@@ -60,7 +60,7 @@ class _Item(Struct):
     name: str | None = None
     namespace: str | None = None
     arguments: Any = None
-    """Text for a function, and an object for a search of tools."""
+    """Text for a function, an object for a tool search."""
     content: list[_Content] | None = None
     summary: list[_Content] | None = None
     encrypted_content: str | None = None
@@ -94,11 +94,11 @@ class _OpenReasoning(Struct):
     id: str | None
     written: bool = False
     chain: list[str] = []
-    """Reasoning as the model wrote it, which models without encryption want back."""
+    """Unencrypted reasoning, which some models expect back."""
 
 
 class ResponsesReader:
-    """One answer. `error` makes the exception for an error object inside a stream."""
+    """Reads one answer. `error` creates the exception for an error object inside a stream."""
 
     def __init__(self, provider: str, names: NameMap, error: Callable[[int | None, bytes], ProviderError]) -> None:
         self.failure: ProviderError | None = None
@@ -108,7 +108,7 @@ class ResponsesReader:
         self._error = error
         self._reasoning: _OpenReasoning | None = None
         self._parted: set[int] = set()
-        """Reasoning that was ended because the answer went on before its item was complete."""
+        """Reasoning that was ended because the answer continued before its item was complete."""
         self._written: set[int] = set()
         self._started: set[int] = set()
         self._done: set[int] = set()
@@ -186,7 +186,7 @@ class ResponsesReader:
         return [ThinkingDelta(text)]
 
     def _part_reasoning(self) -> list[Chunk]:
-        """Ends reasoning whose item the server completes later, after what follows from it."""
+        """Ends reasoning whose item the server completes later, after subsequent items."""
         reasoning, self._reasoning = self._reasoning, None
         if reasoning is None or not reasoning.written:
             return []
@@ -229,7 +229,7 @@ class ResponsesReader:
             texts = [part.text for part in (item.summary or item.content or ()) if part.text]
             if texts:
                 chunks.append(ThinkingDelta("\n\n".join(texts)))
-        # Without either there is nothing that a server which stores nothing could read again.
+        # Without either, a server that stores nothing could not read it again.
         opaque = _kept(raw) if item.encrypted_content or item.content else UNSET
         if written or chunks or opaque is not UNSET:
             chunks.append(ThinkingDone(opaque=opaque))
@@ -278,7 +278,7 @@ class ResponsesReader:
             self.failure = ProviderError("server", UNREADABLE, unanswered=True)
             return chunks
         if response.status in _UNFINISHED:
-            # Some gateways work in the background; asking again would only queue another answer.
+            # Some gateways work in the background; a retry would only queue another answer.
             state = response.status.replace("_", " ")
             why = f"The model API returned before its answer was finished: it is {state}."
             self.failure = ProviderError("server", why, retryable=False, unanswered=True)
@@ -324,12 +324,12 @@ def _item(raw: Raw | UnsetType) -> _Item:
         kind = decode(bytes(raw), _Kind, _kinds).type
         if kind in _READ:
             raise
-        # An item that is only kept may name its fields as it likes.
+        # An item that is only passed back may have any fields.
         return _Item(kind)
 
 
 def _kept(raw: Raw) -> Raw:
-    """A separate copy: the original is a view of the whole event."""
+    """Returns a separate copy, as the original is a view of the whole event."""
     return raw.copy()
 
 

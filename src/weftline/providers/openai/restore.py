@@ -1,4 +1,4 @@
-"""Undoes what strict mode changed about an answer, before anyone sees it."""
+"""Undoes what strict mode changed about an answer, before it is passed on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weftline.providers.openai.schema import AnswerSchema, ToolSchema, answer_sc
 
 
 class Restorer:
-    """Takes the chunks of one answer. Text is held back until it is whole if it has to be rewritten."""
+    """Processes the chunks of one answer. Text that has to be rewritten is held back until it is complete."""
 
     def __init__(self, answer: AnswerSchema | None, tools: Mapping[str, ToolSchema]) -> None:
         self._answer = None if answer is None or answer.as_sent else answer
@@ -42,7 +42,7 @@ class Restorer:
         return out
 
     def rest(self) -> list[Chunk]:
-        """What was held back of an answer that broke off, as it came."""
+        """Returns what was held back of an answer that broke off, unchanged."""
         text, self._text = "".join(self._text), []
         return [TextDelta(text)] if text else []
 
@@ -52,7 +52,7 @@ class Restorer:
 
 
 def restorer_for(request: ModelRequest, *, answer: bool, tools: bool) -> Restorer:
-    """`answer` and `tools`: whether these schemas were sent as strict mode wants them."""
+    """`answer` and `tools` say whether these schemas were sent in their form for strict mode."""
     output = answer_schema(request.output_schema) if answer and request.output_schema is not None else None
     schemas = {spec.name: tool_schema(spec) for spec in request.tools} if tools else {}
     return Restorer(output, {name: schema for name, schema in schemas.items() if schema.meant is not None})

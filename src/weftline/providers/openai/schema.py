@@ -1,8 +1,8 @@
-"""JSON Schemas of tools and of answers as OpenAI's APIs take them.
+"""JSON Schemas of tools and answers for OpenAI's APIs.
 
-A schema that the API takes is sent as it was written, byte for byte. One that it would refuse (no object at the top, an
-object without properties, an array without items) is mended. In strict mode it is sent if it fits, or can be made to
-without changing what it means; see `weftline.providers.openai.strict`.
+A schema that the API accepts is sent byte for byte. One that it would refuse (no object at the top, an object without
+properties, an array without items) is repaired. Strict mode is used if the schema fits, or can be adapted without
+changing its meaning; see `weftline.providers.openai.strict`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PLAIN_TOP = (*_TOP_UNIONS, "enum", "const", "not")
 
 
 class ToolSchema(NamedTuple):
-    """The parameters of a tool. `strict` is what strict mode takes, if anything.
+    """The parameters of a tool. `strict` is the form for strict mode, if there is one.
 
-    `meant` is the schema that arguments are held against when nulls stand for fields that were left out.
+    `meant` is the original schema, used to drop nulls that stand for omitted fields.
     """
 
     parameters: bytes
@@ -33,12 +33,15 @@ class ToolSchema(NamedTuple):
     meant: Schema | None = None
 
     def restored(self, arguments: str) -> str:
-        """The arguments as they would be without strict mode."""
+        """Returns the arguments as they would be without strict mode."""
         return arguments if self.meant is None else without_nulls(arguments, self.meant)
 
 
 class AnswerSchema(NamedTuple):
-    """The schema of an answer. `wrapped`: the answer is the field `output` of an object, which the top has to be."""
+    """The schema of an answer.
+
+    If `wrapped`, the answer is the field `output` of an object, as the top must be an object.
+    """
 
     schema: bytes
     strict: bool
@@ -51,14 +54,14 @@ class AnswerSchema(NamedTuple):
         return not self.wrapped and self.meant is None
 
     def restored(self, text: str) -> str:
-        """The answer as the author of the schema expects it."""
+        """Returns the answer as the author of the schema expects it."""
         if self.wrapped:
             text = _unwrapped(text)
         return text if self.meant is None else without_nulls(text, self.meant)
 
 
 def described(spec: ToolSpec) -> str:
-    """The tool's description; what it returns is part of it, since these APIs have no field for that."""
+    """Returns the tool's description, with what it returns, since these APIs have no field for that."""
     if spec.output_schema is UNSET:
         return spec.description
     schema = bytes(spec.output_schema).decode()
@@ -117,7 +120,7 @@ def _is_object(schema: Schema) -> bool:
 
 
 def _wrapper(schema: Schema) -> Schema:
-    # References are resolved from the top, so what they point to has to stay there.
+    # References are resolved from the top, so their targets have to stay there.
     shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
     inner = {name: value for name, value in schema.items() if name not in shared}
     closed = {"required": [WRAPPED], "additionalProperties": False}
@@ -133,7 +136,7 @@ def _unwrapped(text: str) -> str:
 
 
 def _mended_top(schema: dict[str, Any]) -> dict[str, Any]:
-    """The top must be a plain object: alternatives there become one object with the properties of all of them."""
+    """Makes the top a plain object: alternatives there become one object with the properties of all of them."""
     unions = [key for key in _TOP_UNIONS if isinstance(schema.get(key), list)]
     kept = {key: value for key, value in schema.items() if key not in (*unions, "enum", "not", "const")}
     if "enum" in schema or "not" in schema or "const" in schema or unions:
@@ -175,6 +178,6 @@ _NAMED = frozenset({"properties", "$defs", "definitions", "patternProperties", "
 
 def _mended_member(key: str, value: Any) -> Any:
     if key in _NAMED and isinstance(value, dict):
-        # The keys are names here, not keywords.
+        # Here the keys are names, not keywords.
         return {name: _mended(one) for name, one in cast("dict[str, Any]", value).items()}
     return _mended(value)

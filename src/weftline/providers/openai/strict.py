@@ -1,9 +1,9 @@
-"""Strict mode, in which OpenAI makes a model keep to a schema: what fits it, and what can be made to.
+"""Strict mode, in which OpenAI enforces a schema: which schemas fit, and which can be adapted.
 
-Strict mode wants every object closed and every property required. A schema with optional properties is mended by
-making them required and nullable; the nulls that a model then writes are dropped from its answer again
-(`without_nulls`), so that the author of the schema does not see them. A schema that cannot be mended without changing
-what it means (a map of free keys, a length limit, alternatives that cannot be told apart) is sent without strict mode.
+Strict mode requires every object to be closed and every property to be required. Optional properties are made required
+and nullable; the nulls that a model then writes are dropped from its answer (`without_nulls`), so that the author of
+the schema does not see them. A schema that cannot be adapted without changing its meaning (a map with free keys, a
+length limit, ambiguous alternatives) is sent without strict mode.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _ALTERNATIVES = 64
 _NULL: Schema = {"type": "null"}
 
 _read = msgspec.json.Decoder(float_hook=lambda digits: Raw(digits.encode())).decode
-"""Integers are exact, and other numbers keep the digits that they were written with."""
+"""Integers are exact, and other numbers keep their digits as written."""
 
 
 class StrictForm(NamedTuple):
-    """A schema as strict mode takes it. `nulls`: it has fields in which null stands for one that is left out."""
+    """A schema for strict mode. `nulls` says whether null stands for omitted fields in it."""
 
     schema: Schema
     nulls: bool
 
 
 def strict_form(schema: Schema) -> StrictForm | None:
-    """The schema for strict mode, itself if it fits as it is; None if there is none that means the same."""
+    """Returns the schema for strict mode, unchanged if possible; None if there is no equivalent."""
     mender = _Mender(schema)
     try:
         mended = mender.mended_root()
@@ -61,7 +61,7 @@ def strict_form(schema: Schema) -> StrictForm | None:
 
 
 def without_nulls(text: str, schema: Schema) -> str:
-    """The JSON text without the nulls that stand for fields left out; as it is when it has none, or is not JSON."""
+    """Removes nulls that stand for omitted fields; returns the text unchanged if it has none, or is not JSON."""
     if "null" not in text or excess(text.encode(errors="replace")):
         return text
     try:
@@ -73,20 +73,20 @@ def without_nulls(text: str, schema: Schema) -> str:
 
 
 class _NotStrict(Exception):
-    """Strict mode has no form of this schema."""
+    """Strict mode has no equivalent of this schema."""
 
 
 class _Mender:
-    """Mends one schema. References are not followed: what they lead to is mended where it is defined."""
+    """Adapts one schema. References are not followed: their targets are adapted where they are defined."""
 
     def __init__(self, root: Schema) -> None:
         self.optional = 0
-        """Fields that null stands for when they are left out."""
+        """Fields that are null if they are omitted."""
         self._root = root
         self._properties = 0
         self._values = 0
         self._ambiguous = False
-        """A value could match more than one alternative, so it is unclear which fields it left out."""
+        """Whether a value could match several alternatives, so that it is unclear which fields it omits."""
 
     def mended_root(self) -> Schema:
         root = self._root
@@ -129,7 +129,7 @@ class _Mender:
         return out
 
     def _in_known_words(self, schema: Schema) -> Schema:
-        """The schema in the keywords of strict mode, where there are some that mean the same."""
+        """Returns the schema in the keywords of strict mode, as far as there are equivalents."""
         fields = {name: value for name, value in schema.items() if name not in _NOTES}
         if schema.get("default") is not None:
             default = f"Default: {msgspec.json.encode(schema['default']).decode()}"
@@ -148,7 +148,7 @@ class _Mender:
         if "$ref" in fields:
             if target(fields, self._root) is None:
                 raise _NotStrict
-            # A reference may have nothing beside it.
+            # A reference may not have siblings.
             return {"$ref": fields["$ref"]} if alone else {"anyOf": [{"$ref": fields["$ref"]}]}
         members = _list(fields["anyOf"])
         if not members:
@@ -195,7 +195,7 @@ class _Mender:
 
 
 def _kind_of(value: object) -> str:
-    """The type of a plain value; nothing for an object or an array."""
+    """Returns the type of a scalar; empty for an object or an array."""
     match value:
         case None:
             return "null"
@@ -230,7 +230,7 @@ def _admits_null(schema: object, root: Schema) -> bool:
 
 
 def _pruned(value: Any, schema: object, root: Schema) -> Any:
-    """The value itself if there is nothing to drop."""
+    """Drops nulls from a value; returns the value itself if there are none."""
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value)
         branch = _branch_of(members, schema, root)
@@ -254,7 +254,7 @@ def _pruned(value: Any, schema: object, root: Schema) -> Any:
 
 
 def _branch_of(members: dict[str, Any], schema: object, root: Schema) -> Schema:
-    """The alternative that an object matches; empty if that is not known."""
+    """Returns the alternative that an object matches; empty if it is unknown."""
     found = [one for one in _alternatives(schema, root) if "object" in _kinds(one)]
     if len(found) > 1:
         tags = _tags(found, root)
@@ -264,7 +264,7 @@ def _branch_of(members: dict[str, Any], schema: object, root: Schema) -> Schema:
 
 
 def _exclusive(alternatives: Sequence[Schema], root: Schema) -> bool:
-    """Whether no value can be of more than one of these."""
+    """Whether no value can match more than one of these."""
     seen: set[str] = set()
     literals: list[object] = []
     for one in alternatives:
@@ -288,7 +288,7 @@ def _literals(schema: Schema) -> list[object]:
 
 
 def _tags(objects: Sequence[Schema], root: Schema) -> dict[str, list[tuple[Schema, list[Any]]]]:
-    """The properties by which these are told apart: required in each, with strings that no other has."""
+    """Returns the properties that distinguish these: required in each, with strings that no other has."""
     found: dict[str, list[tuple[Schema, list[Any]]]] = {}
     for name in _object(objects[0].get("properties", {})) if objects else ():
         pairs: list[tuple[Schema, list[Any]]] = []
@@ -305,7 +305,7 @@ def _tags(objects: Sequence[Schema], root: Schema) -> dict[str, list[tuple[Schem
 
 
 def _alternatives(schema: object, root: Schema) -> list[Schema]:
-    """What a schema may stand for, with references followed. Raises `_NotStrict` when that is too much."""
+    """Returns the alternatives of a schema, with references followed. Raises `_NotStrict` if there are too many."""
     found: list[Schema] = []
     waiting: list[object] = [schema]
     for _ in range(_ALTERNATIVES):
@@ -326,7 +326,7 @@ def _alternatives(schema: object, root: Schema) -> list[Schema]:
 
 
 def target(schema: Schema, root: Schema) -> Schema | None:
-    """What a reference leads to: the whole schema, or one of its definitions."""
+    """Returns the target of a reference: the whole schema, or one of its definitions."""
     reference = schema.get("$ref")
     if reference == "#":
         return root

@@ -1,4 +1,4 @@
-"""Reasoning that comes inside `<think>` at the beginning of the text, as open models write it."""
+"""Reasoning inside `<think>` at the beginning of the text, as open models write it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CLOSE = "</think>"
 
 
 class ThinkTags:
-    """Splits text into reasoning and answer, whatever pieces it comes in. Only a tag at the very beginning counts."""
+    """Splits text into reasoning and answer, in pieces of any size. Only a tag at the very beginning counts."""
 
     __slots__ = ("_blanks", "_held", "_state")
 
@@ -19,7 +19,7 @@ class ThinkTags:
         self._state: Literal["start", "opened", "thinking", "after", "text"] = "start"
         self._held: str = ""
         self._blanks: list[str] = []
-        """White space before anything else, in pieces: there may be any amount of it."""
+        """Leading white space, in pieces, of which there may be any number."""
 
     def feed(self, text: str) -> list[Chunk]:
         if self._state == "text":
@@ -59,7 +59,7 @@ class ThinkTags:
         return chunks
 
     def end(self) -> list[Chunk]:
-        """What was held back, now that nothing follows."""
+        """Returns what was held back, now that nothing follows."""
         held = "".join([*self._blanks, self._held])
         self._held = ""
         self._blanks.clear()
@@ -69,5 +69,5 @@ class ThinkTags:
 
 
 def _overlap(text: str) -> int:
-    """How many of the last characters may be the beginning of the closing tag."""
+    """Returns how many of the last characters may be the beginning of the closing tag."""
     return next((size for size in range(min(len(_CLOSE) - 1, len(text)), 0, -1) if _CLOSE.startswith(text[-size:])), 0)

@@ -1,11 +1,11 @@
-"""What a task asks its caller that people are to answer, and which message answers it.
+"""A task's questions to people, and which message of the caller answers which.
 
-A message answers a question or comments on a plan. It never approves a call, nor says what became of one: that is done
-over HTTP, by whoever may. A message with an await's id as data answers that one; any other message answers the only one
-that it can be an answer to.
+A message answers a question or comments on a plan. It never approves a call, nor reports the outcome of one in doubt:
+that is done over HTTP, with permission. A message with an await's id as data answers that await; any other message
+answers the only await that it can answer.
 
-What runs below the task ask is asked by the task. Ids of awaits are unique in a run, so one of another run than the
-task's is named `RUN/ID`.
+The task also asks the questions of the runs below it. Ids of awaits are unique within a run, so those of other runs
+than the task's are named `RUN/ID`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from msgspec import Struct
 
-from weftline import prompts_people as prompts
+from weftline import prompts
 from weftline.kernel import bodies
 from weftline.kernel.bodies import AwaitBody
 from weftline.kernel.entries import AwaitClosed
@@ -31,7 +31,7 @@ _ANSWERABLE = ("question", "plan", "clarification")
 
 
 class TaskMessage(Struct, frozen=True):
-    """A message of a task. `data` is its text in a form for programs, `note` what the reader can do about it."""
+    """A message of a task. `data` is its text in a form for programs, `note` tells the reader what to do about it."""
 
     id: str
     role: Literal["user", "agent"]
@@ -41,14 +41,14 @@ class TaskMessage(Struct, frozen=True):
 
 
 class NamedAnswer(NamedTuple):
-    """An answer that says to which await."""
+    """An answer that names its await."""
 
     await_id: str
     value: Any
 
 
 def put(asked: Sequence[OpenAwait], *, task: int) -> TaskMessage:
-    """What is asked, in one message: with a part for programs for each."""
+    """Returns one message with all questions, with a part for programs for each."""
     read = [(one, bodies.decode_await(one.body)) for one in asked]
     texts = [_in_words(body) for _, body in read]
     text = texts[0] if len(texts) == 1 else "\n".join([f"{n}. {one}" for n, one in enumerate(texts, 1)])
@@ -56,32 +56,32 @@ def put(asked: Sequence[OpenAwait], *, task: int) -> TaskMessage:
     below = any(one.run != task for one in asked)
     note = _note([one.kind for one in asked], below=below)
     if not note and read[0][1].multiple:
-        note = prompts.A2A_CHOICES
+        note = prompts.people.A2A_CHOICES
     return TaskMessage(name_of(asked[0], task=task), "agent", text, data, note)
 
 
 def name_of(one: OpenAwait, *, task: int) -> str:
-    """What callers know an await by."""
+    """Returns the name by which callers know an await."""
     return one.id if one.run == task else f"{ids.run_id(one.run, one.salt)}/{one.id}"
 
 
 def question(id: str, kind: str, body: AwaitBody) -> TaskMessage:
-    """One of the questions that were asked."""
+    """Returns the message for one question."""
     return TaskMessage(id, "agent", _in_words(body), (_data(id, kind, body),))
 
 
 def _in_words(body: AwaitBody) -> str:
-    """The question with its options: callers that show only text would not know them."""
+    """Returns the question with its options, for callers that only show text."""
     return f"{body.prompt} ({' / '.join(body.options)})" if body.options else body.prompt
 
 
 def how_to_answer(one: OpenAwait) -> str:
-    """What a caller is told in addition whose message does not fit as an answer."""
-    return f" {prompts.A2A_CHOICES}" if bodies.decode_await(one.body).multiple else ""
+    """Returns what else a caller is told if a message does not fit as an answer."""
+    return f" {prompts.people.A2A_CHOICES}" if bodies.decode_await(one.body).multiple else ""
 
 
 def reply(head: AwaitClosed, body: bytes) -> TaskMessage | None:
-    """What somebody said to an await; None if nobody did."""
+    """Returns somebody's answer to an await; None if there was none."""
     answer = bodies.decode_answer(body) if body else bodies.AnswerBody()
     match head.outcome:
         case "answered":
@@ -103,30 +103,33 @@ def _data(id: str, kind: str, body: AwaitBody) -> dict[str, Any]:
 def _note(kinds: list[str], *, below: bool) -> str:
     open_ = [number for number, kind in enumerate(kinds, 1) if kind in _ANSWERABLE]
     if len(open_) > 1:
-        return prompts.A2A_SEVERAL
+        return prompts.people.A2A_SEVERAL
     if open_ and len(kinds) > 1:
-        return prompts.a2a_one_of_several(open_[0])
+        return prompts.people.a2a_one_of_several(open_[0])
     if open_:
-        return prompts.A2A_PLAN if kinds == ["plan"] else ""
-    return prompts.A2A_DOUBT if below or set(kinds) != {"confirm"} else prompts.A2A_CONFIRM
+        return prompts.people.A2A_PLAN if kinds == ["plan"] else ""
+    return prompts.people.A2A_DOUBT if below or set(kinds) != {"confirm"} else prompts.people.A2A_CONFIRM
 
 
 def answered_by(asked: Sequence[OpenAwait], *, task: int) -> OpenAwait | None:
-    """The await that a message without an id answers; None if there is none. Raises `RpcError` if there are several."""
+    """Returns the await that a message without an id answers; None if there is none.
+
+    Raises `RpcError` if there are several.
+    """
     able = [one for one in asked if is_answerable(one)]
     if len(able) > 1:
         names = ", ".join([name_of(one, task=task) for one in able])
-        raise invalid("message.parts", f"the task asks several things ({names}). {prompts.A2A_SEVERAL}")
+        raise invalid("message.parts", f"the task asks several things ({names}). {prompts.people.A2A_SEVERAL}")
     return able[0] if able else None
 
 
 def is_answerable(one: OpenAwait) -> bool:
-    """Whether a message can be its answer; any other is decided over HTTP."""
+    """Whether a message can answer it; otherwise it is decided over HTTP."""
     return one.kind in _ANSWERABLE
 
 
 def value_of(content: Content) -> Any:
-    """What a message says to the only question there is: its text, or the one thing that it has as data."""
+    """Returns a message's answer to the only question: its text, or its only data part."""
     if len(content.data) != 1 or content.words or content.attachments:
         return content.text
     (data,) = content.data
@@ -135,9 +138,9 @@ def value_of(content: Content) -> Any:
 
 
 def named_answers(content: Content) -> list[NamedAnswer]:
-    """The answers in a message that say to which await; empty if it names none.
+    """Returns the answers in a message that name their await; empty if none do.
 
-    Raises `RpcError` if it is not clear what answers what.
+    Raises `RpcError` if it is unclear what answers what.
     """
     named = [fields for data in content.data if isinstance((fields := _object(data)).get("awaitId"), str)]
     if not named:

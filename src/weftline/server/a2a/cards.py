@@ -11,16 +11,16 @@ from weftline.store.records.agents import AgentSummary
 from weftline.wire.responses import iso
 
 VERSIONS = ("1.0", "0.3")
-"""Newest first: callers that support both take the first."""
+"""Newest first, as callers that support both use the first."""
 
 
 class Capabilities(Struct, frozen=True, rename="camel"):
     streaming: bool = True
     push_notifications: bool = False
     state_transition_history: bool | UnsetType = False
-    """Of version 0.3."""
+    """Version 0.3."""
     extended_agent_card: bool = False
-    """Of version 1.0."""
+    """Version 1.0."""
 
 
 class Skill(Struct, rename="camel"):
@@ -61,7 +61,7 @@ class AgentCards(Struct):
 
 
 def card(agent: AgentSummary, *, url: str) -> AgentCard:
-    """The agent card; `url` is the agent's endpoint."""
+    """Returns the agent card; `url` is the agent's endpoint."""
     about = agent.description or agent.name
     return AgentCard(
         name=agent.name,
@@ -75,7 +75,7 @@ def card(agent: AgentSummary, *, url: str) -> AgentCard:
 
 
 def card_1(agent: AgentSummary, *, url: str) -> AgentCard:
-    """The card without the fields of version 0.3, and with the security scheme as version 1.0 writes it."""
+    """Returns the card without the fields of version 0.3, and with the security scheme of version 1.0."""
     both = card(agent, url=url)
     both.capabilities = Capabilities(state_transition_history=UNSET)
     both.security_schemes = {"bearer": {"httpAuthSecurityScheme": {"scheme": "bearer"}}}

@@ -15,7 +15,7 @@ from weftline.server.a2a.tasks import Task
 MAX_HISTORY = 1000
 """The most history messages in one response, however many were requested."""
 USUAL_HISTORY = 100
-"""How many there are if the request does not say."""
+"""The default number of history messages."""
 
 
 class Operation(Enum):
@@ -50,7 +50,7 @@ class TaskQuery(Struct, frozen=True):
 
 
 class ListQuery(Struct, frozen=True):
-    """`page` and `since` are as the caller gave them."""
+    """A list request. `page` and `since` are as the caller sent them."""
 
     context_id: str = ""
     state: str = ""
@@ -62,7 +62,7 @@ class ListQuery(Struct, frozen=True):
 
 
 class Dialect(Protocol):
-    """`message`, `task_query` and `list_query` raise `RpcError` for parameters that do not fit."""
+    """One version of A2A. `message`, `task_query` and `list_query` raise `RpcError` for invalid parameters."""
 
     version: str
     methods: ClassVar[Mapping[str, Operation]]
@@ -79,36 +79,36 @@ class Dialect(Protocol):
     def list_query(self, params: bytes) -> ListQuery: ...
 
     def task(self, task: Task) -> Any:
-        """The task by itself: the result of getting or cancelling it."""
+        """Returns the task by itself, as the result of getting or cancelling it."""
         ...
 
     def sent(self, task: Task, *, waited: bool) -> Any:
-        """The answer to a message. Raises `RpcError` if this version reports failures that way."""
+        """Returns the response to a message. Raises `RpcError` if this version reports failures that way."""
         ...
 
     def listed(self, tasks: list[Task], *, query: ListQuery, total: int, next_page: str) -> Any: ...
 
     def first(self, task: Task) -> Any:
-        """The first event of a stream."""
+        """Returns the first event of a stream."""
         ...
 
     def chunk(self, task: Task, text: str, *, append: bool, last: bool = False) -> Any:
-        """An event with a piece of the answer; without `append` the answer starts over."""
+        """Returns an event with a piece of the answer; without `append`, the answer starts over."""
         ...
 
     def answer(self, task: Task) -> Any:
-        """An event with the task's whole answer, replacing all pieces."""
+        """Returns an event with the task's whole answer, which replaces all pieces."""
         ...
 
     def status(self, task: Task, *, final: bool) -> Any:
-        """An event with the task's status; `final` if it is the stream's last."""
+        """Returns an event with the task's status; `final` if it is the stream's last."""
         ...
 
     def fault(self, error: RpcError) -> RpcFault: ...
 
 
 def history_length(asked: int | None, *, path: str) -> int:
-    """How many history messages to include."""
+    """Returns how many history messages to include."""
     if asked is None:
         return USUAL_HISTORY
     if asked < 0:

@@ -1,5 +1,6 @@
-"""The parts a message may have: text, JSON data and text files, which become text; images and PDF files, which are
-attached. Anything else is refused.
+"""The parts of a message.
+
+Text, JSON data and text files become text; images and PDF files are attached; anything else is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class DataPart(Struct, frozen=True, tag="data"):
 
 
 class FilePart(Struct, frozen=True, tag="file"):
-    """`data` is base64; None for a file given by URL."""
+    """A file. `data` is base64; None for a file given by URL."""
 
     media_type: str
     name: str
@@ -44,7 +45,7 @@ Part: TypeAlias = TextPart | DataPart | FilePart
 class Content(Struct, frozen=True):
     """The content of a message: `text` joins the parts that are text, one per line.
 
-    `data` are its data parts once more, as they came; `words` is the text without them.
+    `data` has the data parts as they came; `words` is the text without them.
     """
 
     text: str
@@ -103,7 +104,7 @@ def _file(number: int, part: FilePart) -> str | TakenAttachment:
         content = b64decode(part.data, validate=True).decode()
     except (binascii.Error, ValueError):
         raise invalid(f"message.parts[{number}]", "must be base64 of UTF-8 text.") from None
-    return prompts.attached_text(part.name or "file", content)
+    return prompts.models.attached_text(part.name or "file", content)
 
 
 def _attached(number: int, part: FilePart) -> TakenAttachment:
@@ -125,7 +126,7 @@ _TAKEN = "Text, JSON data, text files, images (PNG, JPEG, GIF, WebP) and PDF fil
 
 
 def check_name(value: object, path: str) -> str:
-    """An id chosen by the caller."""
+    """Checks an id chosen by the caller."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_METADATA_VALUE_CHARS or "\x00" in value:
         raise invalid(path, f"must be a string of 1 to {MAX_METADATA_VALUE_CHARS} characters.")
     return value

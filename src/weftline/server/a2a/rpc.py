@@ -1,4 +1,4 @@
-"""JSON-RPC as A2A uses it: calls in, replies and errors out."""
+"""JSON-RPC for A2A: calls in, replies and errors out."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def invalid(path: str, message: str) -> RpcError:
 
 
 def as_rpc(error: RpcError | WeftlineError) -> RpcError:
-    """A refusal with one of the server's own codes, as a JSON-RPC error."""
+    """Returns a refusal with one of the server's own codes as a JSON-RPC error."""
     if isinstance(error, RpcError):
         return error
     code = INVALID_PARAMS if error.status == 400 else INTERNAL_ERROR
@@ -73,7 +73,7 @@ Identity: TypeAlias = Annotated[Any, Meta(extra_json_schema={"type": ["string", 
 
 
 class RpcCall(Struct, frozen=True):
-    """A JSON-RPC request. One without an `id` is carried out and gets no answer."""
+    """A JSON-RPC request. Without an `id` it is executed but not answered."""
 
     jsonrpc: Literal["2.0"]
     method: str
@@ -82,7 +82,7 @@ class RpcCall(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """A request as it was read: `id` as the caller wrote it, UNSET if there was none."""
+    """A parsed request: `id` as the caller wrote it, UNSET if there was none."""
 
     method: str
     params: bytes
@@ -90,7 +90,7 @@ class Call(Struct, frozen=True):
 
 
 class NotACall(Exception):
-    """The body is not a JSON-RPC request. The error goes to `id`, which is None if that cannot be read."""
+    """The body is not a JSON-RPC request. `id` is None if it cannot be read."""
 
     def __init__(self, code: int, message: str, *, id: str | int | float | None = None) -> None:
         super().__init__(message)
@@ -99,7 +99,7 @@ class NotACall(Exception):
 
 
 def parse_call(body: bytes) -> Call:
-    """Raises `NotACall` if the body is not a JSON-RPC request or has too many values."""
+    """Parses a call. Raises `NotACall` if the body is not a JSON-RPC request or has too many values."""
     if too_much := excess(body):
         raise NotACall(INVALID_REQUEST, f"The body has {too_much}.")
     try:

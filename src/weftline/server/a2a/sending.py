@@ -1,4 +1,4 @@
-"""Delivers a message to its task: a new one, or the one that it names. Sending a message twice changes nothing."""
+"""Delivers a message to its task: a new one, or the one that it names. Repeating a message has no effect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from weftline.tools.base import ToolOutput
 
 
 class Deliveries:
-    """One delivery at a time to each task, so that a message sent twice at the same time is noticed."""
+    """Delivers one message at a time to each task, so that concurrent duplicates are noticed."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -37,8 +37,8 @@ class Deliveries:
             await asyncio.wait({other})
         task = self._under_way[row.key] = asyncio.ensure_future(self._hand_over(row, sent, sender=sender))
         task.add_done_callback(lambda _: self._under_way.pop(row.key))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # even if nobody is waiting
-        # Waits for the commit: if the caller goes away, its retry must not be taken for another message.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved, as nobody may wait
+        # Waits for the commit: if the caller goes away, its retry must count as the same message.
         await asyncio.shield(task)
 
     async def _hand_over(self, row: RunRow, sent: SentMessage, *, sender: str) -> None:
@@ -49,7 +49,7 @@ class Deliveries:
         answer = Answer(outcome="answered", value=asking.value_of(sent.content), request=f"{sender} {sent.id}")
         if await has_taken(engine, row, sent.id, sent.text) or await has_received(engine, row.key, answer):
             return
-        now = await engine.row(row.key)
+        now = await engine.stored.row(row.key)
         assert now is not None
         asked = None
         try:
@@ -63,7 +63,7 @@ class Deliveries:
             else:
                 await engine.steer(row.key, sent.text, message_id=sent.id, by=sender)
         except NotFound:
-            # Somebody else has answered since.
+            # Somebody else has answered in the meantime.
             await engine.steer(row.key, sent.text, message_id=sent.id, by=sender)
         except InvalidRequest as error:
             how = "" if asked is None else asking.how_to_answer(asked)
@@ -77,7 +77,7 @@ class Deliveries:
             raise _ended(row) from None
 
     async def _answer(self, row: RunRow, sent: SentMessage, named: list[NamedAnswer], *, sender: str) -> None:
-        """Answers awaits by their ids. The engine knows an answer that comes again."""
+        """Answers awaits by their ids. The engine recognizes a repeated answer."""
         engine = self._host.engine
         for name, value in named:
             answer = Answer(outcome="answered", value=value, request=f"{sender} {sent.id} {name}")
@@ -85,7 +85,7 @@ class Deliveries:
             try:
                 key = await self._asking(row, run) if run else row.key
                 one = AwaitFilter(workspace=row.workspace, run=key, id=await_id, limit=1, max_bytes=0)
-                if any(not asking.is_answerable(found) for found in await engine.awaits(one)):
+                if any(not asking.is_answerable(found) for found in await engine.stored.awaits(one)):
                     raise InvalidRequest("a message cannot decide this; answer it on the server.")
                 await engine.answer_await(key, await_id, answer, by=sender)
             except (NotFound, InvalidRequest) as error:
@@ -96,17 +96,17 @@ class Deliveries:
                 raise invalid("message.parts", f"{name[:100]}: {error.message}") from None
 
     async def _asking(self, row: RunRow, run: str) -> int:
-        """The key of a run below the task's. Raises `NotFound` for any other run."""
-        found = await self._host.engine.find(run, workspace=row.workspace)
+        """Returns the key of a run below the task's. Raises `NotFound` for any other run."""
+        found = await self._host.engine.stored.find(run, workspace=row.workspace)
         if not await is_below(self._host.engine, found, ids.run_id(row.key, row.salt)):
             raise NotFound("The task has not asked this.")
         return found.key
 
 
 async def find_task(app: Host, agent: AgentRow, task: str, *, status: int = 200) -> RunRow:
-    """The run of a task of this agent. `status` is the HTTP status if there is none."""
+    """Returns the run of a task of this agent. `status` is the HTTP status if there is none."""
     try:
-        row = await app.engine.find(task, workspace=agent.workspace)
+        row = await app.engine.stored.find(task, workspace=agent.workspace)
     except NotFound:
         row = None
     if row is None or row.agent != agent.id:
@@ -116,11 +116,11 @@ async def find_task(app: Host, agent: AgentRow, task: str, *, status: int = 200)
 
 
 async def send(app: Host, deliveries: Deliveries, agent: AgentRow, sent: SentMessage, *, sender: str) -> RunRow:
-    """The run of the task that received the message. Message ids are unique per `sender`."""
+    """Delivers a message and returns the run of its task. Message ids are unique per `sender`."""
     if sent.task_id is None:
         return await _begin(app, agent, sent, sender=sender)
     row = await find_task(app, agent, sent.task_id)
-    run = await run_summary(app.engine, row)
+    run = await run_summary(app.engine.stored, row)
     if sent.context_id not in (None, context_of(run)):
         raise invalid("message.contextId", "is not the context of the task.")
     if run.metadata.get(MESSAGE_KEY) != sent.id or not await _began_with(app, row, sent):
@@ -128,13 +128,13 @@ async def send(app: Host, deliveries: Deliveries, agent: AgentRow, sent: SentMes
             why = "Incompatible content types: images and PDF files can only come with the message that begins a task."
             raise RpcError(CONTENT_TYPE_NOT_SUPPORTED, why)
         await deliveries.deliver(row, sent, sender=sender)
-    after = await app.engine.row(row.key)
+    after = await app.engine.stored.row(row.key)
     assert after is not None
     return after
 
 
 async def _began_with(app: Host, row: RunRow, sent: SentMessage) -> bool:
-    """Whether this is the message that began the task, sent again now that the caller knows the task's id."""
+    """Whether this is the message that began the task, repeated with the task's id."""
     first = (await read_task(app.engine, row, history=1000)).history[:1]
     return bool(first) and (first[0].id, first[0].text) == (sent.id, sent.text)
 
@@ -147,7 +147,7 @@ async def _begin(app: Host, agent: AgentRow, sent: SentMessage, *, sender: str) 
     once = IdempotencyKey(f"a2a/{agent.id}", name, b"")
     earlier = await app.engine.created_before(agent.workspace, once)
     if earlier is not None:
-        return await app.engine.find(earlier, workspace=agent.workspace)
+        return await app.engine.stored.find(earlier, workspace=agent.workspace)
     # A repeated message without a context must find the context that it began.
     thread = await session_of_context(app, agent, sent.context_id or f"ctx_{name}")
     run_id = await send_prompt(
@@ -159,7 +159,7 @@ async def _begin(app: Host, agent: AgentRow, sent: SentMessage, *, sender: str) 
         requested_by=sender,
         idempotency=once,
     )
-    return await app.engine.find(run_id, workspace=agent.workspace)
+    return await app.engine.stored.find(run_id, workspace=agent.workspace)
 
 
 def _ended(row: RunRow) -> RpcError:

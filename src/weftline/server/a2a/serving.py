@@ -1,4 +1,4 @@
-"""Carries out calls for one caller of one agent: each operation once, for both versions."""
+"""Executes the calls of one caller to one agent, for both versions."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ UnlessGone: TypeAlias = Callable[[Coroutine[Any, Any, Task]], Awaitable[Task]]
 
 STREAMS = frozenset({Operation.STREAM, Operation.SUBSCRIBE})
 _LIST_BYTES = 4 * 1024 * 1024
-"""The text of all tasks on a page of a list; a page has fewer tasks if theirs is longer."""
+"""The limit on the text of all tasks on a page of a list, which has fewer tasks if their text is longer."""
 _TIME_CHARS = 40
 _PAGE_CHARS = 48
 
 
 class Serving:
-    """Message ids are unique per `sender`; `room` is for tasks with a lot of text."""
+    """Executes calls. Message ids are unique per `sender`; `room` is for tasks with a lot of text."""
 
     def __init__(
         self,
@@ -63,7 +63,10 @@ class Serving:
         self._room = room
 
     async def result(self, operation: Operation, params: bytes, *, unless_gone: UnlessGone) -> Any:
-        """The result of an operation that does not stream. `unless_gone` gives up waiting when the caller has left."""
+        """Returns the result of an operation that does not stream.
+
+        `unless_gone` stops waiting when the caller has left.
+        """
         match operation:
             case Operation.SEND:
                 sent = await self._read(self._dialect.message, params)
@@ -89,14 +92,14 @@ class Serving:
                 assert_never(operation)
 
     async def notify(self, operation: Operation, params: bytes) -> None:
-        """Carries out a call that changes something, for a caller that wants no response."""
+        """Executes a call that changes something, for a caller that wants no response."""
         if operation in (Operation.SEND, Operation.STREAM):
             await self.send(await self._read(self._dialect.message, params))
         elif operation is Operation.CANCEL:
             await self._cancel(params)
 
     async def stream(self, operation: Operation, params: bytes) -> AsyncGenerator[Sequence[Any]]:
-        """The events of a stream, in batches; an empty batch keeps the stream alive.
+        """Returns the events of a stream, in batches; an empty batch keeps the stream alive.
 
         Errors are raised before the first batch.
         """
@@ -104,7 +107,7 @@ class Serving:
             sent = await self._read(self._dialect.message, params)
             row = await self.send(sent)
             task = await self._as_of(row, sent.history)
-            # A new task may have made progress while it was read: its text is sent from the first piece.
+            # A new task may have made progress since it was read, so its text is sent from the first piece.
             return self._events(row, task, after=0 if sent.task_id is None else task.turn_seq, until_asked=True)
         query = await self._read(self._dialect.task_query, params)
         row = await find_task(self._app, self._agent, query.id, status=self._dialect.nothing_to_follow)
@@ -134,23 +137,23 @@ class Serving:
         return await self._as_of(await self._newest(row), history)
 
     async def _as_of(self, row: RunRow, history: int) -> Task:
-        """The task as the row has it, or newer if that waited for something that has come since."""
+        """Returns the task as of the row, or a newer one if that waited for something that has arrived."""
         while True:
             task = await self._task(row, history)
             if not task.waits:
                 return task
-            # What it asks is read after the row, and may have been answered in between.
+            # Its questions are read after the row, and may have been answered in between.
             before, row = row, await self._newest(row)
             if row.next_seq == before.next_seq:
                 return task
 
     async def _newest(self, row: RunRow) -> RunRow:
-        newest = await self._engine.row(row.key)
+        newest = await self._engine.stored.row(row.key)
         assert newest is not None
         return newest
 
     async def _settled(self, row: RunRow, history: int) -> Task:
-        """The task once it has ended or waits for input."""
+        """Waits until the task has ended or waits for input, and returns it."""
         while True:
             task = await self._now(row, history)
             if task.ended or task.waits:
@@ -158,17 +161,17 @@ class Serving:
             follower = self._follow(row, task, after=task.seq)
             about = {"taskId": task.id}
             del task
-            self._room.free()  # others need it while nothing is to be sent
-            # Closed here: events that nobody asked for do not close it.
+            self._room.free()  # others need it while there is nothing to send
+            # Closed here, since an unused generator of events does not close it.
             with closing(follower):
                 if await self._waits(row):
-                    continue  # what runs below it ask is not in its own log, and may have come since it was read
+                    continue  # a run below it may have asked since it was read, which its own log does not show
                 if not await self._moved(row, follower):
                     message = "The server is stopping; ask for the task's result later."
                     raise RpcError(INTERNAL_ERROR, message, about=about)
 
     async def _moved(self, row: RunRow, follower: Follower) -> bool:
-        """Waits for something that a caller may wait for; False if the server is stopping."""
+        """Waits for an event that a caller may be waiting for; returns False if the server is stopping."""
         async with aclosing(following.events_of(follower)) as events:
             async for event in events:
                 if event.kind in (EventKind.END, EventKind.CLIENT_CALL, EventKind.PAUSE):
@@ -178,7 +181,7 @@ class Serving:
         return False
 
     async def _waits(self, row: RunRow) -> bool:
-        """Whether the task waits by now for something that people are asked."""
+        """Whether the task now waits for people."""
         newest = await self._newest(row)
         return await may_wait(self._engine, newest) and (await self._now(row)).waits
 
@@ -210,7 +213,7 @@ class Serving:
             by_change=True,
             before_change=page_cursor(query.page) if query.page else None,
         )
-        found = await self._engine.runs(wanted)
+        found = await self._engine.stored.runs(wanted)
         tasks: list[Task] = []
         size = taken = 0
         for row in found[: query.limit]:
@@ -223,11 +226,11 @@ class Serving:
                 tasks.append(task)
         last = found[taken - 1] if taken < len(found) else None
         next_page = f"{last.changed_at}-{last.key}" if last is not None else ""
-        total = await self._engine.count_runs(wanted)
+        total = await self._engine.stored.count_runs(wanted)
         return self._dialect.listed(tasks, query=query, total=total, next_page=next_page)
 
     async def _events(self, row: RunRow, task: Task, *, after: int, until_asked: bool) -> AsyncGenerator[Sequence[Any]]:
-        """The task as it is, then what happens to it: the answer as it is produced, each change of status.
+        """Yields the task as it is, then its events: the answer as it is produced, and each change of status.
 
         Every turn starts the answer over, since only the text of the last turn is the answer. Ends with the task, or
         when it waits for input if `until_asked`.
@@ -239,7 +242,8 @@ class Serving:
         follower = self._follow(row, task, after=after)
         with closing(follower):
             yield [dialect.first(task)]
-            # What runs below it ask is not in its own log and may have come since it was read: that comes first.
+            # Questions of the runs below it are not in its own log and may have come since it was read, so they are
+            # checked first.
             async with (
                 aclosing(following.events_of(follower, Event(EventKind.CALL))) as events,
                 aclosing(self._responses(row, replace(task, history=()), events, until_asked=until_asked)) as batches,
@@ -284,13 +288,13 @@ class Serving:
         events: list[Any] = []
         if task.result is not None:
             whole = not streamed.differs(task.result) and not (task.data and dialect.includes_data)
-            # Which piece was the last is known only now: an empty one after it says so.
+            # Only now is it known which piece was the last, so an empty one marks the end.
             events.append(dialect.chunk(task, "", append=True, last=True) if whole else dialect.answer(task))
         return [*events, dialect.status(task, final=True)]
 
     async def _begun(self, row: RunRow, task: Task) -> Task | None:
-        """The task as it was when it began to work, whatever it is doing by now; None if it has not begun."""
-        now = await self._engine.row(row.key)
+        """Returns the task as it was when it began to work, whatever its state now; None if it has not begun."""
+        now = await self._engine.stored.row(row.key)
         if now is None or now.started_at is None:
             return None
         return replace(task, state="working", message=None, at_us=now.started_at)
@@ -303,7 +307,7 @@ class _Streamed:
         self.over = True
         """Whether the next piece starts the answer over."""
         self._digest: blake2b | None = None
-        """None before the first piece: no text yet is not an empty text."""
+        """None before the first piece, as no text is different from an empty text."""
 
     def more(self, text: str) -> bool:
         """Adds a piece; returns whether it continues the text before it."""
@@ -318,7 +322,7 @@ class _Streamed:
 
 
 def _may_be(state: str, wanted: str) -> bool:
-    """A run whose status is running may turn out to be waiting for input."""
+    """Whether a task in `state` may be in the state `wanted`: a running one may be waiting for input."""
     return state == wanted or (state == "working" and wanted == "input-required")
 
 

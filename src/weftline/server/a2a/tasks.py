@@ -1,8 +1,7 @@
-"""A run as the task that A2A callers see: a projection of its row and its entries.
+"""Projects a run to the task that A2A callers see, from its row and its entries.
 
-A task waits for input while a call is open that the client carries out: the caller is the client, and its next message
-is that call's result. It also waits while its run, or one below it, asks people and nothing else is under way: see
-`asking`.
+A task waits for input while a client call is open: the caller is the client, and its next message is the result of that
+call. It also waits while its run, or one below it, asks people and does nothing else; see `asking`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ MESSAGE_KEY = "a2a_message_id"
 """The metadata key for the sender's id of the message that began the run."""
 
 ANSWER = "result"
-"""The id of the artifact that is the answer: in a stream as it is produced, and in a task that has ended."""
+"""The id of the artifact with the answer, both in a stream and in a task that has ended."""
 
 State: TypeAlias = Literal["submitted", "working", "input-required", "completed", "failed", "canceled"]
 STATES: dict[str, State] = {
@@ -61,11 +60,11 @@ TERMINAL = frozenset({"completed", "failed", "canceled"})
 _TALK = (KIND[MessageQueued], KIND[TurnCompleted], KIND[AwaitOpened], KIND[AwaitClosed])
 _CALLS = (KIND[CallOpened], KIND[CallClosed])
 _LOOK_BACK = 200
-"""Entries that are read to find open calls, however short the requested history."""
+"""How many entries are read to find open calls, however short the requested history."""
 _LOOK_BACK_BYTES = 2 * 1024 * 1024
-"""The most bytes of them: a longer history is cut at its beginning."""
+"""The limit on their bytes: a longer history is cut at its beginning."""
 _DELIVERED_BYTES = 16 * 1024 * 1024
-"""Bytes of recent messages that are searched for a repeated one."""
+"""How many bytes of recent messages are searched for a duplicate."""
 _QUESTION_ARGS = ("question", "message", "prompt", "text")
 
 
@@ -80,7 +79,7 @@ class Task(Struct, frozen=True):
     turn_seq: int
     """The entry that completed the last turn; 0 if there was none."""
     message: TaskMessage | None
-    """What the agent says with this state: its answer, its error or its question."""
+    """The agent's message for this state: its answer, its error or its question."""
     result: str | None
     """The answer, if it succeeded."""
     data: Raw | None
@@ -92,7 +91,7 @@ class Task(Struct, frozen=True):
     question: str | None = None
     """The id of the call that the next message answers."""
     asked: tuple[OpenAwait, ...] = ()
-    """What people are asked."""
+    """The open questions to people."""
 
     @property
     def ended(self) -> bool:
@@ -110,7 +109,7 @@ class Task(Struct, frozen=True):
 
     @property
     def waits_for(self) -> tuple[str, ...] | None:
-        """The ids of what it waits for, if it waits; none of them if it was only paused."""
+        """The ids of what it waits for; empty if it is only paused, None if it does not wait."""
         if not self.waits:
             return None
         return (self.question,) if self.question is not None else tuple([f"{one.run}/{one.id}" for one in self.asked])
@@ -123,16 +122,16 @@ class _Read(NamedTuple):
 
 
 def context_of(run: RunView) -> str:
-    """The context of a run; a run that was not started over A2A is its own context."""
+    """Returns the context of a run; a run that was not started over A2A has its session or itself as context."""
     return run.metadata.get(CONTEXT_KEY) or run.session_id or run.id
 
 
 async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes: int | None = None) -> Task:
-    """The task of a run, with the last `history` messages.
+    """Returns the task of a run, with the last `history` messages.
 
-    Raises `LargeEntry`, without having read it, if its input or its answer has more than `max_bytes`.
+    Raises `LargeEntry`, without reading it, if its input or its answer has more than `max_bytes`.
     """
-    run = await run_view(engine, row, max_bytes=max_bytes)
+    run = await run_view(engine.stored, row, max_bytes=max_bytes)
     facts = await _facts(engine, row, run, history=history)
     open_calls = _open_calls(facts) if row.ended_at is None else []
     state = STATES[run.status]
@@ -164,36 +163,36 @@ async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes:
 
 
 async def _asked(engine: Engine, row: RunRow) -> list[OpenAwait]:
-    """What the run and those below it ask people, in order, if they can only wait for them."""
+    """Returns the open questions of the run and the runs below it, in order, if they wait for nothing else."""
     if row.status not in ("paused", "running") or not await may_wait(engine, row):
         return []
     if row.status == "running" and not await engine.waits_for_people(row.key):
         return []
-    asked = await engine.awaits(AwaitFilter(workspace=row.workspace, root=row.key, limit=asking.MAX_QUESTIONS))
+    asked = await engine.stored.awaits(AwaitFilter(workspace=row.workspace, root=row.key, limit=asking.MAX_QUESTIONS))
     return sorted(asked, key=lambda one: (one.opened_at, one.run, len(one.id), one.id))
 
 
 async def may_wait(engine: Engine, row: RunRow) -> bool:
-    """Whether something is asked, so that it has to be looked at whether anything else is under way."""
+    """Whether anything is asked, so that it must be checked whether the run does anything else."""
     return row.status == "paused" or bool(
         row.ended_at is None
-        and await engine.awaits(AwaitFilter(workspace=row.workspace, root=row.key, limit=1, max_bytes=0))
+        and await engine.stored.awaits(AwaitFilter(workspace=row.workspace, root=row.key, limit=1, max_bytes=0))
     )
 
 
 async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> list[_Read]:
     if row.ended_at is not None and not history:
         return []
-    # Results of server tools can be large: calls are read only where a caller may be asked to answer one.
+    # Results of server tools can be large, so calls are only read if the caller may be asked to answer one.
     kinds = (*_TALK, *_CALLS) if run.outline.asks_client else _TALK
     limit = max(_LOOK_BACK, history)
-    stored = await engine.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
-    # Nothing that is newer than the row: whoever follows the task gets it as an event.
+    stored = await engine.stored.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
+    # Nothing newer than the row: followers of the task get that as an event.
     return [read for one in stored if one.seq < row.next_seq and (read := _read(one)) is not None]
 
 
 def _read(one: Stored) -> _Read | None:
-    """An unknown entry, written by newer code, is left out."""
+    """Decodes an entry; None for one written by newer code."""
     try:
         return _Read(one.seq, decode_fact.decode(one.head), one.body)
     except ValidationError:
@@ -201,7 +200,7 @@ def _read(one: Stored) -> _Read | None:
 
 
 def _open_calls(facts: list[_Read]) -> list[_Read]:
-    """The calls that wait for the client, in the order in which it was asked."""
+    """Returns the calls that wait for the client, in the order in which they were offered."""
     waiting: dict[str, _Read] = {}
     for fact in facts:
         match fact.head:
@@ -220,7 +219,7 @@ def _final_message(run: RunView) -> TaskMessage | None:
 
 
 def _data(run: RunView) -> Raw | None:
-    """A run with an output schema succeeds only with an answer that fits it, which is JSON."""
+    """Returns the answer as JSON. With an output schema, a run only succeeds with a valid answer."""
     if run.status != "succeeded" or not run.final_text or run.outline.output_schema is None:
         return None
     return Raw(run.final_text.encode())
@@ -267,13 +266,13 @@ def _message_of(run: RunView, fact: _Read) -> TaskMessage | None:
 
 
 async def _input(engine: Engine, row: RunRow, run: RunView) -> list[TaskMessage]:
-    """The run's input; empty if retention has removed it."""
-    first = await engine.entry(row.key, 1)
+    """Returns the run's input; empty if retention has removed it."""
+    first = await engine.stored.entry(row.key, 1)
     if first is None:
         return []
     try:
         planned = decode_plan(bodies.decode_created(first.body).plan).messages
-    except DecodeError:  # of newer code, or damaged
+    except DecodeError:  # from newer code, or damaged
         return []
     given = [message for message in planned if isinstance(message, User | Assistant) and message.parts]
     messages = [_given(message, f"{run.id}_in_{number}") for number, message in enumerate(given)]
@@ -291,9 +290,9 @@ def _given(message: User | Assistant, id: str) -> TaskMessage:
 
 
 async def has_received(engine: Engine, key: int, answer: Answer) -> bool:
-    """Whether this answer, of this very request, was given to something that the run, or one below it, asked."""
+    """Whether the run, or one below it, has already received this answer from this very request."""
     kinds = KIND[AwaitClosed], KIND[CallStarted]
-    for one in await engine.newest_facts(key, kinds=kinds, limit=1000, max_bytes=_DELIVERED_BYTES):
+    for one in await engine.stored.newest_facts(key, kinds=kinds, limit=1000, max_bytes=_DELIVERED_BYTES):
         if one.kind == KIND[AwaitClosed]:
             if one.body and bodies.decode_answer(one.body).sent == answer.digest:
                 return True
@@ -305,8 +304,8 @@ async def has_received(engine: Engine, key: int, answer: Answer) -> bool:
 
 
 async def is_below(engine: Engine, row: RunRow, task: str) -> bool:
-    """Whether a run was begun by a call of the task's run, or of one below that."""
-    first = await engine.entry(row.key, 1)
+    """Whether a run is a descendant of the task's run."""
+    first = await engine.stored.entry(row.key, 1)
     if first is None:
         return False
     head = decode_fact.decode(first.head)
@@ -316,7 +315,7 @@ async def is_below(engine: Engine, row: RunRow, task: str) -> bool:
 async def has_taken(engine: Engine, row: RunRow, message_id: str, text: str) -> bool:
     """Whether the run's recent messages include one with this id and text."""
     for kind in (KIND[MessageQueued], KIND[CallClosed]):
-        stored = await engine.newest_facts(row.key, kinds=(kind,), limit=1000, max_bytes=_DELIVERED_BYTES)
+        stored = await engine.stored.newest_facts(row.key, kinds=(kind,), limit=1000, max_bytes=_DELIVERED_BYTES)
         if any(_is_delivery(one, message_id, text) for one in stored):
             return True
     return False

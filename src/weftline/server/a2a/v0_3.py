@@ -35,7 +35,7 @@ class _File(Struct, rename="camel"):
 class _Part(Struct):
     kind: str = ""
     type: str = ""
-    """What older callers send instead of `kind`."""
+    """Older callers send this instead of `kind`."""
     text: str = ""
     data: Any | UnsetType = UNSET
     file: _File | None = None
@@ -92,7 +92,7 @@ def _part(number: int, part: _Part) -> Part:
             raise invalid(f"message.parts[{number}].kind", f"'{other[:40]}' is not a kind of part.")
 
 
-# Answers. Fixed words come from factories, since plain defaults are omitted.
+# Responses. Fixed words come from factories, since plain defaults are omitted.
 
 
 class _Text(Struct):

@@ -69,7 +69,7 @@ class _ListParams(Struct, rename="camel"):
 
 
 def _fields(value: object, path: str) -> dict[str, Any]:
-    """The fields of an object by their camel-case names, without nulls."""
+    """Returns the fields of an object by their camel-case names, without nulls."""
     if not isinstance(value, dict):
         raise invalid(path, "must be an object.")
     given = cast("dict[str, Any]", value)

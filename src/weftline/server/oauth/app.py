@@ -29,9 +29,9 @@ DEVICE_COOKIE = "weftline_device"
 DEVICE_S = 180 * 86400
 _DEVICE = "device"
 _GUESSES, _GUESSES_OF_SENDER = 10, 30
-"""At once, and then in a minute: of one sender at one user's password, and at those of all users."""
+"""Password attempts of one sender, at once and then per minute: for one user, and for all users."""
 _REGISTRATIONS = 20
-"""Clients that one sender may register at once, and then in a minute."""
+"""How many clients one sender may register, at once and then per minute."""
 _MAX_ADDRESS = 256
 
 
@@ -43,7 +43,7 @@ class SignedIn(Struct, frozen=True):
 
 
 class _Device(Struct, frozen=True):
-    """Inside the cookie of a browser."""
+    """The content of a browser's cookie."""
 
     id: str
     email: bytes
@@ -51,7 +51,7 @@ class _Device(Struct, frozen=True):
 
 
 class OAuthServer:
-    """`registration` lets clients register themselves, or describe themselves if there is a way to read documents."""
+    """The OAuth server. `registration` lets clients register, or use metadata documents if these can be read."""
 
     def __init__(
         self,
@@ -79,25 +79,25 @@ class OAuthServer:
         return self.names.url
 
     def require_own_page(self, request: Request) -> None:
-        """Raises `Forbidden` for a form or script of another site: browsers say where a request comes from."""
+        """Raises `Forbidden` for a form or script of another site, based on the browser's Origin."""
         if request.header(b"sec-fetch-site") in ("cross-site", "same-site"):
             raise Forbidden("This request comes from another site's page.")
         origin = request.header(b"origin")
         if origin is None:
             return
         place, host = urlsplit(origin).netloc, request.header(b"host") or ""
-        # A page of another site can be shown under its own name by this server: its name points where it likes.
+        # A foreign site's name may point to this server, so its page could claim to be ours.
         if place != (urlsplit(self._public_url).netloc or None) and not (place == host and self.names.may_be_own(host)):
             raise Forbidden("This request comes from another site's page.")
 
     def resource_metadata(self, request: Request) -> str:
-        """Where the metadata of the MCP server that a request is for is found; "" if there can be no such server."""
+        """Returns the URL of the metadata of the requested MCP server; empty if there can be no such server."""
         if slug_of(request.path) is None:
             return ""
         return f"{self.names.base(request)}{PROTECTED_RESOURCE}{request.path}"
 
     def resource(self, given: str) -> str | None:
-        """The path of a resource that a request names, "" if it is the whole server; None if it is not ours."""
+        """Returns the path of a resource in a request, empty for the whole server; None if it is not ours."""
         path = self.names.path_of(given) if given else ""
         return path if not path or slug_of(path) is not None else None
 
@@ -113,7 +113,7 @@ class OAuthServer:
     async def learn_client(self, request: Request, client_id: str) -> None:
         """Reads the document that describes a client, unless it was read not long ago.
 
-        Raises `InvalidConsent` if it cannot be used, `RateLimited` if this sender brings too many.
+        Raises `InvalidConsent` if it cannot be used, `RateLimited` if this sender has too many.
         """
         if self.documents is None or await self.documents.known(client_id):
             return
@@ -130,7 +130,7 @@ class OAuthServer:
         self._registrations.draw(sender, now_us=now)
 
     async def user(self, request: Request) -> User | None:
-        """Who is signed in."""
+        """Returns the signed-in user."""
         session = session_of(request)
         return await users.signed_in(self.workspaces, session=session) if session else None
 
@@ -144,9 +144,9 @@ class OAuthServer:
         """Signs a user in, or returns None if the address or the password is wrong.
 
         Raises `RateLimited` after too many wrong guesses, `Unavailable` if too many sign in at once, and
-        `ConnectionResetError` if the client has gone. Guesses count against whoever makes them, not against the user:
-        nobody can keep a user out by guessing at their password. A browser in which the user has signed in before
-        counts by itself, wherever it is.
+        `ConnectionResetError` if the client has gone. Attempts count against the sender, not the user, so that nobody
+        can lock a user out by guessing. A browser in which the user has signed in before is counted separately,
+        wherever it is.
         """
         email = users.normalized(email)[:_MAX_ADDRESS]
         now = self.workspaces.clock.now_us()
@@ -164,7 +164,7 @@ class OAuthServer:
         return None
 
     def client(self, request: Request) -> str:
-        """The address that a request comes from."""
+        """Returns the address that a request comes from."""
         peer = request.scope.get("client")
         forwarded = [value.decode("latin-1") for name, value in request.scope["headers"] if name == b"x-forwarded-for"]
         return client_of(peer[0] if peer else "", forwarded, self._proxies)
@@ -175,7 +175,7 @@ class OAuthServer:
         return self.workspaces.hasher.sign(_DEVICE, encode(device))
 
     def _known_device(self, request: Request, email: str) -> str | None:
-        """The browser in which this user has signed in before."""
+        """Returns the browser's device id, if this user has signed in with it before."""
         payload = self.workspaces.hasher.signed(_DEVICE, read_cookie(request, DEVICE_COOKIE) or "")
         if payload is None:
             return None
@@ -193,13 +193,14 @@ class OAuthServer:
 
     def cookie(self, name: str, value: str, *, max_age_s: int) -> tuple[bytes, bytes]:
         secure = "; Secure" if self._public_url.startswith("https:") else ""
-        # Without a path it is for the folder of the page, as the browser knows it: a proxy may have put it elsewhere.
+        # Without a path, the cookie applies to the folder of the page as the browser sees it, as a proxy may have moved
+        # it.
         text = f"{name}={value}; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"
         return b"set-cookie", text.encode()
 
 
 def session_of(request: Request) -> str:
-    """The secret of the browser's session; empty if it has none."""
+    """Returns the secret of the browser's session; empty if it has none."""
     return read_cookie(request, COOKIE) or ""
 
 

@@ -27,7 +27,7 @@ async def read_request(server: OAuthServer, request: Request) -> tuple[App, Auth
 
 
 async def ask(server: OAuthServer, request: Request, app: App, asked: AuthorizeRequest, user: User) -> Response:
-    """The page that asks a signed-in user."""
+    """Returns the page that asks a signed-in user."""
     question = await consent.question(server.workspaces, app, asked, user, session=session_of(request))
     if question is None:
         return page(
@@ -52,19 +52,19 @@ async def ask(server: OAuthServer, request: Request, app: App, asked: AuthorizeR
 
 
 def target(decided: ConsentResult) -> str:
-    """Where the browser goes with the user's decision."""
+    """Returns where the browser goes with the user's decision."""
     asked = decided.asked
     outcome = {"error": "access_denied"} if decided.code is None else {"code": decided.code}
     if asked.state is not None:
         outcome["state"] = asked.state
     if asked.issuer:
-        outcome["iss"] = asked.issuer  # RFC 9207: an app that uses several servers must know which one answers
+        outcome["iss"] = asked.issuer  # RFC 9207: an app that uses several servers must know which one answered
     query = urlencode(outcome)
     return f"{asked.redirect_uri}{'&' if '?' in asked.redirect_uri else '?'}{query}"
 
 
 def invalid(error: InvalidConsent) -> Response:
-    """Tells the caller what is wrong with the request; nobody is redirected."""
+    """Returns an error page for an invalid request, without a redirect."""
     body = {
         "error": "Invalid authorize request",
         "code": "invalid_request",
@@ -76,7 +76,7 @@ def invalid(error: InvalidConsent) -> Response:
 
 def unknown_app(request: Request) -> Response:
     if request.query_value("resource"):
-        # An MCP host, which has registered itself: the page is for its user, and the status makes it register again.
+        # An MCP host that has registered itself: the page is for its user, and the status makes it register again.
         return unknown_app_page()
     body = OAuthRefusal("invalid_client", "There is no app with this client_id.")
     return Response(encode(body), status=401, headers=NO_STORE[:1])

@@ -1,4 +1,4 @@
-"""Reads the documents that describe clients, from addresses that strangers name."""
+"""Fetches the documents that describe OAuth clients, from untrusted addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMEOUT_S = 5.0
 
 
 async def read_document(dialer: Dialer, url: str) -> bytes:
-    """What is at the address itself: a redirect is not followed. Raises `DocumentUnusable`."""
+    """Returns the content of the address itself, without following redirects. Raises `DocumentUnusable`."""
     try:
         async with dialer.request("GET", url, headers={"Accept": "application/json"}, timeout_s=_TIMEOUT_S) as response:
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -26,6 +26,6 @@ async def read_document(dialer: Dialer, url: str) -> bytes:
     except BodyTooLarge:
         raise DocumentUnusable(f"names a document of more than {MAX_DOCUMENT_BYTES} bytes") from None
     except RequestFailed as error:
-        # Who asks learns nothing about this server's network.
+        # The client learns nothing about this server's network.
         logger.info("the document of an OAuth client could not be fetched from %s: %s", url[:500], error)
         raise DocumentUnusable("names a document that could not be fetched") from None

@@ -1,4 +1,4 @@
-"""Form-encoded requests, client authentication, and errors as RFC 6749 writes them."""
+"""Form-encoded requests, client authentication, and the errors of RFC 6749."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_STORE = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
 
 
 def refusal(error: OAuthError) -> Response:
-    """`{error, error_description}`, as RFC 6749 has it."""
+    """Returns `{error, error_description}`, as in RFC 6749."""
     headers, status = NO_STORE, 400
     if error.error == "invalid_client":
         headers, status = (*headers, (b"www-authenticate", b'Basic realm="weftline"')), 401
@@ -37,7 +37,7 @@ def refusal(error: OAuthError) -> Response:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form. A field that occurs twice is an error: nobody knows which was meant."""
+    """Returns the fields of a form. A field that occurs twice is ambiguous, and so an error."""
     kind = (request.header(b"content-type") or "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise OAuthError("invalid_request", "The body must be application/x-www-form-urlencoded.")
@@ -55,7 +55,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def fields_of(form: Mapping[str, str], type: type[T]) -> T:
-    """The form as a struct of strings."""
+    """Converts the form to a struct of strings."""
     for field in structs.fields(type):
         if field.required and field.encode_name not in form:
             raise OAuthError("invalid_request", f"{field.encode_name} is missing.")
@@ -63,9 +63,9 @@ def fields_of(form: Mapping[str, str], type: type[T]) -> T:
 
 
 async def client(workspaces: Workspaces, request: Request, form: Mapping[str, str], *, public: bool = True) -> App:
-    """The app that sends the request, by its secret in the body or as HTTP Basic.
+    """Authenticates the app that sends the request, by its secret in the body or as HTTP Basic.
 
-    An app that has no secret says who it is, where `public` allows that.
+    With `public`, an app without a secret only names itself.
     """
     basic = _basic(request)
     if basic is not None:
@@ -87,7 +87,7 @@ async def client(workspaces: Workspaces, request: Request, form: Mapping[str, st
 
 
 def _basic(request: Request) -> tuple[str, str] | None:
-    """Client id and secret of an Authorization header, each form-encoded as RFC 6749 has it."""
+    """Returns client id and secret of an Authorization header, each form-encoded as in RFC 6749."""
     header = request.header(b"authorization")
     if header is None:
         return None

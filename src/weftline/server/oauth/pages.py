@@ -1,4 +1,4 @@
-"""The pages that a person sees: signing in, and being asked. Plain HTML without scripts."""
+"""The pages for people: signing in and giving consent. Plain HTML without scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HEADERS = (
     (b"content-type", b"text/html; charset=utf-8"),
     (b"cache-control", b"no-store"),
     (b"x-frame-options", b"DENY"),
-    # Not no-referrer: under that browsers send `Origin: null` with the page's own forms.
+    # Not no-referrer, as browsers would then send `Origin: null` with the page's own forms.
     (b"referrer-policy", b"same-origin"),
     (
         b"content-security-policy",
@@ -46,13 +46,13 @@ class ConsentForm(NamedTuple):
     redirect_host: str
     email: str
     scopes: Sequence[str]
-    """In words."""
+    """As sentences."""
     workspaces: Sequence[tuple[str, str]]
-    """Slug and name of those to choose from; one alone is told, not asked."""
+    """Slug and name of those to choose from; a single one is only displayed."""
     agents: bool
     """Whether the app can be restricted to some agents."""
     registered: bool
-    """Whether the app registered itself, so that nobody here has chosen its name."""
+    """Whether the app registered itself, so that its name is not trustworthy."""
     token: str
 
 

@@ -1,56 +1,20 @@
-"""Every route of the server, one file per resource."""
+"""The routes of the server, one file per resource.
+
+A server knows `FIRST` when it begins to listen; `weftline.server.routes.every` has all of them and is loaded right
+after, since what they need, models of requests and other protocols, takes longer to load than all the rest.
+"""
 
 from __future__ import annotations
 
 from weftline.server.router import Route
-from weftline.server.routes import (
-    a2a,
-    agents,
-    awaits,
-    budgets,
-    calls,
-    forks,
-    health,
-    keys,
-    leases,
-    lists,
-    mcp,
-    models,
-    oauth,
-    openapi,
-    provided,
-    providers,
-    root,
-    runs,
-    schedules,
-    sessions,
-    tools,
-    webhooks,
-    workspaces,
-)
+from weftline.server.routes import calls, health, lists, models, runs, workspaces
 
-ROUTES: tuple[Route, ...] = (
+FIRST: tuple[Route, ...] = (
     *runs.ROUTES,
-    *awaits.ROUTES,
-    *budgets.ROUTES,
-    *leases.ROUTES,
-    *provided.ROUTES,
     *calls.ROUTES,
-    *forks.ROUTES,
-    *sessions.ROUTES,
     *lists.ROUTES,
-    *agents.ROUTES,
-    *webhooks.ROUTES,
-    *schedules.ROUTES,
-    *a2a.ROUTES,
-    *mcp.ROUTES,
     *models.ROUTES,
     *workspaces.ROUTES,
-    *providers.ROUTES,
-    *tools.ROUTES,
-    *keys.ROUTES,
-    *oauth.ROUTES,
-    *root.ROUTES,
     *health.ROUTES,
-    *openapi.ROUTES,
 )
+"""What clients of an earlier process ask for at once: how their runs are, and that they continue."""

@@ -52,14 +52,14 @@ async def call(app: App, request: Request, principal: Principal) -> Response | N
             raise _unknown_version(asked)
         return await _carry_out(app, request, principal, agent, dialect, sent)
     except Unauthorized:
-        raise  # told as it is before a call is read
+        raise  # reported as it is before a call is read
     except (RpcError, WeftlineError) as error:
         if sent.id is UNSET:
             return Response(b"", status=204)
         refused = rpc.as_rpc(error)
         streams = dialect is _V03 and dialect.methods.get(sent.method) in STREAMS
         if streams and refused.status == 200 and _wants_events(request):
-            # Callers of 0.3 that ask for events cannot read anything else.
+            # Callers of version 0.3 that ask for events cannot read anything else.
             body = rpc.error_body(sent.id, dialect.fault(refused))
             return Response(b"data: " + body + b"\n\n", headers=tuple(one for one in HEADERS if one != NO_SNIFFING))
         return _refusal(dialect, sent.id, refused)
@@ -82,7 +82,7 @@ async def _carry_out(
             events = await serving.stream(operation, sent.params)
             frames = _Frames(app.large, room, request, sent.id)
             # Errors must be raised before the response begins.
-            first = [await anext(events)]  # it may be large, and is let go once it is sent
+            first = [await anext(events)]  # it may be large, and is released once it is sent
             await app.streams.carry(principal, lambda: _send_events(request, first.pop(), events, frames))
             return None
 
@@ -109,7 +109,7 @@ async def _carry_out(
 
 
 def _version(request: Request) -> str:
-    """The version that the caller asks for, without its patch number; "" if it names none."""
+    """Returns the requested version, without its patch number; empty if there is none."""
     asked = request.header(b"a2a-version") or request.query_value("A2A-Version") or ""
     return ".".join(asked.strip().split(".")[:2])
 
@@ -125,7 +125,7 @@ def _unknown_version(asked: str) -> RpcError:
 
 
 def _not_json(request: Request, dialect: Dialect) -> RpcError | None:
-    """The error for an unreadable body that the caller declared as something other than JSON."""
+    """Returns the error for an unreadable body that the caller declared as something other than JSON."""
     kind = (request.header(b"content-type") or "").partition(";")[0].strip().lower()
     if dialect is not _V1 or not kind or kind.endswith("json"):
         return None
@@ -187,7 +187,7 @@ async def _send_events(
         if sending.done():
             sending.result()
     except WeftlineError:
-        raise ConnectionResetError from None  # too late to say why
+        raise ConnectionResetError from None  # too late to explain
     finally:
         gone.cancel()
         sending.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.json import encode
 
 from weftline.api.parsing import parsed
+from weftline.api.planning import check_plan
 from weftline.api.schemas.agents import Agent, AgentModel, Agents, agent_json, parse_agent
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -62,7 +63,7 @@ async def _require_runnable(app: App, draft: AgentDraft, *, workspace: int) -> N
     """Raises the error that a run with this definition would get for a missing model or tool."""
     app.engine.require_accepting()
     plan = await parsed(plan_from_spec, draft.spec)
-    await app.engine.check(plan, workspace=workspace, runs_now=False)
+    await check_plan(app.engine, plan, workspace=workspace, runs_now=False)
 
 
 ROUTES = (

@@ -1,4 +1,4 @@
-"""What people say to runs: answers to what is open, pauses, messages."""
+"""Input of people for runs: answers, pauses and messages."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def inbox(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def _run_of(app: App, request: Request, principal: Principal) -> int | None:
-    """The run that the list is about; 0 for one that does not exist."""
+    """Returns the run that the list is for; 0 for one that does not exist."""
     run_id = request.query_value("runId")
     if run_id is None:
         return None
@@ -93,10 +93,10 @@ async def _page(app: App, request: Request, wanted: AwaitFilter) -> Response:
     limit = page_limit(request)
     after = (0, "") if cursor is None else await_of(cursor)
     async with app.pages.of(wanted.workspace):
-        found = await app.engine.awaits(replace(wanted, after=after, limit=limit + 1, max_bytes=PAGE_BYTES))
+        found = await app.engine.stored.awaits(replace(wanted, after=after, limit=limit + 1, max_bytes=PAGE_BYTES))
         page = [one for one in found[:limit] if not one.unread]
         more = await_cursor(page[-1].run, page[-1].id) if len(page) < len(found) else None
-        views = AwaitPage(await await_views(page, app.engine.session_id), more)
+        views = AwaitPage(await await_views(page, app.engine.stored.session_id), more)
         large = sum([len(one.body) for one in page]) > _BUILD_ON_LOOP_BYTES
         return Response(await asyncio.to_thread(encode, views) if large else encode(views))
 
@@ -109,7 +109,7 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
     sent, unknown = parsed_as(AnswerModel, await parsed(decode_object, raw))
     warnings = app.unknown_fields.warnings(request, unknown)
     who = principal.who
-    # The same answer of somebody else is another one: whose it was that counted must not be in doubt.
+    # The same answer from somebody else is a different one, so that it is clear whose answer counted.
     request_id = token_hex(16) if once is None else f"{who} {once}"
     given = answer_of(sent, request=request_id, idempotency_key=once or "")
     outcome = await app.engine.answer_await(key, await_id, given, by=who, person_of=partial(person_of, app.workspaces))
@@ -117,11 +117,11 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def _waiting(app: App, request: Request, principal: Principal) -> int:
-    """The run that the path names, or one below it of an agent that the credential is for."""
+    """Returns the run in the path, or one below it of an agent that the credential may use."""
     if principal.agents:
-        row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
+        row = await app.engine.stored.find(request.params["runId"], workspace=principal.workspace)
         below = AwaitFilter(workspace=principal.workspace, run=row.key, agents=principal.agents, limit=1, max_bytes=0)
-        if await app.engine.awaits(below):
+        if await app.engine.stored.awaits(below):
             return row.key
     return await locate_run(app, request, principal)
 
@@ -156,7 +156,7 @@ async def message(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def read_body(request: Request) -> dict[str, Any]:
-    """A body that may be left out."""
+    """Reads an optional body."""
     raw = await request.body(limit=_BODY_BYTES)
     return await parsed(decode_object, raw) if raw else {}
 

@@ -1,4 +1,4 @@
-"""Budgets: what may be spent, and what was."""
+"""Budgets: limits, and what was spent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIMIT_BYTES = 64 * 1024
 
 
 async def index(app: App, request: Request, principal: Principal) -> Response:
-    found = await budget_views.of_workspace(app.workspaces, principal, app.engine)
+    found = await budget_views.of_workspace(app.workspaces, principal, app.engine.stored)
     return Response(encode(Budgets([budget_json(one) for one in found])))
 
 
@@ -31,16 +31,18 @@ async def change(app: App, request: Request, principal: Principal) -> Response:
     warnings = app.unknown_fields.warnings(request, sent.unknown)
     app.engine.require_accepting()
     room = partial(app.large.room_to_work, principal.slug)
-    about = await budget_views.subject(app.workspaces, principal, app.engine, level=sent.level, id=sent.id, room=room)
+    about = await budget_views.subject(
+        app.workspaces, principal, app.engine.stored, level=sent.level, id=sent.id, room=room
+    )
     budget = await budgets.set_limits(app.workspaces, principal, about, sent.limits, by=principal.who)
     return Response(encode(budget_json(budget, warnings)))
 
 
 async def of_run(app: App, request: Request, principal: Principal) -> Response:
     await locate_run(app, request, principal)
-    row = await app.engine.find(request.params["runId"], workspace=principal.workspace)
+    row = await app.engine.stored.find(request.params["runId"], workspace=principal.workspace)
     room = partial(app.large.room_to_work, principal.slug)
-    found = await budget_views.of_run(app.workspaces, app.engine, row, room=room)
+    found = await budget_views.of_run(app.workspaces, app.engine.stored, row, room=room)
     return Response(encode(Budgets([budget_json(one) for one in found])))
 
 

@@ -1,4 +1,4 @@
-"""The calls of runs: all of one, what people allowed it to do, and those in doubt of a workspace."""
+"""The calls of a run, its approvals, and the calls in doubt of a workspace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STATES = ("in_doubt",)
 
 async def of_run(app: App, request: Request, principal: Principal) -> Response:
     row = await find_run(app, request, principal)
-    calls = await app.engine.calls(row)
+    calls = await app.engine.stored.calls(row)
     limit = page_limit(request)
     cursor = request.query_value("cursor")
     first = 0 if cursor is None else key_of(cursor)
@@ -32,14 +32,14 @@ async def of_run(app: App, request: Request, principal: Principal) -> Response:
 
 async def grants(app: App, request: Request, principal: Principal) -> Response:
     row = await find_run(app, request, principal)
-    return Response(encode(GrantList(await grant_views(app.workspaces, await app.engine.grants(row)))))
+    return Response(encode(GrantList(await grant_views(app.workspaces, await app.engine.stored.grants(row)))))
 
 
 async def in_doubt(app: App, request: Request, principal: Principal) -> Response:
     one_of(request, "state", _STATES)
     cursor = request.query_value("cursor")
     before = None if cursor is None else key_of(cursor)
-    page = await app.engine.calls_in_doubt(principal.workspace, before=before, limit=page_limit(request))
+    page = await app.engine.stored.calls_in_doubt(principal.workspace, before=before, limit=page_limit(request))
     more = None if page.before is None else cursor_of(page.before)
     return Response(encode(CallPage(call_views(page.calls), more)))
 

@@ -1,4 +1,4 @@
-"""Forks: a new run that goes on from a turn of one that has ended."""
+"""Forks: new runs that continue from a turn of one that has ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def fork(app: App, request: Request, principal: Principal) -> Response | S
 
     async def create() -> Created:
         who = principal.who
-        size = await log_bytes(app.engine.logs, row)
+        size = await log_bytes(app.engine.stored.logs, row)
         async with app.large.room_to_work(principal.slug, size):
             run_id = await fork_run(app.engine, app.workspaces, row, asked, requested_by=who, idempotency=once)
         return Created(run_id, warnings)

@@ -29,7 +29,7 @@ _new_key = Decoder(NewKey)
 async def create(app: App, request: Request, principal: Principal) -> Response:
     body = await read_body(request, _new_key)
     if body.agent_ids is not None and not body.agent_ids:
-        # Whoever computes the list and finds no agent must not get a key for all of them.
+        # Somebody who computes the list and finds no agents must not get a key for all of them.
         raise InvalidRequest("agentIds: must name an agent. Leave it out for a key that may use all agents.")
     made = await keys.create(
         app.workspaces,
@@ -61,7 +61,7 @@ async def revoke(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def read_body(request: Request, decoder: Decoder[T]) -> T:
-    """A JSON body of this type. Raises `InvalidRequest`, which says where it does not match."""
+    """Reads a JSON body of this type. Raises `InvalidRequest`, which says where it does not match."""
     try:
         return decoder.decode(await request.body(limit=_LIMIT_BYTES))
     except (DecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Clients that have a call to themselves: claims, heartbeats, releases."""
+"""Exclusive leases of clients on calls: claims, heartbeats, releases."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _BASE = "/api/v1/workspaces/{slug}"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DEFAULT_LIMIT, MAX_LIMIT = 50, 200
 _AT_ONCE = 16
-"""Runs that are looked up before others have their turn: a millisecond."""
+"""How many runs are looked up before other tasks get a turn: a millisecond's worth."""
 RUN_STATUSES: tuple[str, ...] = get_args(Status)
 SESSION_STATUSES: tuple[str, ...] = get_args(SessionStatus)
 _YES_OR_NO = ("true", "false")
@@ -60,9 +60,9 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
 async def _runs(app: App, request: Request, matching: RunFilter) -> Response:
     prefix, limit = request.query_value("idPrefix"), matching.limit - 1
     if prefix is None:
-        rows = await app.engine.runs(matching)
+        rows = await app.engine.stored.runs(matching)
     elif prefixes.is_prefix(prefix):
-        rows = await prefixes.runs_with_prefix(app.engine, prefix, matching)
+        rows = await prefixes.runs_with_prefix(app.engine.stored, prefix, matching)
     else:
         raise unusable("idPrefix", "is not the beginning of a run's id")
     listed: list[ListedRun] = []
@@ -99,7 +99,7 @@ async def sessions(app: App, request: Request, principal: Principal) -> Response
 
 
 async def listed_run(engine: Engine, row: RunRow) -> ListedRun:
-    return responses.listed_run(await run_summary(engine, row), agent_id=row.agent)
+    return responses.listed_run(await run_summary(engine.stored, row), agent_id=row.agent)
 
 
 def _session(row: ThreadRow) -> ListedSession:
@@ -119,7 +119,7 @@ def _session(row: ThreadRow) -> ListedSession:
 
 
 def stored_page(app: App, request: Request, principal: Principal) -> tuple[int, int]:
-    """The key after which a page of stored records begins, and its limit."""
+    """Returns the key after which a page of stored records begins, and its limit."""
     cursor = request.query_value("cursor")
     after = 0 if cursor is None else app.cursors.open(cursor, workspace=principal.workspace)
     return after, page_limit(request, default=MAX_LIMIT)
@@ -158,10 +158,10 @@ async def _common(app: App, request: Request, principal: Principal) -> _Common:
 
 
 async def owners(app: App, request: Request, principal: Principal) -> tuple[int | None, tuple[str, ...]]:
-    """The thread and the agents that a list is about: None for all threads, 0 for one that does not exist; no agent for
-    all agents.
+    """Returns the thread and the agents that a list is for.
 
-    Raises `InvalidRequest` for a value whose form cannot match anything.
+    The thread is None for all, 0 for one that does not exist; no agents means all. Raises `InvalidRequest` for a value
+    that cannot match anything.
     """
     session, agent = (request.query_value(name) for name in ("sessionId", "agentId"))
     thread: int | None = None
@@ -184,7 +184,7 @@ async def owners(app: App, request: Request, principal: Principal) -> tuple[int 
 def _agents(principal: Principal, wanted: str | None) -> tuple[str, ...]:
     if wanted is None:
         return principal.agents
-    # What another agent has is not listed; no agent has this id.
+    # Another agent's items are not listed: no agent has this id.
     return (wanted,) if owns(principal, wanted) else ("",)
 
 
@@ -212,7 +212,7 @@ def one_of(request: Request, name: str, words: tuple[str, ...]) -> str | None:
 
 
 def time_of(request: Request, name: str) -> int | None:
-    """A time of the query, in microseconds."""
+    """Returns a time of the query, in microseconds."""
     text = request.query_value(name)
     if text is None:
         return None

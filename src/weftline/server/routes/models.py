@@ -46,7 +46,7 @@ async def list_models(app: App, request: Request, principal: Principal) -> Respo
 
 
 def capabilities(entry: Entry) -> dict[str, bool] | UnsetType:
-    """The known facts about a model; unknown ones are absent, and UNSET if nothing is known."""
+    """Returns the known facts about a model, without unknown ones; UNSET if nothing is known."""
     hints = {"vision": entry.vision, "reasoning": entry.reasoning, "tools": entry.tools}
     return {name: hint for name, hint in hints.items() if hint is not None} or UNSET
 

@@ -82,7 +82,7 @@ _SIGN_IN_S = 3600
 
 
 class _SignIn(Struct):
-    """The hidden field of the sign-in form: tied to the browser that was shown it."""
+    """The hidden field of the sign-in form, tied to the browser that displays it."""
 
     visitor: str
     query: str
@@ -115,7 +115,7 @@ async def authorize(app: App, request: Request, principal: Principal) -> Respons
     user = await app.oauth.user(request)
     client_id = request.query_value("client_id") or ""
     if is_document(client_id) and app.oauth.documents is not None:
-        # Anyone may name an address here, so it is only fetched for a user who is signed in.
+        # Anyone may put an address here, so it is only fetched for a signed-in user.
         if user is None:
             return _sign_in_form(app, request, request.raw_query.decode("latin-1"))
         await app.oauth.learn_client(request, client_id)
@@ -153,14 +153,14 @@ async def sign_in(app: App, request: Request, principal: Principal) -> Response:
     if signed_in is None:
         problem = "The e-mail address or the password is wrong."
         return _sign_in_form(app, request, page.query, problem=problem, status=401)
-    # Relative, as in the forms: a proxy may have taken the beginning of the path away.
+    # Relative, as in the forms, since a proxy may have stripped the beginning of the path.
     target = f"authorize?{page.query}" if page.query else "grants"
     session = app.oauth.cookie(COOKIE, signed_in.session, max_age_s=SESSION_S)
     return _redirect(target, app.oauth.cookie(DEVICE_COOKIE, signed_in.device, max_age_s=DEVICE_S), session, status=303)
 
 
 def _signed_page(app: App, token: str) -> _SignIn | None:
-    """The content of the hidden field, if this server made the page and it has not expired."""
+    """Returns the content of the hidden field, if this server created the page and it has not expired."""
     payload = app.workspaces.hasher.signed(_SIGN_IN, token)
     try:
         page = decode(payload, type=_SignIn) if payload is not None else None
@@ -329,7 +329,7 @@ async def delete_app(app: App, request: Request, principal: Principal) -> Respon
 def _sign_in_form(
     app: App, request: Request, query: str, *, problem: str = "", status: int = 200, error: WeftlineError | None = None
 ) -> Response:
-    """The page, with the previous problem if any; `error` sets the status, and says when to try again."""
+    """Returns the page, with the previous problem if any; `error` sets the status, and when to try again."""
     visitor = read_cookie(request, _VISITOR) or token_urlsafe(16)
     expires_at = app.workspaces.clock.now_us() + _SIGN_IN_S * 1_000_000
     hidden = app.workspaces.hasher.sign(_SIGN_IN, encode(_SignIn(visitor, query, expires_at)))
@@ -412,7 +412,7 @@ ROUTES = (
         by_cookie=True,
     ),
     *(
-        # Where the path of our address is not for us to serve, clients can find only the second (RFC 8414, section 5).
+        # If we cannot serve the root of our address, clients can find only the second (RFC 8414, section 5).
         _open("GET", f"/.well-known/{name}", metadata, "The OAuth endpoints (RFC 8414)", returns=OAuthMetadata)
         for name in ("oauth-authorization-server", "openid-configuration")
     ),

@@ -1,4 +1,4 @@
-"""The calls of a turn that clients carry out, answered together."""
+"""The client calls of a turn, answered together."""
 
 from __future__ import annotations
 

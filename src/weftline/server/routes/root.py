@@ -1,4 +1,4 @@
-"""What this server is, for anyone who finds its address: a person with a browser, or a program."""
+"""The root page, for anyone who finds the server's address: a person with a browser, or a program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ABOUT = "Weftline is a self-hosted, durable runtime for LLM agents."
 
 
 class About(Struct, rename="camel"):
-    """Paths begin with the one that the server is mounted at; `{slug}` is a workspace."""
+    """What this server is. Paths begin with the one that it is mounted at; `{slug}` is a workspace."""
 
     name: str = "weftline"
     version: str = __version__
@@ -44,7 +44,7 @@ async def root(app: App, request: Request, principal: Principal) -> Response:
 
 
 def _wants_page(accept: str) -> bool:
-    """Whether `Accept` names HTML, and before JSON: browsers do so, programs that accept anything do not."""
+    """Whether `Accept` prefers HTML to JSON, as browsers do, unlike programs that accept anything."""
     kinds = [part.partition(";")[0].strip().lower() for part in accept[:1000].split(",")]
     return "text/html" in kinds and "application/json" not in kinds[: kinds.index("text/html")]
 

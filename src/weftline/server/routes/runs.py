@@ -33,7 +33,6 @@ from weftline.wire.details import parse_profile
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
 from weftline.wire.run_snapshots import WireSnapshot, to_wire_snapshot
-from weftline.wire.run_spec import RunModel
 
 PATH = "/api/v1/workspaces/{slug}/agent-runs"
 PROFILE = "Which events: `default`, `all`, `metrics`, or event types separated by commas."
@@ -54,7 +53,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response |
 async def read(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     row = await find_run(app, request, principal)
     try:
-        view = await run_view(app.engine, row, max_bytes=LARGE_BYTES)
+        view = await run_view(app.engine.stored, row, max_bytes=LARGE_BYTES)
     except LargeEntry as large:
         make = partial(_make_large, app, row)
         return partial(app.large.make_and_send, request, principal.slug, size=large.size, make=make)
@@ -63,32 +62,32 @@ async def read(app: App, request: Request, principal: Principal) -> Response | S
 
 async def _make_large(app: App, row: RunRow) -> Response:
     receipt, awaits = await _receipt(app, row), await _awaits(app, row)
-    view = await run_view(app.engine, row)
+    view = await run_view(app.engine.stored, row)
     return Response(await asyncio.to_thread(snapshot, view, receipt=receipt, awaits=awaits))
 
 
 async def _awaits(app: App, row: RunRow) -> list[OpenAwait]:
     if row.ended_at is not None:
         return []
-    found = await app.engine.awaits(AwaitFilter(workspace=row.workspace, root=row.key, max_bytes=PAGE_BYTES))
-    return await await_views([one for one in found if not one.unread], app.engine.session_id)
+    found = await app.engine.stored.awaits(AwaitFilter(workspace=row.workspace, root=row.key, max_bytes=PAGE_BYTES))
+    return await await_views([one for one in found if not one.unread], app.engine.stored.session_id)
 
 
 async def _receipt(app: App, row: RunRow) -> CancelReceipt | None:
     if row.status != "cancelled":
         return None
     try:
-        known = await app.engine.entry(row.key, 1, max_bytes=LARGE_BYTES) is not None
+        known = await app.engine.stored.entry(row.key, 1, max_bytes=LARGE_BYTES) is not None
     except LargeEntry:
         known = True
     # Retention has removed the calls of a run together with its spec.
-    receipt = await app.engine.receipt(row.key) if known else None
+    receipt = await app.engine.stored.receipt(row.key) if known else None
     return None if receipt is None else receipt_view(receipt)
 
 
 async def as_it_stands(app: App, request: Request, principal: Principal) -> Response:
     row = await find_run(app, request, principal)
-    found = await snapshot_of(app.engine.logs, row, thread=await app.engine.session_id(row.listed_under))
+    found = await snapshot_of(app.engine.stored.logs, row, thread=await app.engine.stored.session_id(row.listed_under))
     return Response(encode(to_wire_snapshot(found)))
 
 
@@ -97,7 +96,7 @@ async def stream(app: App, request: Request, principal: Principal) -> Response |
     types = parse_profile(request.query_value("profile"))
     key = await locate_run(app, request, principal)
     if is_event_source(request):
-        row = await app.engine.row(key)
+        row = await app.engine.stored.row(key)
         if row is not None and row.ended_at is not None and resume_point(request) >= row.next_seq - 1:
             # An EventSource reconnects whenever its stream ends, until it is told that there is nothing more.
             return Response(b"", status=204)
@@ -115,8 +114,8 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     warnings = app.unknown_fields.warnings(request, body.unknown)
     once = idempotency_key(request) or ""
     if body.oversize:
-        # The client may give up after this, so the model is told too and the run does not wait for the timeout.
-        output = ToolOutput.of(prompts.RESULT_TOO_LARGE, is_error=True)
+        # The client may give up after this, so the model is told too, and the run does not wait for the timeout.
+        output = ToolOutput.of(prompts.calls.RESULT_TOO_LARGE, is_error=True)
         await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once, token=body.token)
         raise InvalidRequest("result or error: larger than the limit; the call was closed with an error.")
     failed = body.error is not None
@@ -133,7 +132,7 @@ async def cancel(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def idempotency(request: Request, route: str, body: bytes) -> IdempotencyKey | None:
-    """None for a request that carries no `Idempotency-Key`."""
+    """Returns the idempotency key; None for a request without an `Idempotency-Key`."""
     key = idempotency_key(request)
     if key is None:
         return None
@@ -157,7 +156,7 @@ ROUTES = (
         narrowed="its agents",
         summary="Create a run, and follow its events if the client accepts those",
         query=(QueryParameter("profile", str, PROFILE),),
-        body=RunModel,
+        body="weftline.wire.run_spec:RunModel",
         warns=True,
         idempotent=True,
         returns=CreatedRun | EventStream,

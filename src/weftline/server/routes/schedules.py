@@ -1,10 +1,11 @@
-"""Schedules: what a workspace runs by itself."""
+"""Schedules: runs that a workspace starts automatically."""
 
 from __future__ import annotations
 
 from msgspec.json import encode
 
 from weftline.api.parsing import parsed
+from weftline.api.planning import check_plan
 from weftline.api.scheduled import checked_work, start_now
 from weftline.api.schemas.schedules import (
     Schedule,
@@ -102,16 +103,16 @@ async def run(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def _require_runnable(app: App, plan: RunPlan, principal: Principal) -> None:
-    """Raises the error that a run of it would get now."""
+    """Raises the error that one of its runs would get now."""
     app.engine.require_accepting()
-    await app.engine.check(plan, workspace=principal.workspace)
+    await check_plan(app.engine, plan, workspace=principal.workspace)
 
 
 _ONE = f"{_BASE}/{{scheduleId}}"
 _READ = ("schedules:read",)
 _WRITE = ("schedules:write",)
 _WRITE_AND_RUN = ("schedules:write", "runs:write")
-"""What is scheduled runs: whoever may not create runs may not schedule them either."""
+"""Scheduling creates runs, so it takes the permission for that too."""
 ROUTES = (
     Route(
         "GET",

@@ -50,7 +50,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
 
 async def read(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     row = await find_session(app, request, principal)
-    size = row.spec_bytes + await app.engine.thread_size(row.key)
+    size = row.spec_bytes + await app.engine.stored.thread_size(row.key)
     make = partial(_snapshot, app, row, size=size)
     if size > LARGE_BYTES:
         return partial(app.large.make_and_send, request, principal.slug, size=size, make=make)
@@ -70,7 +70,7 @@ async def _snapshot(app: App, row: ThreadRow, *, size: int) -> Response:
         metadata=decode(row.metadata, type=dict[str, str]),
         usage=await session_usage(app.engine, row.key),
     )
-    stored = await app.engine.thread_messages(row.key)
+    stored = await app.engine.stored.thread_messages(row.key)
 
     def made() -> bytes:
         try:

@@ -95,7 +95,7 @@ async def _find(app: App, request: Request, principal: Principal) -> WebhookRow:
 
 
 async def _delivery(app: App, row: DeliveryRow) -> Delivery:
-    run = await app.engine.row(row.run)
+    run = await app.engine.stored.row(row.run)
     return delivery_json(row, run_id=ids.run_id(run.key, run.salt) if run is not None else "")
 
 

@@ -1,4 +1,4 @@
-"""The workspaces of a credential: for whoever has a key, and not the name to put into every other path."""
+"""The workspaces of a credential, for callers that do not know the slug for the other paths."""
 
 from __future__ import annotations
 

@@ -13,16 +13,16 @@ from weftline.store.sqlite.database import records_in_memory
 
 
 class MemoryDisk:
-    """Stores are opened on it one after another; the last one is the owner.
+    """The data that stores are opened on, one after another; the last one is the owner.
 
     Args:
-        id: Of the store; a random one by default.
+        id: The id of the store; random by default.
     """
 
     def __init__(self, *, id: str | None = None) -> None:
         self.id = id or secrets.token_hex(8)
         self.key = secrets.token_bytes(32)
-        """What the store's secrets are sealed with."""
+        """The key that encrypts the store's secrets."""
         self.owner_epoch = 0
         self.clean = True
         self.held = False
@@ -32,11 +32,11 @@ class MemoryDisk:
         self.runs: dict[int, MemoryRun] = {}
         self.idempotency: dict[tuple[int, str, str], tuple[bytes, int]] = {}
         self.given: dict[str, dict[int, int]] = {}
-        """The runs that were given ids, by these and by workspace."""
+        """The runs whose ids were chosen by clients, by id and workspace."""
         self.blobs: dict[tuple[int, str], tuple[bytes, set[int]]] = {}
-        """By workspace and id: the content, and the runs that name it."""
+        """By workspace and id: the content, and the runs that refer to it."""
         self.awaits: dict[tuple[int, str], NewAwait] = {}
-        """What people are asked at the moment, by run and id."""
+        """The open questions to people, by run and id."""
         self._due: dict[int, MemoryRun] = {}
         self._of_thread: dict[int, list[MemoryRun]] = {}
 
@@ -49,7 +49,7 @@ class MemoryDisk:
         return self.owner_epoch
 
     def add(self, run: MemoryRun) -> None:
-        """A new run, last in its thread's queue."""
+        """Adds a new run, last in its thread's queue."""
         row = run.row
         self.runs[row.key] = run
         if row.salt.startswith(GIVEN):
@@ -58,21 +58,23 @@ class MemoryDisk:
             self._of_thread.setdefault(run.row.thread, []).append(run)
 
     def remove(self, key: int) -> None:
-        """A run that has ended and that nobody will ask for again. One of a thread stays: others follow from it."""
+        """Removes a run that has ended and will not be asked for again. A run on a thread is kept, because later ones
+        follow it.
+        """
         run = self.runs.get(key)
         if run is not None and run.row.ended_at is not None and run.row.thread is None:
-            self.let_go_of_blobs(run)
+            self.drop_blobs(run)
             self._due.pop(key, None)
             if run.row.salt.startswith(GIVEN):
                 del self.given[run.row.salt[1:]][run.row.workspace]
             del self.runs[key]
 
     def is_taken(self, salt: str, *, workspace: int) -> bool:
-        """Whether another run of the workspace was given the id that this new one was given, if any."""
+        """Whether the id of this new run, if chosen by the client, is taken by another run of the workspace."""
         return salt.startswith(GIVEN) and workspace in self.given.get(salt[1:], {})
 
     def keep_awaits(self, write: Write) -> None:
-        """Adds what a write asks, and removes what it has answers to."""
+        """Adds the awaits that a write opens, and removes those that it answers."""
         self.awaits |= {(write.key, new.id): new for new in write.awaits}
         for id in write.answered:
             self.awaits.pop((write.key, id), None)
@@ -126,8 +128,8 @@ class MemoryDisk:
         for blob in blobs:
             self.blobs.setdefault((workspace, blob.id), (blob.data, set()))[1].add(run)
 
-    def let_go_of_blobs(self, run: MemoryRun, *, messages: Sequence[bytes] = ()) -> None:
-        """Removes what this run alone has named, except for what its thread's messages still name."""
+    def drop_blobs(self, run: MemoryRun, *, messages: Sequence[bytes] = ()) -> None:
+        """Removes the blobs that only this run refers to, except those that its thread's messages still need."""
         for place, (_, runs) in list(self.blobs.items()):
             if run.row.key in runs and not any(place[1].encode() in message for message in messages):
                 runs.discard(run.row.key)
@@ -146,7 +148,7 @@ class MemoryDisk:
             self._due[run.row.key] = run
 
     def of_thread(self, thread: int) -> Sequence[MemoryRun]:
-        """In the order of its queue."""
+        """The runs of a thread, in the order of its queue."""
         return self._of_thread.get(thread, ())
 
     def due(self) -> list[tuple[int, MemoryRun]]:

@@ -1,4 +1,4 @@
-"""The log in memory: what `store/base.py` promises, on dicts and lists. Thread rows stay with the records."""
+"""The log in memory: the protocol of `store/base.py`, on dicts and lists. Thread rows stay with the records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRIM_BATCH = 100
 
 
 class MemoryLog:
-    """`check_owner` raises when the disk is another owner's."""
+    """`check_owner` raises if the disk has another owner by now."""
 
     def __init__(self, disk: MemoryDisk, *, owner_epoch: int, check_owner: Callable[[], None]) -> None:
         self._disk = disk
@@ -220,11 +220,11 @@ class MemoryLog:
         for run in old:
             row, records = run.row, self._records
             messages = (
-                thread_queue.left_by(records, row.key, workspace=row.workspace)  # it may be an imported one
+                thread_queue.left_by(records, row.key, workspace=row.workspace)  # it may have been imported
                 if row.thread is None
                 else thread_queue.messages(records, row.thread)
             )
-            self._disk.let_go_of_blobs(run, messages=messages)
+            self._disk.drop_blobs(run, messages=messages)
         return (old[-1].row.key if old else 0), sum(run.trim() for run in old)
 
     def _row_view(self, run: MemoryRun) -> RunRow:
@@ -245,7 +245,7 @@ class MemoryLog:
         return results
 
     def _write(self, write: Write) -> Written:
-        """Carries out a write completely or not at all."""
+        """Applies a write completely or not at all."""
         if self._claims.stale(write):
             return moved_on()
         try:
@@ -263,7 +263,7 @@ class MemoryLog:
         run = self._disk.runs.get(write.key)
         if write.new is None and (run is None or not run.fits(write)):
             return moved_on()
-        # Nothing is refused from here on.
+        # No write is rejected from here on.
         written = Written(first_seq=write.base_seq)
         if run is None:
             self._create(write, written)
@@ -319,7 +319,7 @@ class MemoryLog:
             thread_queue.add_messages(self._records, thread, rows, run=write.key, format=write.format)
 
     def _end_in_thread(self, write: Write) -> int | None:
-        """Adds the messages of a run that succeeded, releases the thread and lets the next queued run move."""
+        """Adds the messages of a run that succeeded, releases the thread and lets the next queued run start."""
         end, records = write.thread_end, self._records
         assert end is not None
         self._add_messages(write, end.thread, end.messages)

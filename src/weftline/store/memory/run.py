@@ -54,7 +54,7 @@ class MemoryRun:
         return (row.next_seq, row.version) == (write.base_seq, write.base_version) and row.epoch <= write.epoch
 
     def apply(self, write: Write) -> None:
-        """Carries out a write that fits."""
+        """Applies a write that fits."""
         row, seq = self.row, write.base_seq
         for item in write.items:
             self.items.append(Stored(seq, item.at, item.kind, item.head, item.body, item.count))
@@ -75,7 +75,9 @@ class MemoryRun:
             row.suspect = self.trial = 0
 
     def view(self, *, active_run: int | None, thread_format: int) -> RunRow:
-        """The row as a reader gets it, with what it takes from its thread: `active_run` is the one that may move."""
+        """The row as a reader gets it, including what it takes from its thread; `active_run` is the one that may
+        run.
+        """
         row = self.row
         queued = row.thread is not None and row.ended_at is None and active_run != row.key
         return replace(row, queued=queued, thread_format=thread_format)
@@ -130,7 +132,7 @@ class MemoryRun:
 
 
 def check_possible(write: Write) -> None:
-    """Raises `ValueError` for what a database cannot hold either: broken text, integers over 64 bits."""
+    """Raises `ValueError` for values that a database could not hold either: invalid text, integers over 64 bits."""
     numbers = [write.key, write.epoch, write.version, write.fold, write.format]
     numbers += [write.due_at, write.started_at, write.ended_at]
     texts = [write.status]

@@ -28,10 +28,10 @@ class MemoryStore:
         return None
 
     def announce(self, *, admin_socket: str) -> None:
-        """No other process can open a store in memory, so there is no one to tell."""
+        """Does nothing: no other process can open a store in memory."""
 
     def remove_run(self, key: int) -> None:
-        """Forgets a run that has ended."""
+        """Removes a run that has ended."""
         self._disk.remove(key)
 
     async def back_up(self, to: Path) -> Copied:

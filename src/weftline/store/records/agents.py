@@ -15,7 +15,7 @@ _AGENT = f"SELECT {_COLUMNS} FROM agents"
 
 
 class AgentSummary(Struct, frozen=True):
-    """An agent without what may be large."""
+    """An agent without its large columns."""
 
     key: int
     id: str
@@ -25,23 +25,23 @@ class AgentSummary(Struct, frozen=True):
     description: str
     updated_at: int
     system: bool
-    """Only for credentials that name it in their allow-list."""
+    """Usable only with credentials that name it in their allow-list."""
 
 
 class AgentRow(AgentSummary, frozen=True):
     spec: bytes
-    """The client's JSON, shaped like a run's spec; header values of tools are `[redacted]`."""
+    """The client's JSON, in the form of a run's spec; header values of tools are `[redacted]`."""
     secrets: bytes | None
-    """The header values, sealed."""
+    """The encrypted header values."""
     metadata: str
-    """JSON, strings by name."""
+    """A JSON object of strings."""
     created_at: int
     damaged: str = ""
-    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.columns`."""
 
 
 class AgentColumns(Struct, frozen=True, kw_only=True):
-    """What a definition sets."""
+    """The columns that a definition sets."""
 
     slug: str
     name: str
@@ -63,13 +63,13 @@ def by_slug(slug: str, *, workspace: int) -> Query[AgentRow | None]:
 
 
 def of_workspace(workspace: int) -> Query[list[AgentSummary]]:
-    """The oldest first."""
+    """The agents of a workspace, oldest first."""
     rows = yield from statement(f"SELECT {_SUMMARY} FROM agents WHERE workspace = $1 ORDER BY key", workspace)
     return [_summary(row) for row in rows]
 
 
 def page(*, workspace: int, after: int, limit: int, ids: tuple[str, ...] = ()) -> Query[RowPage[AgentRow]]:
-    """The oldest first; with `ids` only those."""
+    """Oldest first; with `ids`, only those."""
     keys, more = yield from page_keys("agents", workspace=workspace, after=after, limit=limit, ids=ids)
     rows: list[Row] = []
     for key in keys:
@@ -83,7 +83,7 @@ def id_by_slug(slug: str, *, workspace: int) -> Query[str | None]:
 
 
 def ids_by_slug(slug: str) -> Query[tuple[str, ...]]:
-    """Of all workspaces."""
+    """The ids of the agents with this slug, in all workspaces."""
     rows = yield from statement("SELECT id FROM agents WHERE slug = $1", slug)
     return tuple([row[0] for row in rows])
 
@@ -94,7 +94,7 @@ def slugs(workspace: int) -> Query[set[str]]:
 
 
 def insert(id: str, columns: AgentColumns, *, workspace: int, now: int) -> Query[AgentRow | None]:
-    """The new agent; None if the workspace has one with that slug."""
+    """The new agent; None if the workspace already has one with that slug."""
     row = yield from one(
         "INSERT INTO agents (id, workspace, slug, name, description, spec, secrets, metadata, system,"
         " created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)"

@@ -40,7 +40,7 @@ class App(Struct, frozen=True):
     registered: bool
     """Whether it registered itself."""
     made_by: str = ""
-    """The person that it counts as; empty if an operator made it. See `weftline.workspace.people`."""
+    """The person whose app it counts as; empty if an operator created it. See `weftline.workspace.people`."""
 
 
 class NewApp(Struct, frozen=True):
@@ -101,7 +101,9 @@ def registered() -> Query[list[App]]:
 
 
 def expired(*, unused_before: int, idle_before: int) -> Query[list[int]]:
-    """The keys of some clients that registered themselves and were never used, or not for long and have no grant."""
+    """The keys of some clients that registered themselves and were never used, or not for a long time and have no
+    grant.
+    """
     rows = yield from statement(
         "SELECT a.key FROM oauth_apps a WHERE a.registered = 1"
         " AND ((a.used_at IS NULL AND a.created_at <= $1) OR (a.used_at <= $2"
@@ -113,7 +115,7 @@ def expired(*, unused_before: int, idle_before: int) -> Query[list[int]]:
 
 
 def unused() -> Query[tuple[int, int, int]]:
-    """How many clients registered themselves and were never used; the key of the oldest, and when it came."""
+    """How many clients registered themselves and were never used, the key of the oldest, and when it registered."""
     row = yield from one("SELECT COUNT(*) FROM oauth_apps WHERE registered = 1 AND used_at IS NULL")
     oldest = yield from one(
         "SELECT key, created_at FROM oauth_apps WHERE registered = 1 AND used_at IS NULL"
@@ -125,13 +127,13 @@ def unused() -> Query[tuple[int, int, int]]:
 
 
 def describe(key: int, *, name: str, redirect_uris: tuple[str, ...]) -> Query[None]:
-    """Changes what a client that describes itself says."""
+    """Updates a client that is described by its own document."""
     uris = encode(redirect_uris).decode()
     yield from statement("UPDATE oauth_apps SET name = $1, redirect_uris = $2 WHERE key = $3", name, uris, key)
 
 
 def use(key: int, *, now: int) -> Query[bool]:
-    """Notes that a user has approved an app; False if it has been deleted."""
+    """Records that a user has approved an app; False if it has been deleted."""
     row = yield from one("UPDATE oauth_apps SET used_at = $1 WHERE key = $2 RETURNING key", now, key)
     return row is not None
 
@@ -146,7 +148,7 @@ def lock(key: int) -> Query[int | None]:
 
 
 def delete(key: int) -> Query[None]:
-    """Deletes an app and everything that was given to it: codes first, because they turn into grants."""
+    """Deletes an app and everything issued to it: codes first, because they turn into grants."""
     yield from lock(key)
     yield from statement("DELETE FROM oauth_codes WHERE app = $1", key)
     yield from statement("DELETE FROM oauth_grants WHERE app = $1", key)

@@ -1,4 +1,4 @@
-"""Budgets: the limits of accounts, and what is booked on them."""
+"""Budgets: the limits of accounts, and what is charged to them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from weftline.store.database import Query, statement
 _USE = "workspace, account, day, nusd, tokens, active_us, calls, held_nusd, held_tokens, held_calls"
 _ACCOUNT = re.compile(r"(workspace|thread|run):[0-9]{1,19}|agent:[0-9]{1,19}:.+")
 _LAST_DAY = 2_932_896
-"""In the year 9999."""
+"""The last day of the year 9999."""
 _LIMIT = "unit, amount, period, on_exceeded, workspace, account, set_by, set_at"
 
 
 def limits(*, workspace: int | None = None, account: str | None = None) -> Query[list[SetLimit]]:
-    """By account; of one workspace or one account, if that is given."""
+    """Limits by account; only of one workspace or one account, if given."""
     rows = yield from statement(
         f"SELECT {_LIMIT} FROM budget_limits WHERE workspace = coalesce($1, workspace)"
         " AND account = coalesce($2, account) ORDER BY account, unit, period",
@@ -48,13 +48,13 @@ def set_limits(account: str, wanted: Sequence[Limit], *, workspace: int, by: str
 
 
 def open_use() -> Query[list[Booking]]:
-    """What is booked on accounts that more may be booked on."""
+    """What is charged to accounts that are still open."""
     rows = yield from statement(f"SELECT {_USE} FROM budget_use WHERE closed = 0")
     return [_booking(*row) for row in rows]
 
 
 def use(account: str) -> Query[list[Booking]]:
-    """By day."""
+    """The bookings of an account, by day."""
     rows = yield from statement(f"SELECT {_USE} FROM budget_use WHERE account = $1 ORDER BY day", account)
     return [_booking(*row) for row in rows]
 
@@ -69,9 +69,9 @@ def _limit(
     set_by: str | bytes,
     set_at: int,
 ) -> SetLimit | None:
-    """None if it cannot be read whose limit it is.
+    """None if the account cannot be read.
 
-    If it cannot be read what it is, nothing may be spent: it was set so that not everything may.
+    If the limit itself cannot be read, nothing may be spent: an unknown limit must not become unlimited.
     """
     if not isinstance(account, str) or not _ACCOUNT.fullmatch(account):
         return None
@@ -89,6 +89,6 @@ def _limit(
 
 
 def _booking(workspace: int, account: str | bytes, day: int, *amounts: int) -> Booking:
-    """On a day that there is: the first stands for another, and counts where all days do."""
+    """A booking. An impossible day becomes day 0, so that the amounts still count in totals."""
     name = account if isinstance(account, str) else account.decode(errors="replace")
     return Booking(workspace, name, day if 0 <= day <= _LAST_DAY else 0, *amounts)

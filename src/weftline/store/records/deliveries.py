@@ -1,4 +1,4 @@
-"""Webhook deliveries. A row is added by the transaction that ends its run, or that asks people something."""
+"""Webhook deliveries. A row is added by the transaction that ends its run, or that opens an await."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class DeliveryRow(Struct, frozen=True):
     webhook: int
     run: int
     status: str
-    """pending, delivered or failed"""
+    """`pending`, `delivered` or `failed`."""
     attempts: int
     due_at: int | None
     """None once it is delivered or given up."""
     created_at: int
     last_at: int | None
     last_status: int | None
-    """HTTP; None if there was no response."""
+    """The HTTP status; None if there was no response."""
     last_error: str
     about: str = ""
     """The await that it is about; empty for the end of the run."""
     salt: str = ""
-    """The random part of its id. Empty if it is older than those."""
+    """The random part of its id; empty in rows written before there was one."""
     damaged: str = ""
-    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.columns`."""
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """What became of an attempt."""
+    """The outcome of an attempt."""
 
     status: str
     attempts: int
@@ -94,7 +94,7 @@ def settle(key: int, attempt: Attempt) -> Query[None]:
 def of_webhook(
     webhook: int, *, status: str | None = None, before: int | None = None, limit: int = 50
 ) -> Query[list[DeliveryRow]]:
-    """Newest first, below the key `before`."""
+    """Deliveries of a webhook, newest first, below the key `before`."""
     where, values = "webhook = $1", list[SqlValue]([webhook])
     if before is not None:
         values.append(before)

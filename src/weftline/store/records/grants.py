@@ -1,7 +1,7 @@
 """OAuth codes, grants and tokens.
 
-Ended rows are deleted, not marked: a token that is not in its table is not valid. Only a code stays until it expires,
-so that a second use can be told from the first.
+Ended rows are deleted, not marked: a token that is not in its table is not valid. Only a code is kept until it expires,
+so that its second use can be detected.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ def insert_code(new: NewCode, *, secret: SecretHash, now: int) -> Query[None]:
 
 
 def take_code(secret: SecretHash, *, app: int) -> Query[Code | None]:
-    """Finds a code and locks it until the transaction ends, so that of two exchanges one sees the other's mark."""
+    """Finds a code and locks it until the transaction ends, so that of two concurrent exchanges one sees the other's
+    mark.
+    """
     rows = yield from statement(
         "UPDATE oauth_codes SET prefix = prefix WHERE prefix = $1 AND app = $2"
         ' RETURNING hash, app, "user", workspace, scopes, agents, redirect_uri, challenge, resource, expires_at, key,'
@@ -150,7 +152,7 @@ def mark_code_spent(key: int, *, grant: int) -> Query[None]:
 
 
 def insert_grant(code: Code, *, id: str, refresh: SecretHash, now: int) -> Query[int]:
-    """The key of a new grant for what the user's code stands for."""
+    """Creates a grant from the user's code and returns its key."""
     row = yield from one(
         'INSERT INTO oauth_grants (id, prefix, hash, app, "user", workspace, scopes, agents, created_at, resource)'
         " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING key",
@@ -170,19 +172,19 @@ def insert_grant(code: Code, *, id: str, refresh: SecretHash, now: int) -> Query
 
 
 def find_grant(refresh: SecretHash) -> Query[Grant | None]:
-    """The grant that a refresh token stands for."""
+    """The grant with this refresh token."""
     rows = yield from statement(f"{_GRANT} WHERE g.prefix = $1", refresh.prefix)
     return next((_grant(row) for row in rows if refresh.matches(row[2])), None)
 
 
 def find_spent(refresh: SecretHash) -> Query[int | None]:
-    """The key of the grant whose refresh token this was before the present one."""
+    """The key of the grant that had this refresh token before the current one."""
     rows = yield from statement("SELECT key, spent_hash FROM oauth_grants WHERE spent_prefix = $1", refresh.prefix)
     return next((row[0] for row in rows if refresh.matches(row[1])), None)
 
 
 def rotate(key: int, *, old: SecretHash, new: SecretHash) -> Query[bool]:
-    """Gives a grant another refresh token; False if it has ended, or has another one already."""
+    """Gives a grant a new refresh token; False if it has ended, or has been rotated already."""
     row = yield from one(
         "UPDATE oauth_grants SET prefix = $1, hash = $2, spent_prefix = prefix, spent_hash = hash"
         " WHERE key = $3 AND hash = $4 RETURNING key",
@@ -205,7 +207,7 @@ def grants_of(user: int) -> Query[list[Grant]]:
 
 
 def end_grant(key: int) -> Query[None]:
-    """Deletes a grant with all its tokens: itself first, so that it gets no more of them."""
+    """Deletes a grant with all its tokens: the grant first, so that no further tokens are issued."""
     yield from statement("DELETE FROM oauth_grants WHERE key = $1", key)
     yield from statement("DELETE FROM oauth_tokens WHERE grant_key = $1", key)
 

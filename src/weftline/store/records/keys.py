@@ -31,11 +31,11 @@ class ApiKey(Struct, frozen=True):
     created_at: int
     revoked_at: int | None
     made_by: str = ""
-    """The person whose key it counts as; empty if an operator made it. See `weftline.workspace.people`."""
+    """The person whose key it counts as; empty if an operator created it. See `weftline.workspace.people`."""
     gated: bool = False
     """Whether its workspace has API keys switched off."""
     damaged: str = ""
-    """The column that cannot be what was written, if there is one: the key lets nobody in. It can be revoked."""
+    """The first damaged column, or "". A damaged key authenticates nobody, but can be revoked."""
 
 
 class NewKey(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ def by_id(id: str) -> Query[ApiKey | None]:
 
 
 def page(*, workspace: int, after: int, limit: int, revoked: bool = False) -> Query[RowPage[ApiKey]]:
-    """The oldest first; with `revoked`, including those that no longer work."""
+    """Oldest first; with `revoked`, including revoked keys."""
     working = "" if revoked else " AND k.revoked_at IS NULL"
     found = yield from statement(
         f"SELECT k.key, length(k.agents) FROM api_keys k WHERE k.workspace = $1 AND k.key > $2{working}"
@@ -85,7 +85,7 @@ def has_credentials() -> Query[bool]:
 
 
 def insert(key: NewKey, *, workspace: int, now: int) -> Query[bool]:
-    """False if this store has a key with the same secret."""
+    """False if this store already has a key with the same secret."""
     crashpoints.hit(("key.created",), "before")
     row = yield from one(
         "INSERT INTO api_keys (id, workspace, hash, prefix, name, usage, agents, created_at, made_by)"
@@ -104,7 +104,7 @@ def insert(key: NewKey, *, workspace: int, now: int) -> Query[bool]:
 
 
 def revoke(id: str, *, now: int) -> Query[None]:
-    """Keeps the time of a key that was revoked before."""
+    """Revokes a key. The time of an earlier revocation is kept."""
     yield from statement("UPDATE api_keys SET revoked_at = coalesce(revoked_at, $1) WHERE id = $2", now, id)
 
 

@@ -1,4 +1,4 @@
-"""The logins of workspaces at MCP servers that they dial."""
+"""The logins of workspaces at the MCP servers that they use."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class LoginRow(Struct, frozen=True):
     key: int
     workspace: int
     digest: str
-    """Of the server's whole address."""
+    """Digest of the server's whole address."""
     url: str
-    """The address as it may be shown."""
+    """The address without secrets, for display."""
     secrets: bytes
-    """Sealed: JSON of `weftline.tools.mcp.login.Login`."""
+    """Encrypted JSON of `weftline.tools.mcp.login.Login`."""
     created_at: int
     updated_at: int
 
@@ -33,7 +33,7 @@ def of_workspace(workspace: int) -> Query[list[LoginRow]]:
 
 
 def save(digest: str, *, workspace: int, url: str, secrets: bytes, now: int) -> Query[None]:
-    """Stores a login, in place of the one that the workspace has at this server."""
+    """Stores a login, replacing any other of the workspace at this server."""
     yield from statement(
         "INSERT INTO mcp_logins (workspace, digest, url, secrets, created_at, updated_at)"
         " VALUES ($1, $2, $3, $4, $5, $5)"

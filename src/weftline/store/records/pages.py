@@ -21,7 +21,7 @@ class RowPage(Struct, Generic[T], frozen=True):
 
 
 def fitting(sizes: Iterable[int], *, limit: int) -> int:
-    """How many of these fit on a page, one at the least."""
+    """How many of these fit on a page, at least one."""
     count = size = 0
     for one in sizes:
         size += one
@@ -34,12 +34,12 @@ def fitting(sizes: Iterable[int], *, limit: int) -> int:
 def page_keys(
     table: str, *, workspace: int, after: int, limit: int, ids: tuple[str, ...] = ()
 ) -> Query[tuple[list[int], int | None]]:
-    """The keys of a page of a table with specs, the oldest first, and where the next one begins.
+    """The keys of a page of a table with specs, oldest first, and where the next page begins.
 
-    With `ids` only those.
+    With `ids`, only those.
     """
     values: list[SqlValue] = [workspace, after, *ids, limit + 1]
-    # Numbered in the order in which they stand: SQLite takes them for names.
+    # Numbered in the order of their use, because SQLite treats `$1` as a name.
     some = f" AND id IN ({', '.join(f'${number + 3}' for number in range(len(ids)))})" if ids else ""
     found = yield from statement(
         f"SELECT key, length(spec) FROM {table} WHERE workspace = $1 AND key > $2{some}"

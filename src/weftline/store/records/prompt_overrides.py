@@ -1,4 +1,4 @@
-"""What prompts of agents say instead of their own template: all that was ever set."""
+"""Overrides of agents' prompt templates: every version that was ever set."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def insert(row: PromptOverrideRow, *, workspace: int) -> Query[None]:
 
 
 def of_workspace(workspace: int) -> Query[list[PromptOverrideRow]]:
-    """The newest first. One whose labels cannot be read is for nobody, and left out."""
+    """Newest first. An override whose labels cannot be read applies to nobody and is left out."""
     found = yield from statement(
         f"SELECT {_COLUMNS} FROM prompt_overrides WHERE workspace = $1 ORDER BY key DESC", workspace
     )

@@ -22,13 +22,13 @@ class ProviderRow(Struct, frozen=True):
     spec: bytes
     """JSON of `weftline.workspace.providers.ProviderSpec`."""
     secrets: bytes | None
-    """Sealed: the API key and header values."""
+    """The encrypted API key and header values."""
     version: int
     """Incremented by every change."""
     created_at: int
     updated_at: int
     damaged: str = ""
-    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.columns`."""
 
 
 class ProviderColumns(Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ def of_workspace(workspace: int) -> Query[list[ProviderRow]]:
 
 
 def find(name: str, *, workspace: int) -> Query[ProviderRow | None]:
-    """The provider with this id or, since that is unique in its workspace too, with this name."""
+    """The provider with this id or this name; both are unique in its workspace."""
     row = yield from one(
         f"{_PROVIDER} WHERE (id = $1 OR name = $1) AND workspace = $2"
         " ORDER BY CASE WHEN id = $1 THEN 0 ELSE 1 END LIMIT 1",
@@ -78,7 +78,7 @@ def specs(workspace: int) -> Query[list[bytes]]:
 
 
 def insert(id: str, columns: ProviderColumns, *, workspace: int, now: int) -> Query[ProviderRow | None]:
-    """The new provider; None if the workspace has one with that name."""
+    """The new provider; None if the workspace already has one with that name."""
     row = yield from one(
         "INSERT INTO providers (id, workspace, name, spec, secrets, version, created_at, updated_at)"
         " VALUES ($1, $2, $3, $4, $5, 1, $6, $6)"

@@ -1,4 +1,4 @@
-"""Schedules: runs that begin by themselves."""
+"""Schedules: runs that are started at set times."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ _COLUMNS = f"{_SUMMARY}, spec, secrets"
 
 
 class ScheduleSummary(Struct, frozen=True):
-    """A schedule without what may be large."""
+    """A schedule without its large columns."""
 
     key: int
     id: str
     workspace: int
     name: str
     agent: str | None
-    """Whose runs they are."""
+    """The agent whose runs it starts."""
     at: int | None
-    """Once, at this time; None for a cron expression."""
+    """The time of a one-off schedule; None for a cron expression."""
     cron: str
     timezone: str
     catch_up: str
-    """What becomes of times that were missed: `skip`, `once` or `all`."""
+    """What happens to times that were missed: `skip`, `once` or `all`."""
     enabled: bool
     next_at: int | None
-    """None if it is off or has no time left."""
+    """None if it is switched off or has no further time."""
     last_at: int | None
     """The time that it was last due for."""
     last_run: str | None
     last_error: str
-    """Why no run began then; empty if one did."""
+    """Why no run was started then; empty if one was."""
     requested_by: str
-    """Who said what it runs."""
+    """Who defined what it runs."""
     agents: tuple[str, ...]
     """The allow-list of that credential; empty for all."""
     created_at: int
     updated_at: int
     damaged: str
-    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.columns`."""
 
 
 class ScheduleRow(ScheduleSummary, frozen=True):
     spec: bytes
     """The JSON that creates such a run; header values of tools are `[redacted]`."""
     secrets: bytes | None
-    """The header values, sealed."""
+    """The encrypted header values."""
 
 
 class ScheduleColumns(Struct, frozen=True, kw_only=True):
@@ -85,25 +85,25 @@ def by_key(key: int) -> Query[ScheduleRow | None]:
 
 
 def digest_of(id: str, *, workspace: int) -> Query[bytes | None]:
-    """Of the body that a schedule was created by; None if there is no such schedule."""
+    """Digest of the request that created the schedule; None if there is no such schedule."""
     row = yield from one("SELECT digest FROM schedules WHERE id = $1 AND workspace = $2", id, workspace)
     return None if row is None else row[0]
 
 
 def of_workspace(workspace: int) -> Query[list[ScheduleSummary]]:
-    """Oldest first."""
+    """The schedules of a workspace, oldest first."""
     rows = yield from statement(f"SELECT {_SUMMARY} FROM schedules WHERE workspace = $1 ORDER BY key", workspace)
     return [ScheduleSummary(*_summary(row, Columns())) for row in rows]
 
 
 def due_workspaces(now: int) -> Query[list[int]]:
-    """Those in which something is due."""
+    """The workspaces in which a schedule is due."""
     rows = yield from statement("SELECT DISTINCT workspace FROM schedules WHERE next_at <= $1", now)
     return [row[0] for row in rows]
 
 
 def due(now: int, *, workspace: int, after: tuple[int, int], limit: int) -> Query[list[tuple[int, int]]]:
-    """The times and keys of what is due, earliest first, beyond the last one of the page before."""
+    """The times and keys of the schedules that are due, earliest first, after the last one of the previous page."""
     rows = yield from statement(
         "SELECT next_at, key FROM schedules WHERE workspace = $1 AND next_at <= $2"
         " AND (next_at > $3 OR (next_at = $3 AND key > $4)) ORDER BY next_at, key LIMIT $5",
@@ -149,7 +149,7 @@ def update(key: int, columns: ScheduleColumns, *, now: int) -> Query[ScheduleRow
 
 
 def fired(key: int, *, at: int, run: str | None, error: str) -> Query[None]:
-    """What became of a time that it was due for. The run of an earlier time stays if there is no new one."""
+    """Records the outcome of a time it was due for. If no new run was started, the earlier run is kept."""
     yield from statement(
         "UPDATE schedules SET last_at = $1, last_run = coalesce($2, last_run), last_error = $3 WHERE key = $4",
         at,

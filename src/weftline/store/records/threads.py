@@ -29,7 +29,7 @@ _COLUMNS = ", ".join((*_NAMES, "length(spec)"))
 _LISTED = ", ".join((*(f"threads.{name}" for name in _NAMES), "length(threads.spec)"))
 
 _BRANCH = b"fork"
-"""In place of the digest of a body."""
+"""Stored in place of the digest of a body."""
 
 
 class ThreadRow(Struct, frozen=True):
@@ -41,14 +41,14 @@ class ThreadRow(Struct, frozen=True):
     name: str
     agent: str | None
     metadata: str
-    """JSON, strings by name."""
+    """A JSON object of strings."""
     created_at: int
     last_used_at: int
     ended_at: int | None
     active_run: int | None
     spec_bytes: int
     damaged: str = ""
-    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.columns`."""
 
 
 class NewThread(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class NewThread(Struct, frozen=True, kw_only=True):
     spec: bytes
     metadata: str
     secrets: bytes | None = None
-    """Sealed: header values of the tools that the server dials."""
+    """Encrypted header values of the tools that the server calls."""
 
 
 class ThreadFilter(Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ def spec_of(key: int) -> Query[bytes]:
 
 
 def secrets_of(key: int) -> Query[bytes | None]:
-    """Sealed; None once the thread has ended."""
+    """Encrypted; None once the thread has ended."""
     row = yield from one("SELECT secrets FROM threads WHERE key = $1", key)
     return None if row is None else row[0]
 
@@ -120,7 +120,7 @@ def insert(new: NewThread, *, now: int) -> Query[ThreadRow]:
 
 
 def under(idempotency: str, *, workspace: int) -> Query[tuple[bytes, int] | None]:
-    """The digest of the body, and the thread that was created from it under this idempotency key."""
+    """The digest of the body and the thread that was created under this idempotency key."""
     row = yield from one(
         "SELECT digest, thread FROM thread_keys WHERE workspace = $1 AND key = $2", workspace, idempotency
     )
@@ -139,13 +139,13 @@ def keep_key(idempotency: str, *, workspace: int, digest: bytes, thread: int, no
 
 
 def messages_of(key: int) -> Query[list[tuple[int, bytes]]]:
-    """The messages of a thread, oldest first, each with the run that left it there."""
+    """The messages of a thread, oldest first, each with the run that added it."""
     rows = yield from statement(f"SELECT run, {MESSAGE} FROM thread_messages WHERE thread = $1 ORDER BY pos", key)
     return [(row[0], row[1]) for row in rows]
 
 
 def add_messages(key: int, messages: Sequence[tuple[int, bytes]], *, format: int) -> Query[None]:
-    """Gives a new thread messages that were said elsewhere; `format` is that of the log that they are from."""
+    """Adds messages from another log to a new thread; `format` is the version of that log."""
     for pos, (run, message) in enumerate(messages, 1):
         yield from statement(
             "INSERT INTO thread_messages (thread, pos, run, message) VALUES ($1, $2, $3, $4)", key, pos, run, message
@@ -154,12 +154,12 @@ def add_messages(key: int, messages: Sequence[tuple[int, bytes]], *, format: int
 
 
 def mark_branch(row: ThreadRow, *, now: int) -> Query[None]:
-    """Notes that the thread was made for a fork that is about to be created; `remove_unused` takes the note back."""
+    """Records that the thread was created for a fork that is about to be created; `remove_unused` clears the mark."""
     yield from keep_key(f"fork:{row.salt}", workspace=row.workspace, digest=_BRANCH, thread=row.key, now=now)
 
 
 def marked_branches() -> Query[list[int]]:
-    """The threads whose forks were not known to exist when the process died."""
+    """The marked threads: those whose forks were not known to exist when the process died."""
     rows = yield from statement(
         "SELECT k.thread FROM workspaces w JOIN thread_keys k ON k.workspace = w.key AND k.key >= 'fork:'"
         " AND k.key < 'fork;' WHERE k.digest = $1",
@@ -184,7 +184,7 @@ def remove_unused(key: int) -> Query[None]:
 
 
 def end(key: int, *, now: int) -> Query[None]:
-    """Keeps the time of a thread that ended before."""
+    """Ends a thread. The time of an earlier end is kept."""
     crashpoints.hit(("thread.ended",), "before")
     yield from statement(
         "UPDATE threads SET ended_at = coalesce(ended_at, $1), secrets = NULL WHERE key = $2", now, key
@@ -206,7 +206,7 @@ def newest_tagged(name: str, value: str, *, workspace: int, agent: str) -> Query
 
 
 def page(wanted: ThreadFilter) -> Query[list[ThreadRow]]:
-    """The newest first. A filter without an index of its own (ended, agent) walks the workspace's threads."""
+    """Newest first. A filter without an index of its own (ended, agent) walks the workspace's threads."""
     values = list[SqlValue]()
 
     def mark(value: SqlValue) -> str:
@@ -214,8 +214,8 @@ def page(wanted: ThreadFilter) -> Query[list[ThreadRow]]:
         return f"${len(values)}"
 
     where = list[str]()
-    # The index of the first pair has its rows in order, so that the walk ends with the page; in SQLite cross joins keep
-    # the order of the loops, so that a thread itself is read only if all pairs match.
+    # The index of the first pair has its rows in order, so the walk ends with the page. In SQLite, cross joins keep the
+    # order of the loops, so that a thread is read only if all pairs match.
     newest = "m0.thread" if wanted.metadata else "threads.key"
     source = "".join(f"thread_metadata AS m{number} CROSS JOIN " for number in range(len(wanted.metadata)))
     for number, (name, value) in enumerate(wanted.metadata):

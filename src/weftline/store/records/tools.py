@@ -23,11 +23,11 @@ class ToolRow(Struct, frozen=True):
     spec: bytes
     """JSON of `weftline.tools.http.HttpSpec`."""
     secrets: bytes | None
-    """Sealed: values by name."""
+    """Encrypted values by name."""
     created_at: int
     updated_at: int
     damaged: str = ""
-    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.columns`."""
 
 
 class ToolColumns(Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ def by_name(name: str, *, workspace: int) -> Query[ToolRow | None]:
 
 
 def page(*, workspace: int, after: int, limit: int) -> Query[RowPage[ToolRow]]:
-    """The oldest first."""
+    """Oldest first."""
     keys, more = yield from page_keys("tools", workspace=workspace, after=after, limit=limit)
     rows: list[Row] = []
     for key in keys:
@@ -60,7 +60,7 @@ def count(workspace: int) -> Query[int]:
 
 
 def insert(id: str, columns: ToolColumns, *, workspace: int, kind: str, now: int) -> Query[ToolRow | None]:
-    """The new tool; None if the workspace has one with that name."""
+    """The new tool; None if the workspace already has one with that name."""
     row = yield from one(
         "INSERT INTO tools (id, workspace, name, kind, spec, secrets, created_at, updated_at)"
         " VALUES ($1, $2, $3, $4, $5, $6, $7, $7)"

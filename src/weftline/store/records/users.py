@@ -74,7 +74,7 @@ def set_password(key: int, password: str) -> Query[None]:
 
 
 def delete(key: int) -> Query[None]:
-    """Deletes a user with all sessions and memberships; grants and codes must be gone."""
+    """Deletes a user with all sessions and memberships. Grants and codes must be deleted first."""
     yield from end_sessions(key)
     yield from statement('DELETE FROM memberships WHERE "user" = $1', key)
     yield from statement("DELETE FROM users WHERE key = $1", key)
@@ -125,7 +125,7 @@ def start_session(user: int, *, secret: SecretHash, now: int, expires_at: int) -
 
 
 def by_session(secret: SecretHash, *, now: int) -> Query[User | None]:
-    """The user whose session this is, if it has not expired."""
+    """The user of this session, if it has not expired."""
     rows = yield from statement(
         'SELECT hash, "user" FROM user_sessions WHERE prefix = $1 AND expires_at > $2', secret.prefix, now
     )

@@ -1,4 +1,4 @@
-"""Webhooks. Their secrets are sealed for the place `webhook:<id>`."""
+"""Webhooks. Their secrets are encrypted for the place `webhook:<id>`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weftline.store.columns import Columns
 from weftline.store.database import Query, Row, one, statement
 
 WAITING = "waiting"
-"""The event of a run that asks people something; the others are the statuses in which runs end."""
+"""The event of a run that asks people something; the other events are the final statuses of runs."""
 _COLUMNS = "key, id, workspace, url, events, secret, enabled, created_at"
 _WEBHOOK = f"SELECT {_COLUMNS} FROM webhooks"
 
@@ -24,11 +24,11 @@ class WebhookRow(Struct, frozen=True):
     events: tuple[str, ...]
     """What it subscribes to."""
     secret: bytes
-    """Sealed: what deliveries are signed with."""
+    """The encrypted secret that deliveries are signed with."""
     enabled: bool
     created_at: int
     damaged: str = ""
-    """The column that cannot be what was written, if there is one; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.columns`."""
 
 
 def by_id(id: str, *, workspace: int) -> Query[WebhookRow | None]:

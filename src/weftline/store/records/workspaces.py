@@ -6,7 +6,7 @@ from weftline.store.database import Query, one, statement
 
 
 def ensure(slug: str, *, now: int) -> Query[int]:
-    """The workspace's key; creates the workspace if it is new."""
+    """Returns the workspace's key, creating the workspace if it is new."""
     key = yield from find(slug)
     if key is None:
         yield from statement(
@@ -30,7 +30,7 @@ def slug_of(key: int) -> Query[str | None]:
 
 
 def slugs() -> Query[list[str]]:
-    """Of all workspaces, in alphabetical order."""
+    """The slugs of all workspaces, in alphabetical order."""
     rows = yield from statement("SELECT slug FROM workspaces ORDER BY slug")
     return [row[0] for row in rows]
 

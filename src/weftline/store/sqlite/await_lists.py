@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""What people are asked at the moment: kept in the transactions of the log, listed a page at a time."""
+"""The open questions to people: updated in the transactions of the log, listed a page at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLUMNS = (
 
 
 def keep(db: apsw.Connection, writes: Sequence[Write]) -> None:
-    """Adds what these writes ask, and removes what they have answers to, in the transaction of the caller."""
+    """Adds the awaits that these writes open, and removes those that they answer, in the caller's transaction."""
     rows: list[tuple[SqlValue, ...]] = [
         (new.workspace, write.key, new.id, new.root, new.kind, new.tool, new.opened_at, new.deadline_at, new.body)
         for write in writes
@@ -83,7 +83,7 @@ def awaits(db: apsw.Connection, wanted: AwaitFilter) -> list[OpenAwait]:
     found: list[OpenAwait] = []
     for *columns, key, size in rows:
         reads = left is None or size <= left or (not found and wanted.max_bytes != 0)
-        # One by one: what is not shown is not read either.
+        # One by one, so that bodies beyond the page are not read.
         body: Any = db.execute("SELECT body FROM open_awaits WHERE key = ?", (key,)).fetchone() if reads else (b"",)
         found.append(_open_await(columns, body[0], unread=not reads))
         if left is not None:

@@ -2,8 +2,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Copies of a store: a snapshot of the database, and the keys without which its secrets cannot be read.
 
-A backup is a store of its own, and it is held: the original store went on, so whatever was under way in the copy has
-long since happened. Nothing in it moves before someone says so, however it was opened.
+A backup is a store of its own, and its runs are held: the original store continued, so whatever was in progress in the
+copy has long since happened. Nothing in it runs until somebody releases it, however it was opened.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from weftline.store.sqlite.pieces import understand
 
 _KEYS = (sealing.KEY_FILE, hashing.KEY_FILE)
 _PAGES = 2000
-"""Copied in one go, between two checks of whether to stop."""
+"""How many pages are copied at once, between two checks of whether to stop."""
 _STEPS = 10_000
 """SQLite VM instructions between two such checks."""
 _EXAMPLES = 5
@@ -46,8 +46,8 @@ def restore(backup: Path, to: Path) -> Copied:
 def copy_store(source: Path, to: Path, *, stop: Callable[[], bool] = lambda: False) -> Copied:
     """Copies the store in `source`, even while others write to it, to the directory `to`, completely or not at all.
 
-    A copy with values that cannot be read is kept, since there may be no better one, and tells about them. Raises
-    `StoreError` if the database itself is damaged, if `to` already exists or is in the store, or when `stop` says so.
+    A copy with unreadable values is kept, since there may be no better one, and reports them. Raises `StoreError` if
+    the database itself is damaged, if `to` already exists or is in the store, or when `stop` returns true.
     """
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
@@ -56,7 +56,7 @@ def copy_store(source: Path, to: Path, *, stop: Callable[[], bool] = lambda: Fal
             raise StoreError(f"{to} is in the store itself: a copy belongs somewhere else.")
         with draft_of(to) as draft:
             count, examples = _copy_database(source / DATABASE, draft / DATABASE, stop)
-            # After the database: a key is made before the first thing that depends on it, and never changes.
+            # After the database: a key is created before anything that depends on it, and never changes.
             for name in _KEYS:
                 if (source / name).exists():
                     shutil.copyfile(source / name, draft / name)
@@ -71,7 +71,7 @@ def copy_store(source: Path, to: Path, *, stop: Callable[[], bool] = lambda: Fal
 
 
 def _copy_database(source: Path, to: Path, stop: Callable[[], bool]) -> tuple[int, list[Unreadable]]:
-    """Returns how much of the copy cannot be read, with examples."""
+    """Copies the database; returns how many values of the copy cannot be read, with examples."""
     with closing(connect(source, read_only=True)) as db, closing(apsw.Connection(str(to))) as copy:
         check_version(db, path=source.parent)
         os.chmod(to, 0o600)
@@ -80,21 +80,21 @@ def _copy_database(source: Path, to: Path, stop: Callable[[], bool]) -> tuple[in
         db.execute("SELECT id FROM store").fetchall()
         with copy.backup("main", db, "main") as work:
             while not work.done:
-                _go_on(stop)
+                _check_stop(stop)
                 work.step(_PAGES)
         db.execute("ROLLBACK")
         copy.execute("PRAGMA journal_mode = DELETE")
-        # No crash: the owner was at work when the copy was made.
+        # This is not a crash: the owner was running when the copy was made.
         copy.execute("UPDATE store SET clean = 1, died = NULL, held = 1")
         copy.set_progress_handler(stop, _STEPS)
         understand(copy)
         try:
             find_damage(copy, path=source.parent, thorough=True)
-            # The values of an older store are looked at once it has been migrated and is backed up again.
+            # The values of an older store are checked once it has been migrated and is backed up again.
             current = schema_version(copy) == migrations()[-1][0]
             found = _counted(unreadable(copy) if current else ())
         except apsw.InterruptError:
-            _go_on(stop)
+            _check_stop(stop)
             raise
     sync(to)
     return found
@@ -110,6 +110,6 @@ def _counted(found: Iterable[Unreadable]) -> tuple[int, list[Unreadable]]:
     return count, examples
 
 
-def _go_on(stop: Callable[[], bool]) -> None:
+def _check_stop(stop: Callable[[], bool]) -> None:
     if stop():
         raise StoreError("The store is closing; no backup was made.")

@@ -27,7 +27,7 @@ _ADD = (
 
 
 def keep(db: apsw.Connection, writes: Iterable[Write]) -> None:
-    """Adds up what these writes book, in the transaction of the caller."""
+    """Adds the bookings of these writes to their accounts, in the caller's transaction."""
     sums: dict[tuple[int, str, int], list[int]] = {}
     closed: list[str] = []
     for write in writes:

@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Looking for damage before anything rests on it."""
+"""Looks for damage before anything depends on the store."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import apsw
 from weftline.errors import StoreError
 
 CHECK_S = 1.0
-"""How long a start may spend on it: enough for a few hundred megabytes."""
+"""How long this may delay a start: enough for a few hundred megabytes."""
 _STEPS = 1000
-"""SQLite VM instructions between two looks at the clock."""
+"""SQLite VM instructions between two checks of the clock."""
 
 
 def find_damage(db: apsw.Connection, *, path: Path, limit_s: float | None = None, thorough: bool = False) -> bool:
-    """Raises `StoreError` that says what is damaged. Returns whether everything was checked in time.
+    """Raises `StoreError` if it finds damage. Returns whether everything was checked in time.
 
-    With `thorough`, looks into the indexes too.
+    With `thorough`, also checks the indexes.
     """
     until_s = None if limit_s is None else monotonic() + limit_s
     if until_s is not None:

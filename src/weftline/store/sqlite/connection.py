@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Opening the database the one safe way, and migrating it to the current schema."""
+"""Opens the database in the one safe way, and migrates it to the current schema."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def migrations() -> Sequence[tuple[int, str]]:
 
 @cache
 def whole_schema() -> str:
-    """What all migrations lead to, at a third of the time that they take."""
+    """The schema after all migrations, which is three times as fast to create as running them."""
     return (resources.files("weftline.store.sqlite") / "schema.sql").read_text(encoding="utf-8")
 
 
 def migrate(db: apsw.Connection, *, path: Path, steps: Sequence[tuple[int, str]] | None = None) -> None:
     """Migrates the schema to the current version, each step and its number in one transaction.
 
-    A new store is made in one transaction: of the whole schema, or of the given steps.
+    A new store is created in one transaction, from the whole schema or from the given steps.
     """
     known = migrations() if steps is None else steps
     newest = known[-1][0]

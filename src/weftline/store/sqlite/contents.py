@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Looking for values that cannot be read. SQLite checks how a file is put together, not what is stored in it."""
+"""Looks for values that cannot be read. SQLite checks the structure of a file, not the values stored in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from weftline.store.pieces import BODY, MESSAGE
 
 _decode_any = Decoder(dict[str, Raw]).decode
 
-# Texts are read as bytes: apsw raises on those that are not UTF-8. What newer code has written is not for us to judge.
+# Texts are read as bytes, because apsw raises on those that are not UTF-8. Rows written by newer code are not checked.
 _ENTRIES = (
     f"SELECT runs.key, CAST(runs.salt AS BLOB), seq, CAST(kind AS BLOB), head, {BODY}"
     " FROM entries JOIN runs ON runs.key = entries.run WHERE runs.format <= ?"
@@ -48,9 +48,9 @@ _BLOBS = "SELECT CAST(id AS BLOB), data FROM blobs"
 
 
 def unreadable(db: apsw.Connection) -> Iterator[Unreadable]:
-    """Everything in the store that has to be JSON of ours and is not, and the attachments that are not what they were.
+    """Everything in the store that should be JSON of ours and is not, and the attachments whose content has changed.
 
-    A value that damage has turned into another valid one is not noticed.
+    Damage that turns a value into another valid one is not noticed.
     """
     for key, salt, seq, kind, head, body in _rows(db, _ENTRIES, FORMAT):
         readable = fact_is_readable(_text(kind), head, body)

@@ -68,12 +68,12 @@ def records_in_memory() -> apsw.Connection:
 
 @cache
 def _blank_records() -> bytes:
-    """Made once per process: the statements that make the tables take twenty times as long as the copy."""
+    """Created once per process: creating the tables takes twenty times as long as copying them."""
     with closing(apsw.Connection(":memory:")) as db:
         migrate(db, path=Path(":memory:"))
         for table in ("runs", "entries", "deltas", "idempotency", "run_metadata", "blobs", "run_blobs"):
             db.execute(f"DROP TABLE {table}")
-        db.execute("DELETE FROM store")  # the id of one store is not the id of all
+        db.execute("DELETE FROM store")  # every store needs an id of its own
         db.execute("VACUUM")
         return db.serialize("main")
 

@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""The deliveries that a commit of the log creates: who must hear about it is recorded in the same transaction.
+"""The webhook deliveries that a commit of the log creates, recorded in the same transaction.
 
 Webhooks are records; the log in memory uses this too.
 """
@@ -17,7 +17,9 @@ _EVENTS = (
     "CASE json_valid(webhooks.events) WHEN 1 THEN"
     " CASE json_type(webhooks.events) WHEN 'array' THEN webhooks.events ELSE '[]' END ELSE '[]' END"
 )
-"""One that is damaged hears of nothing. Parsing it would fail the commit, and with it every run of the workspace."""
+"""A webhook with damaged events receives nothing. Parsing them would fail the commit, and with it every run of the
+workspace.
+"""
 
 
 def any_webhooks(db: apsw.Connection) -> bool:
@@ -25,7 +27,7 @@ def any_webhooks(db: apsw.Connection) -> bool:
 
 
 def note(db: apsw.Connection, write: Write, *, workspace: int) -> None:
-    """Adds the deliveries for a run that ends in this transaction, and for what it asks people."""
+    """Adds the deliveries for a run that ends in this transaction, and for the awaits that it opens."""
     if ends_run(write):
         _note(db, write.key, "", workspace=workspace, event=write.status, at=write.ended_at or 0)
     for new in write.awaits:
@@ -34,7 +36,7 @@ def note(db: apsw.Connection, write: Write, *, workspace: int) -> None:
 
 
 def concerns(write: Write) -> bool:
-    """Whether somebody may want to hear about this write."""
+    """Whether webhooks may have to be notified of this write."""
     return bool(write.awaits) or ends_run(write)
 
 

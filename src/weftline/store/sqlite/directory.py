@@ -1,6 +1,6 @@
 """The store's directory: private, with one owner at a time.
 
-A flock on a separate file says who the owner is; it vanishes with the process, however that ends. Nothing but this
+A flock on a separate file identifies the owner; it vanishes with the process, however that ends. Nothing but this
 package may open the files in here: a plain `open()` and `close()` of the database drops SQLite's own locks.
 """
 
@@ -102,7 +102,7 @@ class StoreDirectory:
         self.announce()
 
     def _make_private(self) -> None:
-        """The contents are for the owner's eyes only: runs, and the keys that secrets are sealed with."""
+        """Makes the directory readable by its owner only: it holds runs, and the keys that encrypt secrets."""
         try:
             mode = stat.S_IMODE(self.path.stat().st_mode)
             if not mode & _OTHERS:
@@ -120,7 +120,7 @@ class StoreDirectory:
         logger.warning("the store %s was readable by other users; its permissions have been fixed", self.path)
 
     def opened(self, store: str) -> None:
-        """Records that there is a store in here: if its database is lost, no new one may take its place."""
+        """Records that this directory has held a store: if the database is lost, no new one may take its place."""
         if store != self._store:
             self._store = store
             self.announce()
@@ -149,14 +149,14 @@ def _last_owner(path: Path) -> Owner | None:
 
 
 def _has_database(path: Path) -> bool:
-    """An empty file is not one: SQLite makes it before the first table."""
+    """An empty file does not count: SQLite creates it before the first table."""
     return _size(path / DATABASE) > 0
 
 
 def _check_remains(path: Path) -> None:
-    """Raises `StoreError` if a store without a database is all that is left of one that had one.
+    """Raises `StoreError` if the directory held a store whose database is now missing.
 
-    To open it would make a new database, and SQLite would throw the old one's write-ahead log away.
+    Opening it would create a new database, and SQLite would discard the old one's write-ahead log.
     """
     owner = _last_owner(path)
     if _size(path / _WAL) > 0:
@@ -186,7 +186,7 @@ def no_store(path: Path) -> StoreError:
 
 
 def file_system(path: Path, *, mounts: str) -> str:
-    """The type of the file system that holds `path` by a table like /proc/mounts; "" if that does not say."""
+    """The type of the file system that holds `path`, according to a table like /proc/mounts; "" if it is not listed."""
     real = str(path.resolve())
     best, kind = "", ""
     for line in mounts.splitlines():

@@ -1,7 +1,7 @@
-"""Copies that are being made: hidden and marked until they are complete, so that nobody takes one for a backup.
+"""Copies in progress: hidden and marked until they are complete, so that nobody mistakes one for a backup.
 
-A process that is killed while it copies leaves its draft behind. The mark in it is locked while someone is at work, so
-the next copy to the same place finds the ones that were abandoned, and removes them.
+A process that is killed while it copies leaves its draft behind. The mark in a draft is locked while the copy is in
+progress, so the next copy to the same place finds abandoned drafts and removes them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _OURS = frozenset(
 
 @contextmanager
 def draft_of(to: Path) -> Generator[Path]:
-    """A new directory beside `to` that goes away at the end, unless `complete` has given it its name."""
+    """A new directory beside `to`, removed at the end unless `complete` has given it its final name."""
     _remove_abandoned(to.parent)
     draft = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     draft.mkdir(mode=0o700, parents=True)
     lock: int | None = None
     try:
-        # Locked before it gets its name: nobody sees a mark that looks abandoned.
+        # Locked before it gets its name, so that no mark ever looks abandoned.
         lock = os.open(draft / f"{MARK}.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         _try_lock(lock)
         os.write(lock, _TEXT)
@@ -91,7 +91,7 @@ def _remove_abandoned(folder: Path) -> None:
         try:
             mark = os.open(draft, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
-            continue  # someone else's
+            continue  # somebody else's
         try:
             if _try_lock(mark) and _OURS.issuperset(os.listdir(draft.parent)):
                 shutil.rmtree(draft.parent, ignore_errors=True)
@@ -103,7 +103,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def _try_lock(mark: int) -> bool:
-    """Not on every file system; without it, drafts are left to whoever finds them."""
+    """Some file systems have no locks; abandoned drafts are not removed there."""
     try:
         fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -20,11 +20,11 @@ class Moved(Exception):
 
 
 class Malformed(ValueError):
-    """A write that no store could carry out."""
+    """A write that no store could apply."""
 
 
 def failure(error: Exception) -> Written:
-    """What a write that failed alone means: try again later, decide again, or never."""
+    """How to treat a write that failed on its own: retry later, decide again, or give up."""
     if isinstance(error, Moved):
         return moved_on()
     if isinstance(error, apsw.ConstraintError):
@@ -35,7 +35,7 @@ def failure(error: Exception) -> Written:
 
 
 def write_error(error: apsw.Error) -> WeftlineError:
-    """What is raised for a failed write of records."""
+    """The error to raise for a failed write of records."""
     if isinstance(error, apsw.ConstraintError):
         return already_there(error)
     if isinstance(error, _REFUSALS):
@@ -44,7 +44,9 @@ def write_error(error: apsw.Error) -> WeftlineError:
 
 
 def read_error(error: apsw.Error | UnicodeDecodeError) -> StoreError:
-    """SQLite hands over whatever bytes a text has; only what is damaged is not UTF-8."""
+    """The error to raise for a failed read. SQLite returns texts as they are stored; only a damaged one is not
+    UTF-8.
+    """
     if isinstance(error, UnicodeDecodeError):
         return StoreError("The store is damaged: a text in it is not UTF-8.")
     return StoreError(f"The store cannot be read: {error}.")

@@ -37,7 +37,7 @@ _numbers = itertools.count(1)
 
 
 class Fault(Struct, frozen=True):
-    """The `nth` call from now and the `times - 1` after it fail with `code`."""
+    """Makes the `nth` call from now and the `times - 1` after it fail with `code`."""
 
     call: Call
     code: int
@@ -50,7 +50,7 @@ class FaultyDisk:
     """Passes every call on to the real file system, except those set to fail.
 
     A write that fails leaves half of its bytes. SQLite ignores failures of a checkpoint, but a file system written in
-    Python cannot hide them: they surface from the COMMIT that started it. Faults of the log file alone avoid this.
+    Python cannot hide them: they surface in the COMMIT that started it. Faults of the log file alone avoid this.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class _FaultyFile(apsw.VFSFile):
 
 
 Change: TypeAlias = tuple[int, bytes | None]
-"""offset and bytes of a write; size and None of a truncation"""
+"""Offset and bytes of a write; size and None of a truncation."""
 
 
 class Wreck(Struct, frozen=True):

@@ -1,6 +1,6 @@
-"""Whether a store's files are still the ones that were opened.
+"""Checks whether a store's files are still the ones that were opened.
 
-A file that was removed or replaced by name can still be written to: commits to it succeed, and nobody finds them again.
+A file that was removed or replaced can still be written to: commits to it succeed, and nobody finds them again.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _SECOND_NS = 1_000_000_000
 
 
 class LostFile(Exception):
-    """What was removed or replaced by another program."""
+    """A file was removed or replaced by another program."""
 
 
 class StoreFiles:
-    """The files as they are now, to be compared with what is found later.
+    """The store's files as they are now, to be compared with later.
 
-    Looking at each file would cost several system calls per commit, and each hands the GIL over. A file that is
-    created, removed or renamed changes the times of its directory, so one look at the directory covers all of them;
-    only when it has changed, or did so too recently for its times to tell, each file is looked at.
+    Checking each file would cost several system calls per commit, each of which releases the GIL. Creating, removing or
+    renaming a file changes the times of its directory, so one check of the directory covers all files. Only if it has
+    changed, or changed too recently for its times to show it, is each file checked.
     """
 
     def __init__(self, database: Path) -> None:
@@ -36,10 +36,10 @@ class StoreFiles:
         }
         self._known = [(path, name, _identity(path)) for path, name in names.items()]
         self._seen: tuple[int, ...] | None = None
-        """The directory when its files were last looked at, unless it had only just changed."""
+        """The directory when its files were last checked, unless it had only just changed."""
 
     def check(self) -> None:
-        """Raises `LostFile` if one of them is not the file it was."""
+        """Raises `LostFile` if one of the files has been replaced or removed."""
         try:
             found = os.stat(self._folder)
         except OSError:

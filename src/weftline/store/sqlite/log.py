@@ -129,7 +129,7 @@ class SqliteLog(SqliteLogReader):
             self._flying.popleft()
 
     def _flush_without_stale(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
-        """Writes of earlier claims never reach the writer."""
+        """Drops writes of earlier claims before they reach the writer."""
         stale = [self._claims.stale(write) for write in writes]
         reported: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
 
@@ -166,7 +166,9 @@ def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str], li
 
 
 def _check_size(db: apsw.Connection, row: RunRow) -> None:
-    """Raises `NotOnTheLoop` if the run's log and its thread's messages are too large; their sizes are known unread."""
+    """Raises `NotOnTheLoop` if the run's log and its thread's messages are too large; sizes are known without
+    reading.
+    """
     looks = [(f"SELECT {BODY_BYTES} AS bytes FROM entries WHERE run = ?", row.key)]
     if row.thread is not None:
         looks.append((f"SELECT {MESSAGE_BYTES} AS bytes FROM thread_messages WHERE thread = ?", row.thread))
@@ -183,7 +185,7 @@ def _lift_hold(db: apsw.Connection) -> None:
 
 
 def _probe(db: apsw.Connection) -> None:
-    """Writes, but nothing new: shows whether the store accepts writes at all."""
-    # An update to the same value would write nothing: SQLite compares.
+    """Makes a write that changes nothing, to find out whether the store accepts writes at all."""
+    # An update to the same value would not write: SQLite compares.
     db.execute("INSERT INTO idempotency (workspace, route, key, digest, run, at) VALUES (0, '', '', x'', 0, 0)")
     db.execute("DELETE FROM idempotency WHERE workspace = 0")

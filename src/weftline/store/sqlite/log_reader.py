@@ -203,7 +203,7 @@ def read_facts(db: apsw.Connection, key: int, *, after: int = 0, kinds: Sequence
 
 
 def _fitting(rows: Any, max_bytes: int) -> list[Stored]:
-    """Those of the first rows that fit, the last of them first."""
+    """Those of the first rows that fit, in reverse order."""
     found: list[Stored] = []
     size = 0
     for row in rows:

@@ -22,21 +22,21 @@ class ReadLimit(Struct, frozen=True):
 
 
 ON_THE_LOOP = ReadLimit(256 * 1024, 256)
-"""About a millisecond; more is read in a thread."""
+"""Takes about a millisecond; larger pages are read in a thread."""
 IN_A_THREAD = ReadLimit(2**40, 16_384)
 
 _PAGE = (
     f"SELECT {ENTRY_COLUMNS} FROM entries WHERE run = ?1 AND seq > ?2"
     f" UNION ALL SELECT {DELTA_COLUMNS} FROM deltas WHERE run = ?1 AND seq > ?3 ORDER BY seq"
 )
-# A body that is too large is skipped unread: SQLite knows its length without reading it.
+# A body that is too large is skipped: SQLite knows its length without reading it.
 _SMALL_PAGE = _PAGE.replace(f", {BODY},", f", CASE WHEN {BODY_BYTES} <= ?4 THEN {BODY} END,").replace(
     ", bodies,", ", CASE WHEN length(bodies) <= ?4 THEN bodies END,"
 )
 
 
 class NotOnTheLoop(Exception):
-    """The page is more than may be read here."""
+    """The page is larger than may be read on the loop."""
 
 
 def read_page(db: apsw.Connection, run: int, *, after: int, max_bytes: int, limit: ReadLimit) -> Page | None:
@@ -45,14 +45,14 @@ def read_page(db: apsw.Connection, run: int, *, after: int, max_bytes: int, limi
     if head is None:
         return None
     upto, ended, format = head[0] - 1, bool(head[1]), head[2]
-    if upto < 0:  # the row is damaged; a reader would wait for ever
+    if upto < 0:  # the row is damaged; a reader would wait forever
         upto = _last_seq(db, run)
     if after >= upto:
         return Page([], upto, upto, ended, format)
     head = (upto, ended, format)
     try:
         return _read(db, run, after=after, max_bytes=max_bytes, limit=limit, head=head)
-    except UnicodeDecodeError:  # of a kind
+    except UnicodeDecodeError:  # a kind that is not UTF-8
         return _read(db, run, after=after, max_bytes=max_bytes, limit=limit, head=head, as_bytes=True)
 
 
@@ -108,7 +108,7 @@ def _rows(db: apsw.Connection, run: int, after: int, limit: ReadLimit, *, as_byt
 
 
 def _before_deltas(db: apsw.Connection, run: int, after: int) -> int:
-    """A seq below the first row of deltas that reaches past `after`: the row may begin before it."""
+    """A seq below the first row of deltas that extends past `after`: such a row may begin before it."""
     if after == 0:
         return 0
     row: Any = db.execute(

@@ -1,8 +1,8 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Long strings of bodies and messages in SQLite: each is a blob of its workspace, named by the runs that have it.
+"""Long strings of bodies and messages in SQLite: each is a blob of its workspace, referred to by the runs that use it.
 
-A row that was split has the size of the whole in `size`; every other row has none, and nothing is looked up for it.
+A row that was split has the size of the whole body in `size`; other rows have none there, and need no look-up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PIECE = (
 
 
 def understand(db: apsw.Connection) -> None:
-    """Lets the statements of a connection ask for whole bodies."""
+    """Registers the function with which statements of this connection read whole bodies."""
 
     def whole(*row: Any) -> bytes:
         run, body = row
@@ -39,7 +39,7 @@ def understand(db: apsw.Connection) -> None:
 
 
 def keep(db: apsw.Connection, pieces: Sequence[Piece]) -> None:
-    """Adds what the store does not have yet. The runs are there already."""
+    """Adds the pieces that the store does not have yet. Their runs must exist already."""
     for run, id, data in pieces:
         # One by one: they are few and large.
         db.execute(
@@ -54,8 +54,8 @@ def keep(db: apsw.Connection, pieces: Sequence[Piece]) -> None:
         )
 
 
-def kept_apart(db: apsw.Connection, messages: Sequence[bytes], *, run: int) -> list[tuple[bytes, int | None]]:
-    """The messages that a run leaves to its thread as they are stored, each with its size if it was split."""
+def split_messages(db: apsw.Connection, messages: Sequence[bytes], *, run: int) -> list[tuple[bytes, int | None]]:
+    """The messages that a run adds to its thread, as they are stored, each with its size if it was split."""
     rows: list[tuple[bytes, int | None]] = []
     for message in messages:
         parts = split(message)

@@ -3,7 +3,7 @@
 """Threads for reads that are too long for the loop, each with a connection of its own.
 
 Reads take turns, by workspace and then by run: neither a thousand readers of one long log nor all the reads of one
-workspace hold up others.
+workspace block others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 _Waiting: TypeAlias = tuple[Callable[[apsw.Connection], Any], Future[Any]]
 
 _THREADS = 2
-"""Two, so that a list that walks many rows does not hold up the pages of streams."""
+"""Two, so that a list that walks many rows does not block the pages of streams."""
 
 
 class ReaderThreads:
@@ -54,7 +54,7 @@ class ReaderThreads:
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Blocks until no read is under way."""
+        """Blocks until all reads have ended."""
         with self._lock:
             self._closed = True
         if self._threads is not None:
@@ -64,7 +64,7 @@ class ReaderThreads:
         self._connections.clear()
 
     def _next(self) -> None:
-        """Carries out one read, not always the one that brought this call about."""
+        """Runs the next waiting read, which need not be the one that scheduled this call."""
         with self._lock:
             job, future = self._waiting.take()
         if not future.set_running_or_notify_cancel():

@@ -1,6 +1,8 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Which runs an owner was recovering when it died: recorded before they are touched, charged by the next owner."""
+"""Records which runs an owner is recovering, before it touches them, so that the next owner can charge a death to
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Removing the logs of runs that ended long ago. A run keeps its row and its last entry: how it ended stays known.
+"""Removes the logs of runs that ended long ago. A run keeps its row and its last entry, so its outcome stays known.
 
-The messages of a thread are not part of a log: they stay, and so do the blobs that they name.
+The messages of a thread are not part of a log: they are kept, and so are the blobs that they refer to.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from weftline.store.sqlite import thread_queue
 
 BATCH = 100
 BATCH_S = 0.02
-"""How many runs one transaction examines, and for how long, so that runs under way do not wait long."""
+"""How many runs one transaction examines, and for how long, so that active runs do not wait long."""
 SHRINK_PAGES = 256
 
 _STAYING = (
     "SELECT body FROM entries WHERE run = ?1 UNION ALL SELECT message FROM thread_messages"
     " WHERE thread = (SELECT thread FROM runs WHERE key = ?1) AND run = ?1"
 )
-"""As they are stored: with the ids of what they name."""
+"""The bodies and messages that are kept, as they are stored: with the ids of the blobs that they refer to."""
 _FROM_ELSEWHERE = (
     "SELECT workspace FROM runs WHERE key = ?1 AND thread IS NULL"
     " AND EXISTS (SELECT 1 FROM run_blobs WHERE run = ?1)"
     " AND EXISTS (SELECT 1 FROM entries WHERE run = ?1 AND kind = 'history.pinned')"
 )
-"""A run that was imported is on no thread here, even if it was on one where it ran."""
+"""An imported run is on no thread here, even if it was on one where it ran."""
 
 
 def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None = None) -> tuple[int, int]:
@@ -37,7 +37,7 @@ def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None 
 
     Returns the last key examined (0 if no run is left) and how many runs had something to remove.
     """
-    # Without a workspace the condition is one that every row meets.
+    # Without a workspace, every row meets the condition.
     rows: list[Any] = db.execute(
         "SELECT key, next_seq FROM runs WHERE key > ? AND ended_at < ? AND workspace = coalesce(?, workspace)"
         " ORDER BY key LIMIT ?",
@@ -53,15 +53,15 @@ def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None 
         trimmed += gone + db.changes() > 0
         if gone:
             left = thread_queue.left_by(db, last, workspace=imported[0]) if imported else []
-            _let_go_of_blobs(db, last, left)
+            _drop_blobs(db, last, left)
         if monotonic() > until_s:
             break
     return last, trimmed
 
 
-def _let_go_of_blobs(db: apsw.Connection, run: int, left: list[bytes]) -> None:
-    """Removes what this run alone has named, except for what its last entry and its thread's messages still name, or
-    the messages that it has `left` on an imported thread.
+def _drop_blobs(db: apsw.Connection, run: int, left: list[bytes]) -> None:
+    """Removes the blobs that only this run refers to, except those that its last entry, its thread's messages, or the
+    messages that it has `left` on an imported thread still need.
     """
     names: list[Any] = db.execute("SELECT workspace, blob FROM run_blobs WHERE run = ?", (run,)).fetchall()
     if not names:
@@ -80,7 +80,7 @@ def _let_go_of_blobs(db: apsw.Connection, run: int, left: list[bytes]) -> None:
 
 
 def shrink(db: apsw.Connection) -> int:
-    """Truncates some unused pages from the end of the file; returns how many bytes, 0 if none are left."""
+    """Truncates some unused pages at the end of the file; returns how many bytes, 0 if there are none."""
     before = _pages(db)
     for _ in db.execute(f"PRAGMA incremental_vacuum({SHRINK_PAGES})"):
         pass

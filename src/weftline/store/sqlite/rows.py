@@ -24,20 +24,20 @@ RUN_COLUMNS = (
     " runs.state, runs.state_seq, runs.fold, runs.suspect, runs.alone, runs.deaths, runs.family"
 )
 _QUEUED = 18
-"""The position of the one column that is true or false: SQLite has no booleans."""
+"""The position of the only boolean column; SQLite has no booleans."""
 
 _TEXTS = (1, 4, 5, 6, 7)
-"""Those of the salt, the name, the agent, the metadata and the status."""
+"""The positions of the salt, the name, the agent, the metadata and the status."""
 
 ENTRY_COLUMNS = f"seq, at, kind, head, {BODY}, 1"
 DELTA_COLUMNS = "seq, at, kind, x'', bodies, count"
 
 
 def run_row(row: Any) -> RunRow:
-    """For whoever drives the run, which finds out by itself what it cannot work with."""
+    """The row for driving the run; damage is found when a value is used."""
     values = list(row)
     for at in _TEXTS:
-        if isinstance(values[at], bytes):  # it is not UTF-8; what the run does is in its log
+        if isinstance(values[at], bytes):  # it is not UTF-8; the run does not depend on it
             values[at] = values[at].decode(errors="replace")
     return _run_row(values)
 
@@ -48,7 +48,7 @@ def _run_row(values: list[Any]) -> RunRow:
 
 
 def readable_run_row(row: Any) -> RunRow:
-    """For whoever shows it; see `weftline.store.columns`."""
+    """The row for displaying the run; see `weftline.store.columns`."""
     run, read = _run_row(list(row)), Columns()
     run.salt = read.text("salt", run.salt)
     run.name = read.text("name", run.name)
@@ -73,6 +73,6 @@ def stored(db: apsw.Connection, sql: str, values: Sequence[SqlValue]) -> list[St
 
 
 def stored_as_bytes(row: Any) -> Stored:
-    """An entry of a log with a kind that is not UTF-8: such a kind is that of no entry."""
+    """Reads entries of a log in which a kind is not UTF-8; no entry has such a kind."""
     seq, at, kind, *rest = row
     return Stored(seq, at, kind if isinstance(kind, str) else kind.decode(errors="replace"), *rest)

@@ -2,7 +2,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Lists of runs: newest first, a page at a time.
 
-A filter without an index of its own (status, agent) walks the workspace's rows; that is why these run in a thread.
+A filter without an index of its own (status, agent) walks the workspace's rows, so these run in a thread.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def _matching(wanted: RunFilter) -> tuple[str, list[int | str], str]:
 
     key = "m0.run" if wanted.metadata else "runs.key"
     if wanted.workspace is not None:
-        # A thread's runs and given ids have indexes with fewer rows: the `+` keeps the planner from the workspace's.
+        # A thread's runs and ids chosen by clients have indexes with fewer rows: `+` keeps the planner off the
+        # workspace's.
         few = wanted.thread is not None or wanted.given_prefix is not None
         add(f"{'+' if few else ''}runs.workspace = ?", wanted.workspace)
     if wanted.given_prefix is not None:
@@ -83,8 +84,8 @@ def _matching(wanted: RunFilter) -> tuple[str, list[int | str], str]:
         add("runs.thread = ?", wanted.thread)
     if wanted.statuses:
         add(f"runs.status IN ({_marks(wanted.statuses)})", *wanted.statuses)
-    # The index of the first pair has its rows in order, so that the walk ends with the page; cross joins keep the order
-    # of the loops, so that a row itself is read only if all pairs match.
+    # The index of the first pair has its rows in order, so the walk ends with the page. Cross joins keep the order of
+    # the loops, so that a row is read only if all pairs match.
     source = "".join(f"run_metadata AS m{number} CROSS JOIN " for number in range(len(wanted.metadata))) + "runs"
     for number, (name, value) in enumerate(wanted.metadata):
         if wanted.workspace is not None:

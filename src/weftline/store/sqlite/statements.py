@@ -2,8 +2,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """The statements of a flush: one multi-row statement per table, never row by row.
 
-Each step of a statement hands over the interpreter lock, so that going row by row would let a busy loop starve the
-writer. Rows are split into powers of two, so that few distinct statements are ever prepared.
+Each step of a statement releases the GIL, so going row by row would let a busy loop starve the writer. Rows are split
+into powers of two, so that only a few distinct statements are ever prepared.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""The SQLite store: one directory, one owner, one writer, readers apart."""
+"""The SQLite store: one directory, one owner, one writer, and separate readers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def stop_process(reason: str) -> NoReturn:
-    """Ends the process at once: nothing it still believes may be reported to anyone."""
+    """Ends the process at once, because its state may be wrong and must not be reported to anyone."""
     logger.critical("stopping at once: %s", reason)
     os._exit(70)
 
@@ -98,13 +98,13 @@ class SqliteStore:
         try:
             await asyncio.shield(finishing)
         except asyncio.CancelledError:
-            # Nobody will ask a second time: the store must not stay locked for as long as the process lives.
-            finishing.add_done_callback(lambda done: None if done.cancelled() else self._let_go())
+            # Nobody will call this again: the store must not stay locked for the lifetime of the process.
+            finishing.add_done_callback(lambda done: None if done.cancelled() else self._close_database())
             raise
-        self._let_go()
+        self._close_database()
 
-    def _let_go(self) -> None:
-        """Nothing reads or writes any more: closes the database cleanly, and gives the lock back."""
+    def _close_database(self) -> None:
+        """Closes the database cleanly and releases the lock, once nothing reads or writes any more."""
         with ExitStack() as last:
             last.callback(self._directory.release)
             last.callback(self._db.close)
@@ -146,7 +146,7 @@ async def _read_only(job: Callable[[apsw.Connection], Any]) -> Any:
 
 
 def _vault(path: Path) -> Vault:
-    """Keys that cannot be used are found now, and not when somebody signs in or a secret is needed."""
+    """The store's keys. Unusable ones are reported now, and not when somebody signs in or a secret is needed."""
     vault = Vault(path)
     try:
         vault.check()
@@ -156,7 +156,7 @@ def _vault(path: Path) -> Vault:
 
 
 def _take_over(db: apsw.Connection, path: Path) -> Ownership:
-    """Raises the owner epoch; a death stays on record until it is charged."""
+    """Raises the owner epoch; an unclean death stays recorded until it is charged."""
     try:
         crashpoints.hit(("store.opened",), "before")
         taken: list[Any] = db.execute(

@@ -2,8 +2,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Rows with texts that are not UTF-8: SQLite stores any bytes as a text, and a store has no checksums.
 
-One such text would fail the whole list that it is in. It is read as bytes instead; `weftline.store.columns` makes
-something harmless of it, and the others of the list are as they were.
+One such text would fail the whole list that it is in. It is read as bytes instead; `weftline.store.columns` replaces it
+by something harmless, and the other rows are unaffected.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from weftline.store.database import SqlValue
 
 
 def rows_of(db: apsw.Connection, sql: str, values: Sequence[SqlValue] = ()) -> list[Any]:
-    """All rows of a statement. Those of a SELECT have bytes where a text is not UTF-8."""
+    """All rows of a statement. Rows of a SELECT have bytes where a text is not UTF-8."""
     try:
         return db.execute(sql, tuple(values)).fetchall()
     except UnicodeDecodeError:
         if not sql.startswith("SELECT"):
-            raise  # what has changed something is not done a second time
+            raise  # a statement that has changed something is not run a second time
         return _as_stored(db, sql, values)
 
 

@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""What a commit of the log does to a thread's row and messages: one run moves, the others are queued.
+"""What a commit of the log does to a thread's row and messages: one run is active, the others are queued.
 
 Threads are records; these are the few of their columns that belong to the log. The log in memory uses this too.
 """
@@ -21,23 +21,23 @@ class Place(Struct, frozen=True):
 
     number: int
     queued: bool
-    """Whether another run of the thread may move now."""
+    """Whether another run of the thread is active now."""
 
 
 def open_format(db: apsw.Connection, thread: int) -> int | None:
-    """The number of the vocabulary of the messages of an open thread; None if it does not exist or has ended."""
+    """The version of the vocabulary of an open thread's messages; None if it does not exist or has ended."""
     row: Any = db.execute("SELECT format FROM threads WHERE key = ? AND ended_at IS NULL", (thread,)).fetchone()
     return row[0] if row else None
 
 
 def standing(db: apsw.Connection, thread: int) -> tuple[int | None, int]:
-    """The run of the thread that may move, and the number of the vocabulary of its messages."""
+    """The active run of the thread, and the version of the vocabulary of its messages."""
     row: Any = db.execute("SELECT active_run, format FROM threads WHERE key = ?", (thread,)).fetchone()
     return (row[0], row[1]) if row else (None, 0)
 
 
 def take_place(db: apsw.Connection, thread: int, *, run: int, at: int) -> Place:
-    """Adds a run to the queue of an open thread; an idle thread is taken at once."""
+    """Adds a run to the queue of an open thread; on an idle thread it becomes active at once."""
     rows: list[Any] = db.execute(
         "UPDATE threads SET next_place = next_place + 1, last_used_at = ?, active_run = coalesce(active_run, ?)"
         " WHERE key = ? RETURNING next_place, active_run",
@@ -49,7 +49,7 @@ def take_place(db: apsw.Connection, thread: int, *, run: int, at: int) -> Place:
 def add_messages(
     db: apsw.Connection, thread: int, messages: Sequence[tuple[bytes, int | None]], *, run: int, format: int
 ) -> None:
-    """Each message is as it is to be stored, with its size if it was split."""
+    """Adds messages in the form in which they are stored, each with its size if it was split."""
     for pos, (message, size) in enumerate(messages, _last_message(db, thread) + 1):
         db.execute(
             "INSERT INTO thread_messages (thread, pos, run, message, size) VALUES (?, ?, ?, ?, ?)",
@@ -59,13 +59,13 @@ def add_messages(
 
 
 def active_run(db: apsw.Connection, thread: int) -> int | None:
-    """The run of the thread that may move."""
+    """The active run of the thread."""
     row: Any = db.execute("SELECT active_run FROM threads WHERE key = ?", (thread,)).fetchone()
     return row[0] if row else None
 
 
 def pass_on(db: apsw.Connection, thread: int, *, to: int | None, at: int) -> None:
-    """The active run has ended: the thread goes to the run `to`, or becomes idle."""
+    """Hands the thread over when its active run has ended: to the run `to`, or to nobody."""
     db.execute("UPDATE threads SET active_run = ?, last_used_at = max(last_used_at, ?) WHERE key = ?", (to, at, thread))
 
 
@@ -77,7 +77,7 @@ def messages(db: apsw.Connection, thread: int) -> list[bytes]:
 
 
 def left_by(db: apsw.Connection, run: int, *, workspace: int) -> list[bytes]:
-    """What a run has left on threads, whichever, as it is stored. Reads through all threads of the workspace."""
+    """The messages that a run has left on any thread, as they are stored. Reads all threads of the workspace."""
     rows: list[Any] = db.execute(
         "SELECT m.message FROM threads t JOIN thread_messages m ON m.thread = t.key"
         " WHERE t.workspace = ? AND m.run = ?",
@@ -87,7 +87,7 @@ def left_by(db: apsw.Connection, run: int, *, workspace: int) -> list[bytes]:
 
 
 def few_messages(db: apsw.Connection, thread: int, *, max_bytes: int, max_rows: int) -> list[bytes] | None:
-    """`messages` within these limits, or None if there are more; a message that is too large is not read."""
+    """`messages` within these limits, or None if there are more; messages that are too large are not read."""
     rows: Any = db.execute(
         f"SELECT {MESSAGE_BYTES}, CASE WHEN {MESSAGE_BYTES} <= ? THEN {MESSAGE} END FROM thread_messages"
         " WHERE thread = ?"
@@ -108,7 +108,7 @@ def few_messages(db: apsw.Connection, thread: int, *, max_bytes: int, max_rows: 
 
 
 def size(db: apsw.Connection, thread: int) -> int:
-    """The bytes of the thread's messages."""
+    """The size of the thread's messages in bytes."""
     row: Any = db.execute(
         f"SELECT coalesce(sum({MESSAGE_BYTES}), 0) FROM thread_messages WHERE thread = ?", (thread,)
     ).fetchone()

@@ -37,7 +37,7 @@ def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
     for write, result in zip(writes, results, strict=True):
         if write.thread_end is not None and result.outcome == "ok":
             result.promoted = _end_in_thread(db, write)
-    # After the rows: a parent that is written in the same flush does not know yet.
+    # After the rows, because a parent that is written in the same flush does not know of this yet.
     woken = [write.wakes for write in accepted if write.wakes is not None]
     for parent in woken:
         db.execute("UPDATE runs SET due_at = 0 WHERE key = ? AND ended_at IS NULL", (parent,))
@@ -105,13 +105,13 @@ class _Rows:
             pieces.keep(db, self._pieces)
 
     def _number(self, write: Write) -> int:
-        """Assigns the items their seqs; returns the next one."""
+        """Assigns seqs to the items; returns the next one."""
         key, seq = write.key, write.base_seq
         for item in write.items:
             if item.head:
                 if item.count != 1:
                     raise Malformed("a fact is one entry")
-                if len(item.body) < PIECE_BYTES or not self._keep_apart(key, seq, item):
+                if len(item.body) < PIECE_BYTES or not self._split_item(key, seq, item):
                     self._entries.append((key, seq, item.at, item.kind, item.head, item.body))
                 seq += 1
             else:
@@ -121,8 +121,8 @@ class _Rows:
                 seq += item.count
         return seq
 
-    def _keep_apart(self, run: int, seq: int, item: Item) -> bool:
-        """Whether the item has long strings, which are kept once."""
+    def _split_item(self, run: int, seq: int, item: Item) -> bool:
+        """Splits off the item's long strings, which are stored once; returns whether it has any."""
         parts = split(item.body)
         if parts is None:
             return False
@@ -192,12 +192,12 @@ def _note_deliveries(db: apsw.Connection, writes: Sequence[Write]) -> None:
 
 
 def _add_messages(db: apsw.Connection, write: Write, thread: int, messages: Sequence[bytes]) -> None:
-    rows = pieces.kept_apart(db, messages, run=write.key)
+    rows = pieces.split_messages(db, messages, run=write.key)
     thread_queue.add_messages(db, thread, rows, run=write.key, format=write.format)
 
 
 def _end_in_thread(db: apsw.Connection, write: Write) -> int | None:
-    """Adds the messages of a run that succeeded, releases the thread and lets the next queued run move."""
+    """Adds the messages of a run that succeeded, releases the thread and lets the next queued run start."""
     end = write.thread_end
     assert end is not None
     if end.messages:

@@ -2,10 +2,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """The one thread that writes.
 
-It takes a whole flush at a time, commits it, and reports back with one wake-up. When a flush fails before its COMMIT,
-none of it happened: its members run again one by one, so that a bad or oversized one does not harm the others. When
-COMMIT itself fails with an I/O error, no one knows what is on the disk, and the process ends; so it does when a file of
-the store was deleted or replaced under it, when another process took over the store, and when this thread dies.
+It takes a whole flush at a time, commits it, and reports back with one wake-up. If a flush fails before its COMMIT,
+none of it happened: its members run again one by one, so that a bad or oversized one does not harm the others. If
+COMMIT itself fails with an I/O error, the state of the disk is unknown, and the process ends. It also ends when a file
+of the store was deleted or replaced, when another process took over the store, and when this thread dies.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _UnknownCommit(Exception):
 
 _FATAL = (LostFile, _UnknownCommit, Fenced, apsw.CorruptError, apsw.NotADBError)
 _CLOSED_TO_ALL = (apsw.BusyError, apsw.LockedError, apsw.ReadOnlyError)
-"""Failures that have nothing to do with what is written: retrying the members one by one would only wait repeatedly."""
+"""Failures that do not depend on what is written: retrying the members one by one would only wait repeatedly."""
 
 
 class Writer:
@@ -51,7 +51,7 @@ class Writer:
     def __init__(self, db: apsw.Connection, path: Path, *, owner_epoch: int, on_fatal: Callable[[str], None]) -> None:
         self.commits = 0
         self.flushes = 0
-        """How many flushes have been dealt with."""
+        """How many flushes have been processed."""
         self.failed = False
         self._db = db
         self._files = StoreFiles(path)
@@ -63,14 +63,14 @@ class Writer:
         self._thread.start()
 
     def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
-        """Commits `writes` and reports what became of each."""
+        """Commits `writes` and reports the outcome of each."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Written]] = loop.create_future()
         self._put(lambda: _report(loop, future, self._write_all(writes)))
         return future
 
     def caught_up(self) -> asyncio.Future[None]:
-        """Done when everything submitted before it is."""
+        """A future that is done when everything submitted before it is."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._put(lambda: _report(loop, future, None))
@@ -122,14 +122,14 @@ class Writer:
         except _FATAL:
             raise
         except Exception as error:
-            results = self._apart(writes, error)
+            results = self._one_by_one(writes, error)
         if crashpoints.armed():
             crashpoints.hit(_names(writes), "after")
         self.flushes += 1
         return results
 
-    def _apart(self, writes: Sequence[Write], error: Exception) -> list[Written]:
-        """Runs the members of a flush that failed one by one."""
+    def _one_by_one(self, writes: Sequence[Write], error: Exception) -> list[Written]:
+        """Runs the members of a failed flush one by one."""
         if len(writes) == 1 or isinstance(error, _CLOSED_TO_ALL):
             return [failure(error) for _ in writes]
         results: list[Written] = []
@@ -201,7 +201,7 @@ def _report(
     *,
     error: Exception | None = None,
 ) -> None:
-    # If the loop is gone there is no one to notify, which is no reason to end the writer.
+    # If the loop is gone, there is nobody to notify; the writer continues.
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(_settle, future, value, error)
 

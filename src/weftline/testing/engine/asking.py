@@ -1,4 +1,6 @@
-"""Awaits: a call waits for a person, whoever carries the run, and begins once, with what that person approved."""
+"""Awaits: a call waits for a person, in whichever engine, and begins once, with the arguments that the person
+approved.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,13 @@ async def _open(bench: Bench, run: Run, count: int = 1) -> list[str]:
 
 
 async def _listed(bench: Bench, run: Run) -> list[str]:
-    return [one.id for one in await bench.engine.awaits(AwaitFilter(workspace=run.workspace))]
+    return [one.id for one in await bench.engine.stored.awaits(AwaitFilter(workspace=run.workspace))]
 
 
 async def a_call_waits_for_a_person_and_begins_when_it_is_approved(bench: Bench) -> None:
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
-    (listed,) = await bench.engine.awaits(AwaitFilter(workspace=run.workspace))
+    (listed,) = await bench.engine.stored.awaits(AwaitFilter(workspace=run.workspace))
     asked = decode_await(listed.body)
     assert (listed.id, listed.kind, asked.name, bytes(asked.args)) == (id, "confirm", "refund", b'{"n":0}')
     assert (await bench.row(run)).status == "paused"
@@ -118,7 +120,7 @@ async def an_await_outlives_the_process(bench: Bench) -> None:
     before = len(await _so_far(bench, run))
     await bench.subject.restart()
     assert await _listed(bench, run) == [id]
-    assert len(await _so_far(bench, run)) == before  # waiting is no work that a new process would take over
+    assert len(await _so_far(bench, run)) == before  # waiting is not work that a new process has to take over
     assert (await bench.row(run)).status == "paused"
     await bench.engine.answer_await(run.key, id, _YES, by="key:ops")
     await bench.ended(run)
@@ -127,7 +129,7 @@ async def an_await_outlives_the_process(bench: Bench) -> None:
 
 async def _so_far(bench: Bench, run: Run) -> list[str]:
     kinds = ("await.opened", "run.adopted", "turn.completed", "call.started")
-    found = await bench.engine.newest_facts(run.key, kinds=kinds, limit=100, max_bytes=10**6)
+    found = await bench.engine.stored.newest_facts(run.key, kinds=kinds, limit=100, max_bytes=10**6)
     return [fact.kind for fact in found]
 
 

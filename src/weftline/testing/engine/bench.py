@@ -1,4 +1,4 @@
-"""What a check gets: an engine, the world that its runs live in, and the few steps that most checks take."""
+"""What a check gets: an engine, the world of its runs, and the few steps that most checks share."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Subject(Protocol):
     def store(self) -> Store: ...
 
     async def restart(self, change: Callable[[Store], Awaitable[None]] | None = None) -> None:
-        """Ends the engine without waiting for work under way, and starts another on the same store.
+        """Ends the engine without waiting for running work, and starts another on the same store.
 
-        `change` is called in between, while only the caller has the store.
+        `change` is called in between, while only the caller has the store open.
         """
         ...
 
@@ -89,12 +89,12 @@ class Bench:
             return Run(await self.engine.locate(run_id, workspace=workspace), run_id, workspace)
 
     async def row(self, run: Run) -> RunRow:
-        row = await self.engine.row(run.key)
+        row = await self.engine.stored.row(run.key)
         assert row is not None, f"{run.id} is not there"
         return row
 
     async def lines(self, run: Run, *, after: int = 0) -> list[Line]:
-        """What a follower from that cursor sees until the run has ended."""
+        """What a follower sees from that cursor until the run has ended."""
         lines: list[Line] = []
         follower = self.engine.follow(run.key, run.id, after=after)
         async with asyncio.timeout(TIMEOUT_S):
@@ -145,7 +145,7 @@ def plan_of(model: str, *, limits: Limits | None = None, text: str = "x") -> Run
 
 
 async def refusal(asked: Awaitable[object]) -> str:
-    """The code with which a request is refused."""
+    """The error code with which a request is rejected."""
     try:
         got = await asked
     except WeftlineError as error:

@@ -37,7 +37,7 @@ async def calls_that_only_read_are_stopped_by_a_cancel_and_a_clients_are_in_doub
     await bench.began()
     receipt = await bench.engine.cancel(run.key)
     assert [call.name for call in receipt.stopped] == ["hold"]
-    # A client that was offered a call may be at work on it.
+    # A client that was offered a call may be executing it.
     assert [call.name for call in receipt.in_doubt] == ["ask"] and receipt.finished == ()
 
 
@@ -105,7 +105,7 @@ async def the_senders_names_of_messages_and_answers_are_kept(bench: Bench) -> No
     await bench.engine.answer(run.key, call, ToolOutput.of("42"), message_id="m-2")
     await bench.ended(run)
     kinds = (KIND[MessageQueued], KIND[CallClosed])
-    queued, closed = await bench.engine.newest_facts(run.key, kinds=kinds, limit=9, max_bytes=10_000)
+    queued, closed = await bench.engine.stored.newest_facts(run.key, kinds=kinds, limit=9, max_bytes=10_000)
     assert bodies.decode_queued(queued.body).message_id == "m-1"
     assert bodies.decode_closed(closed.body).message_id == "m-2"
     assert bodies.decode_message(queued.body) == User.of("also this")

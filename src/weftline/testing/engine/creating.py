@@ -19,9 +19,9 @@ async def a_run_answers(bench: Bench) -> None:
 
 async def a_created_run_is_found_at_once_and_listed_newest_first(bench: Bench) -> None:
     first, second = await bench.run("ask"), await bench.run("hello")
-    found = await bench.engine.find(second.id, workspace=second.workspace)
+    found = await bench.engine.stored.find(second.id, workspace=second.workspace)
     assert found.key == second.key
-    listed = await bench.engine.runs(RunFilter(workspace=first.workspace))
+    listed = await bench.engine.stored.runs(RunFilter(workspace=first.workspace))
     assert [row.key for row in listed] == [second.key, first.key]
 
 
@@ -29,14 +29,14 @@ async def a_run_is_not_found_under_another_workspace_or_id(bench: Bench) -> None
     run = await bench.run("hello")
     other = await bench.workspace("others")
     for run_id, workspace in ((run.id, other), (run.id[:-1] + "!", run.workspace), ("run_", run.workspace)):
-        for look in (bench.engine.find, bench.engine.locate):
+        for look in (bench.engine.stored.find, bench.engine.locate):
             assert await refusal(look(run_id, workspace=workspace)) == "not_found"
 
 
 async def a_plan_with_an_unknown_model_is_refused(bench: Bench) -> None:
     workspace = await bench.workspace()
     assert await refusal(bench.engine.create(workspace, plan_of("nobody"))) == "invalid_model"
-    assert await bench.engine.runs(RunFilter(workspace=workspace)) == []
+    assert await bench.engine.stored.runs(RunFilter(workspace=workspace)) == []
 
 
 async def a_create_with_a_key_makes_one_run(bench: Bench) -> None:
@@ -51,7 +51,7 @@ async def a_create_with_a_key_makes_one_run(bench: Bench) -> None:
     assert len({*created, await create()}) == 1
     await bench.subject.restart()
     assert await create() == created[0]
-    assert len(await bench.engine.runs(RunFilter(workspace=workspace))) == 1
+    assert len(await bench.engine.stored.runs(RunFilter(workspace=workspace))) == 1
 
 
 async def a_key_that_was_used_for_another_request_is_refused(bench: Bench) -> None:
@@ -78,7 +78,7 @@ async def a_create_whose_caller_goes_away_is_whole_or_nothing(bench: Bench) -> N
         impatient.cancel()
         await asyncio.wait([impatient])
     await create()
-    assert len(await bench.engine.runs(RunFilter(workspace=workspace))) == 1
+    assert len(await bench.engine.stored.runs(RunFilter(workspace=workspace))) == 1
 
 
 CHECKS: tuple[Check, ...] = (

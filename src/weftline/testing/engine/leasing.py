@@ -1,4 +1,4 @@
-"""Clients that claim calls: one has a call to itself, and when it is gone the run's rule says what happens."""
+"""Clients that claim calls: a claimed call belongs to one client, and if that client is gone the run's rule applies."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def a_tool_of_the_server_takes_the_place_of_a_client_that_is_gone(bench: B
     assert len(facts(lines, CallStarted)) == 1
     (executed,) = bench.world.executions
     row = await bench.row(run)
-    (logged,) = await bench.engine.calls(row)
+    (logged,) = await bench.engine.stored.calls(row)
     assert (executed.tool, executed.key) == ("note", logged.key)
     late = bench.engine.answer(run.key, call, ToolOutput.of("42"), token=lease.token)
     assert await refusal(late) in ("lease_lost", "run_terminal")

@@ -1,4 +1,6 @@
-"""Runs that are given their ids: used as they are, once in a workspace, also if several start at once."""
+"""Runs whose ids clients choose: the ids are used unchanged, and are unique in a workspace, even if several start at
+once.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ async def a_given_id_is_used_as_it_is(bench: Bench) -> None:
     assert len({*names, *others}) == len(names) + 3
     for name in (*names, *others):
         key = await bench.engine.locate(name, workspace=workspace)
-        assert (await bench.engine.find(name, workspace=workspace)).key == key
+        assert (await bench.engine.stored.find(name, workspace=workspace)).key == key
         assert await bench.answer_text(Run(key, name, workspace)) == "hello world"
 
 
@@ -31,9 +33,9 @@ async def an_id_that_no_run_can_have_is_refused(bench: Bench) -> None:
     workspace = await bench.workspace()
     for name in _IMPOSSIBLE:
         assert await refusal(bench.engine.create(workspace, plan_of("hello"), run_id=name)) == "invalid_request"
-        for look in (bench.engine.find, bench.engine.locate):
+        for look in (bench.engine.stored.find, bench.engine.locate):
             assert await refusal(look(name, workspace=workspace)) == "not_found"
-    assert await bench.engine.runs(RunFilter(workspace=workspace)) == []
+    assert await bench.engine.stored.runs(RunFilter(workspace=workspace)) == []
 
 
 async def an_id_that_exists_is_refused_and_its_run_is_untouched(bench: Bench) -> None:
@@ -52,7 +54,7 @@ async def an_id_that_exists_is_refused_and_its_run_is_untouched(bench: Bench) ->
     assert await refusal(bench.engine.create(run.workspace, plan_of("hello"), run_id=run.id)) == "run_exists"
     lines = await bench.lines(run)
     assert (len(facts(lines, RunCreated)), len(facts(lines, CallOpened))) == (1, 1)
-    assert len(await bench.engine.runs(RunFilter(workspace=run.workspace))) == 2
+    assert len(await bench.engine.stored.runs(RunFilter(workspace=run.workspace))) == 2
 
 
 async def of_starts_that_race_for_an_id_one_wins(bench: Bench) -> None:
@@ -63,10 +65,10 @@ async def of_starts_that_race_for_an_id_one_wins(bench: Bench) -> None:
         outcomes = await asyncio.gather(*[_outcome(bench, workspace, name) for name in names])
         assert Counter(outcomes[:5]) == {"started": 1, "run_exists": 4}
         assert outcomes[5:] == ["started"] * 3
-    rows = await bench.engine.runs(RunFilter(workspace=workspace))
+    rows = await bench.engine.stored.runs(RunFilter(workspace=workspace))
     assert len(rows) == 3 * (1 + 3)
     for row in rows:
-        assert await bench.engine.entry(row.key, 1) is not None
+        assert await bench.engine.stored.entry(row.key, 1) is not None
 
 
 async def a_start_that_is_refused_leaves_its_id_to_others(bench: Bench) -> None:
@@ -80,14 +82,14 @@ async def a_start_that_is_refused_leaves_its_id_to_others(bench: Bench) -> None:
         await asyncio.wait([impatient])
         last = await _outcome(bench, workspace, f"i{turns}")
         assert last in ("started", "run_exists")
-        assert (await bench.engine.find(f"i{turns}", workspace=workspace)).workspace == workspace
+        assert (await bench.engine.stored.find(f"i{turns}", workspace=workspace)).workspace == workspace
     assert await _outcome(bench, workspace, "n") == "started"
 
 
 async def workspaces_do_not_share_ids(bench: Bench) -> None:
     acme, others = await bench.workspace(), await bench.workspace("others")
     await bench.engine.create(acme, plan_of("hello"), run_id="mine")
-    assert await refusal(bench.engine.find("mine", workspace=others)) == "not_found"
+    assert await refusal(bench.engine.stored.find("mine", workspace=others)) == "not_found"
     assert await refusal(bench.engine.locate("mine", workspace=others)) == "not_found"
     assert await bench.engine.create(others, plan_of("hello"), run_id="mine") == "mine"
     keys = [await bench.engine.locate("mine", workspace=workspace) for workspace in (acme, others)]
@@ -101,7 +103,7 @@ async def the_same_calls_of_runs_with_the_same_id_are_different_effects(bench: B
         await bench.engine.create(workspace, plan_of("ask"), run_id="mine")
         run = Run(await bench.engine.locate("mine", workspace=workspace), "mine", workspace)
         await bench.offers(run)
-        keys += [call.key for call in await bench.engine.calls(await bench.row(run))]
+        keys += [call.key for call in await bench.engine.stored.calls(await bench.row(run))]
     assert len(keys) == len(set(keys)) == 2
 
 
@@ -117,7 +119,7 @@ async def a_repeat_with_its_key_is_answered_with_the_run_of_that_id(bench: Bench
     assert await create() == "mine"
     assert await refusal(create(key="another")) == "run_exists"
     assert await refusal(create(digest=b"another")) == "idempotency_conflict"
-    assert len(await bench.engine.runs(RunFilter(workspace=workspace))) == 1
+    assert len(await bench.engine.stored.runs(RunFilter(workspace=workspace))) == 1
 
 
 async def _named(bench: Bench, model: str, run_id: str) -> Run:

@@ -1,4 +1,4 @@
-"""Runs of a thread move one after another, and each starts from what the earlier ones left."""
+"""Runs of a thread run one after another, and each starts from what the earlier ones left."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def the_end_of_a_thread_cancels_all_its_runs(bench: Bench) -> None:
 
 
 async def _messages(bench: Bench, thread: int) -> list[Message]:
-    return [decode_message(message) for message in await bench.engine.thread_messages(thread)]
+    return [decode_message(message) for message in await bench.engine.stored.thread_messages(thread)]
 
 
 def _kind(message: Message) -> str:

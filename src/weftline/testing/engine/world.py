@@ -1,4 +1,4 @@
-"""The models and tools that the suite's runs use, and what became of them."""
+"""The models and tools that the suite's runs use, and a record of what they did."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SCRIPTS: dict[str, object] = {
     "refused": {"turns": [{"error": {"class": "auth"}}]},
     "history": {"turns": [{"text": "heard {{user_messages}}"}]},
 }
-"""What each model says, by name."""
+"""The script of each model, by name."""
 
 
 class Execution(Struct, frozen=True):
@@ -55,13 +55,13 @@ class World:
         self._provider = ScriptedProvider(parse_scripts(encode(SCRIPTS)), record=True)
         self.executions: list[Execution] = []
         self.began = asyncio.Event()
-        """`hold` or `pay` has been called."""
+        """Set when `hold` or `pay` has been called."""
         self.released = asyncio.Event()
-        """`hold` and `pay` may return."""
+        """Set when `hold` and `pay` may return."""
 
     @property
     def conversations(self) -> list[tuple[Message, ...]]:
-        """What models were asked, in order."""
+        """The requests to models, in order."""
         return [tuple(request.messages) for request in self._provider.requests]
 
     def models(self) -> Catalog:

@@ -26,4 +26,4 @@ CHECKS: tuple[Check, ...] = (
     *values.CHECKS,
     *isolation.CHECKS,
 )
-"""Every promise; none leaves anything behind that the next would notice."""
+"""Every promise; no check leaves anything behind that the next would notice."""

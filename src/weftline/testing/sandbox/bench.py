@@ -1,4 +1,4 @@
-"""What a check gets: a sandbox, a language, and a word for programs that differ by it."""
+"""What a check gets: a sandbox, a language, and a helper for programs that differ by language."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def is_refused(start: Callable[[], object]) -> bool:
 
 
 class Gate:
-    """A host function that says when it was called, and answers when it is let."""
+    """A host function that signals when it is called, and answers when it is released."""
 
     def __init__(self) -> None:
         self.called = asyncio.Event()

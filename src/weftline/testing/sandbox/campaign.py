@@ -1,6 +1,6 @@
-"""`python -m weftline.testing.sandbox.campaign`: crowds, floods, bombs and kills, with a host that must stay well.
+"""`python -m weftline.testing.sandbox.campaign`: crowds, floods, bombs and kills, while the host must stay responsive.
 
-What is here takes minutes of a processor; the suite has the short of it.
+This takes minutes of CPU time; the test suite has a short version.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIMPLE: dict[Language, str] = {
 
 
 class Bomb(Struct, frozen=True):
-    """Code that means harm, and how it may end."""
+    """Harmful code, and how it may end."""
 
     name: str
     language: Language
@@ -155,7 +155,7 @@ async def bombs(sandbox: Sandbox, faults: list[str]) -> None:
 
 
 async def kills(sandbox: Sandbox, count: int, chance: random.Random, faults: list[str]) -> None:
-    """Engine processes are killed at random: each takes the code that it runs with it, and nothing else."""
+    """Engine processes are killed at random: each takes down the code that it runs, and nothing else."""
     languages: list[Language] = [chance.choice(tuple(SIMPLE)) for _ in range(count)]
     work = [asyncio.ensure_future(run(sandbox, one, n, str(n % 7))) for n, one in enumerate(languages)]
     killed = 0

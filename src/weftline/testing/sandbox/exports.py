@@ -1,4 +1,4 @@
-"""What of the code is executed: a function is called, a value is taken, what can be awaited is awaited."""
+"""What is executed: a function is called, a value is taken, and an awaitable is awaited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors: where they are in the source as it was given, and nothing of the host in them."""
+"""Errors: they point into the source as it was given, and reveal nothing of the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handle: it is there at once, settles once, and ends when it is told to."""
+"""The handle: it is returned at once, settles once, and ends when it is terminated."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def a_terminated_handle_tells_the_reason(bench: Bench) -> None:
 
 
 async def a_tight_loop_ends_and_holds_up_nobody(bench: Bench) -> None:
-    # Both run at once and the loop goes on: the second would never answer otherwise.
+    # Both run at once and the loop continues: otherwise the second would never answer.
     endless = bench.start("for (;;);\nexport default 1", "while True:\n    pass\ndefault = 1")
     assert await value_of(bench.start("export default 2", "default = 2")) == 2
     assert endless.running

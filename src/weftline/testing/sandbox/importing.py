@@ -29,7 +29,7 @@ async def relative_specifiers_come_from_modules(bench: Bench) -> None:
     }
     script = "import { two } from './lib/math.js'; import { base } from './base.js'; export default [base, two]"
     if bench.language == "python":
-        # An engine may say that it cannot: then it says so at the call.
+        # An engine may not support this: then it is rejected at the call.
         assert is_refused(lambda: bench.start("", "from .base import base\ndefault = base", modules=modules))
         return
     execution = bench.start(script, "", modules=modules, filename="src/main.ts")

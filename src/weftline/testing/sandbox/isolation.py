@@ -1,4 +1,4 @@
-"""Isolation: nothing is there but the language, and nothing is left for the next."""
+"""Isolation: code has access to nothing but the language, and leaves nothing behind for the next."""
 
 from __future__ import annotations
 

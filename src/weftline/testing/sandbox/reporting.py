@@ -1,4 +1,4 @@
-"""Reports and logs: in order, as they were when they were made, and only where they were asked for."""
+"""Reports and logs: in order, as they were at the time of the call, and only if they were asked for."""
 
 from __future__ import annotations
 

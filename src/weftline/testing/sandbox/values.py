@@ -1,4 +1,4 @@
-"""Values across the border: plain data, both ways, as it was at the moment."""
+"""Values across the boundary: plain data, in both directions, as it was at the time of the call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""C4 and M1: every request to the model is in the log with its cost, and contained what the log says.
+"""C4 and M1: every request to the model is in the log with its cost, and contained what is in the log.
 
 A request may begin before its own entry is durable, so a crash can leave one request that the log does not know about;
 so can a store that refuses a write that a caller is waiting for, since the run's memory is then dropped. The next
@@ -21,7 +21,8 @@ from weftline.kernel.entries import (
     CancelRequested,
     TurnCompleted,
 )
-from weftline.runtime.residents import CANCEL_GRACE_S, CUT_S
+from weftline.runtime.cancelling import CANCEL_GRACE_S
+from weftline.runtime.driver import CUT_S
 from weftline.runtime.spending import BYTES_PER_TOKEN
 from weftline.testing.simulation.conversation import check_conversation, naive_conversation
 from weftline.testing.simulation.evidence import Evidence, RunLog
@@ -69,7 +70,7 @@ def _at_most_one_unknown(evidence: Evidence, log: RunLog, unknown: list[Asked]) 
 
 
 def _is_booked(evidence: Evidence, log: RunLog, asked: Asked) -> None:
-    """What the provider reported is in the log, unless the process died before it could say so."""
+    """Whether what the provider reported is in the log, unless the process died before it could be recorded."""
     basis = asked.basis
     outcome = next(
         entry.head
@@ -88,14 +89,14 @@ def _is_booked(evidence: Evidence, log: RunLog, asked: Asked) -> None:
 
 
 def _graces(evidence: Evidence, log: RunLog) -> list[float]:
-    """When a cancelled run no longer waits for its work: by the clock as it was, or as it was set."""
+    """When a cancelled run no longer waits for its work: by the original clock, or by the changed one."""
     asked_s = [entry.at / 1_000_000 - evidence.epoch_s for entry in log.entries if type(entry.head) is CancelRequested]
     set_by_s = evidence.troubles.clock_was_set_by_s
     return [at_s - by_s + CANCEL_GRACE_S for at_s in asked_s for by_s in {0.0, set_by_s}]
 
 
 def _what_was_streamed_is_billed(log: RunLog) -> None:
-    """An attempt that was cut off counts at least what the log has of its answer."""
+    """An attempt that was interrupted counts at least the part of its answer that is in the log."""
     streamed: Counter[tuple[int, int]] = Counter()
     for item in log.items:
         if item.kind in (TEXT_DELTA, THINKING_DELTA):

@@ -1,7 +1,7 @@
-"""B1 and B2: what accounts have is what the logs say, and never more than their limits.
+"""B1 and B2: accounts match the logs, and never exceed their limits.
 
-Looked at after commits, whatever has died in between: at the workspace's account, and at those of runs, on which the
-calls of the runs below them are booked too.
+Checked after commits, whatever has died in between: the workspace's account, and those of runs, to which the calls of
+the runs below them are charged too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from weftline.testing.simulation.trace import require
 
 _COLUMNS = ("nusd", "tokens", "active_us", "calls", "held_nusd", "held_tokens", "held_calls")
 _EVERY = 8
-"""Commits between two looks at all logs."""
+"""How many commits lie between two checks of all logs."""
 
 
 class BudgetWatch:
-    """Sets limits, and sees that they hold."""
+    """Sets limits, and checks that they hold."""
 
     def __init__(self, disk: Disk, orders: dict[str, Order], rng: Random) -> None:
         self._disk = disk
@@ -53,7 +53,7 @@ class BudgetWatch:
             self.compare()
 
     def _rule(self, account: str) -> BudgetRule | None:
-        """What a run may spend, and those below it."""
+        """What a run, including those below it, may spend."""
         facts = self._disk.facts(int(account.removeprefix("run:")))
         return facts[0].head.limits.budget if facts and isinstance(facts[0].head, RunCreated) else None
 
@@ -67,7 +67,7 @@ class BudgetWatch:
             require("B2", spent + reserved <= limit.amount and min(spent, reserved) >= 0, what)
 
     def compare(self) -> None:
-        """B1: the accounts are the sums of the logs, and what has ended holds nothing."""
+        """B1: the accounts are the sums of the logs, and nothing stays reserved for what has ended."""
         stored, logged = Booked(), Booked()
         accounts = {self._account}
         for key in sorted(self._disk.memory.runs):

@@ -1,10 +1,10 @@
-"""C9, H1, H2, H3 and B3: the runs that carry out calls of other runs.
+"""C9, H1, H2, H3 and B3: the runs that execute calls of other runs.
 
-C9: no child outlives its parent, and its end is durable before its parent knows of it: looked at after commits. When a
-run is cancelled, its children are within a second.
-H1: a call that is carried out by a run has exactly one, which names the call, and every child is some call's.
-H2: the result of such a call is what its child came to, and comes after that; only a run that ends closes it otherwise.
-H3: what a parent has used is what it and those below it have used.
+C9: no child outlives its parent, and its end is durable before its parent knows of it (checked after commits). When a
+run is cancelled, its children are cancelled within a second.
+H1: a call that is executed by a run has exactly one, which names the call, and every child belongs to a call.
+H2: the result of such a call is the outcome of its child, and comes after it; only a run that ends closes it otherwise.
+H3: what a parent has used is what it and the runs below it have used.
 B3: what a run reserves is reserved on the account of every run above it that has a budget.
 """
 
@@ -39,7 +39,7 @@ from weftline.testing.simulation.trace import require
 
 
 class ChildWatch:
-    """Looks at what each commit says of children, while it is the newest."""
+    """Checks what each commit records about children, while it is the newest."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

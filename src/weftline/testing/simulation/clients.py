@@ -1,7 +1,7 @@
-"""Clients of the simulated server: they create, follow, answer, steer and cancel, and believe what they are told.
+"""Clients of the simulated server: they create, follow, answer, steer and cancel, and rely on the answers they get.
 
-They live outside the process: a crash breaks their connections and they come back. What they were told is recorded,
-since that is what the promises are about.
+They live outside the process: a crash breaks their connections and they come back. The answers they got are recorded,
+since the promises are about those.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Acknowledged(Struct):
-    """What clients were told, which must stay true."""
+    """What was acknowledged to clients, which must stay true."""
 
     created: dict[str, str] = field(default_factory=dict[str, str])
     """Run ids by tag."""
@@ -41,7 +41,7 @@ class Acknowledged(Struct):
     """Texts of accepted answers by run and call."""
     steered: dict[tuple[int, str], str] = field(default_factory=dict[tuple[int, str], str])
     not_steered: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
-    """Texts of messages that were refused."""
+    """Texts of messages that were rejected."""
     cancelled: set[int] = field(default_factory=set[int])
     """Runs whose cancel was acknowledged with status `cancelled`."""
     paused: list[int] = field(default_factory=list[int])
@@ -80,14 +80,14 @@ class Clients:
             await self._start_again(order)
 
     async def _create_and_forget(self, order: Order) -> None:
-        """Asks, loses the connection, and never comes back: the run exists completely or not at all."""
+        """Sends a request, loses the connection, and never comes back: the run exists completely or not at all."""
         try:
             await self._server.request(lambda engine: self._ask_create(engine, order), patience_s=self._moment())
         except (Lost, WeftlineError):
             pass
 
     async def _create(self, order: Order) -> str | None:
-        """Asks until there is an answer, always with the same key."""
+        """Repeats the request until there is an answer, always with the same key."""
         try:
             run_id = await (self._insist_on(order) if order.run_id is None else self._race(order))
         except InvalidRequest as error:
@@ -106,7 +106,9 @@ class Clients:
         return await self.insist(lambda engine: self._ask_create(engine, order, rival=rival), impatient=0.3)
 
     async def _race(self, order: Order) -> str:
-        """Two clients want a run of the same id: one gets it, whatever happens in between, and the other hears that."""
+        """Two clients create a run with the same id: one gets it, whatever happens in between, and the other gets a
+        conflict.
+        """
         asking = [self._server.outside(self._insist_on(order, rival=rival)) for rival in ("", " rival")]
         await asyncio.wait(asking)
         failures = [one.exception() for one in asking]
@@ -156,7 +158,7 @@ class Clients:
             await task
 
     async def _look_below(self, order: Order, key: int, child: str) -> None:
-        """Somebody who follows a run sees that a run below it has begun."""
+        """A follower of a run sees that a run below it has begun."""
         doing: list[Coroutine[Any, Any, None]] = []
         if self._rng.random() < 0.7:
             doing.append(self._read(order, self._disk.locate(child), child))
@@ -197,7 +199,7 @@ class Clients:
         return {entry.head.id for entry in self._disk.facts(key) if isinstance(entry.head, CallClosed)}
 
     def _closed_below(self, key: int, run: str = "") -> list[tuple[str, str]]:
-        """The closed calls of a run and of those below it, with the runs that these are of."""
+        """The closed calls of a run and of those below it, each with its run."""
         children = [entry.head.child for entry in self._disk.facts(key) if isinstance(entry.head, CallStarted)]
         found = [(run, call) for call in self._closed(key)]
         return found + [
@@ -262,7 +264,7 @@ class Clients:
         self.acknowledged.steered[key, identity] = text
 
     async def insist(self, ask: Callable[[Engine], Awaitable[T]], *, impatient: float = 0.15) -> T:
-        """Asks until there is an answer, or a refusal that asking again will not change."""
+        """Repeats a request until there is an answer, or an error that repeating it will not change."""
         patience_s = self._moment() if self._rng.random() < impatient else None
         while True:
             try:

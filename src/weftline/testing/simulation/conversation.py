@@ -1,7 +1,7 @@
-"""What a model must be asked, derived from the log in the plainest way: M1.
+"""M1: the conversation that a model must get, derived from the log in the simplest way.
 
-It shares no code with `weftline.runtime.conversation` and does not care about speed: it rereads all facts of the log
-for every message.
+It shares no code with `weftline.runtime.conversation` and ignores speed: it rereads all facts of the log for every
+message.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec import UNSET
 from msgspec.json import decode
 
-from weftline import prompts_compaction
+from weftline import prompts
 from weftline.kernel import bodies
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
@@ -36,7 +36,9 @@ from weftline.testing.simulation.trace import Violation, require
 def naive_conversation(
     given: Sequence[Message], facts: Sequence[tuple[Fact, bytes]], *, history: Sequence[Message] = ()
 ) -> list[Message]:
-    """The conversation after these facts of a run: `given` is its plan's, `history` its thread's."""
+    """The conversation after these facts of a run; `given` are the messages of its plan, `history` those of its
+    thread.
+    """
     pinned = next((head.upto for head, _ in facts if isinstance(head, HistoryPinned)), 0)
     messages: list[Message] = [*history[:pinned], *given]
     for position, (head, body) in enumerate(facts):
@@ -59,7 +61,7 @@ def naive_conversation(
 
 
 def _compacted(messages: list[Message], facts: Sequence[tuple[Fact, bytes]]) -> list[Message]:
-    """With the latest summary, if nobody took it back, in place of the first message that it stands for."""
+    """With the latest summary, unless it was undone, in place of the first message that it replaces."""
     compactions = [(head, body) for head, body in facts if isinstance(head, ContextCompacted | ContextRestored)]
     if not compactions or isinstance(compactions[-1][0], ContextRestored):
         return messages
@@ -68,12 +70,12 @@ def _compacted(messages: list[Message], facts: Sequence[tuple[Fact, bytes]]) -> 
     marked = list(enumerate(messages))
     kept = [(at, message) for at, message in marked if at not in gone]
     if gone:
-        kept.append((gone[0], User.of(prompts_compaction.summary(summary.text), injected=True)))
+        kept.append((gone[0], User.of(prompts.compaction.summary(summary.text), injected=True)))
     return [message for _, message in sorted(kept, key=lambda one: one[0])]
 
 
 def naive_exchange(facts: Sequence[tuple[Fact, bytes]]) -> list[Message]:
-    """What a run that succeeded with these facts leaves to its thread, after its own input."""
+    """What a run that succeeded with these facts adds to its thread, after its own input."""
     messages: list[Message] = []
     text, answer = "", ""
     for head, body in facts:
@@ -110,7 +112,7 @@ def _is_last_of_its_turn(facts: Sequence[tuple[Fact, bytes]], position: int, tur
 
 
 def _steering(facts: Sequence[tuple[Fact, bytes]], turn: int) -> list[str]:
-    """What gates have to say after the results of a turn."""
+    """The steering texts of gates after the results of a turn."""
     gated = [body for head, body in facts if isinstance(head, CallGated) and head.turn == turn]
     return [text for body in gated if (text := bodies.decode_gated(body).steer)]
 
@@ -127,7 +129,7 @@ def _clarifications(facts: Sequence[tuple[Fact, bytes]]) -> set[str]:
 
 
 def _clarified(body: bytes) -> list[Message]:
-    """What a person said about something that was missing."""
+    """A person's answer about something that was missing."""
     answer = bodies.decode_answer(body) if body else bodies.AnswerBody()
     text = answer.reason if answer.value is UNSET else decode(answer.value, type=str)
     return [User.of(text)] if text else []
@@ -140,9 +142,9 @@ def _queued(facts: Sequence[tuple[Fact, bytes]], identity: str) -> Message:
 
 
 def check_conversation(asked: Sequence[Message], expected: Sequence[Message], who: str) -> None:
-    """M1: a request contains every call's one result, in order, and nothing but what the log says.
+    """M1: a request contains every call's one result, in order, and nothing but what is in the log.
 
-    A reminder after the results is for one request, and no part of the conversation.
+    A reminder after the results is for one request, and is not part of the conversation.
     """
     if asked and _is_reminder(asked[-1]):
         asked = asked[:-1]

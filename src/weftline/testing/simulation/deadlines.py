@@ -1,9 +1,9 @@
 """D1: a deadline is acted upon within a second, whatever else the run is doing.
 
-Exceptions are times when the server was down, stalled or had a faulty or slow disk, and the grace that clients and
-people get after a start for what they were asked before it. A run hears what time it is, and with that of everything
-that is over. So while one of its questions has its grace, those that are asked after the start wait with it, until it
-is answered or the grace is over, and no longer.
+Exceptions are times when the server was down, stalled or had a faulty or slow disk, and the grace period after a start
+in which clients and people may still answer earlier questions. When a run is given the time, all its expired deadlines
+are acted upon at once. So while one of its questions has its grace period, those asked after the start wait with it,
+until it is answered or the grace period is over, and no longer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NEVER_S = 1e12
 
 
 class _Question(Struct):
-    """Something with a deadline that a client or a person is asked, in virtual seconds."""
+    """A question with a deadline to a client or a person, in virtual seconds."""
 
     id: str
     asked_s: float
@@ -40,7 +40,7 @@ def check_deadlines(evidence: Evidence, log: RunLog) -> None:
     if evidence.troubles.clock_was_set or evidence.disk.faults.slowest_s > FAST_S:
         return  # times in the log then differ from the history's, or reading what is due takes too long
     if log.order.tag in {tag for _, tag in evidence.troubles.losses}:
-        return  # after a write of its own has failed it is read again, some time later
+        return  # after one of its own writes has failed it is loaded again, some time later
     questions = _questions(evidence, log)
     # A suspect's deadline is acted upon in time too, though it is not driven before its trial.
     rung_s = [when_s(evidence, entry) for entry in log.entries if isinstance(entry.head, TimerFired)]
@@ -61,7 +61,7 @@ def _questions(evidence: Evidence, log: RunLog) -> list[_Question]:
                 asked[head.id] = _Question(head.id, now_s, now_s + timeout_us / 1_000_000)
             case CallClosed() | AwaitClosed() if head.id in asked:
                 asked[head.id].closed_s = min(asked[head.id].closed_s, now_s)
-            case CallUnclaimed(fallback=str(tool)) if tool:  # it has a time of its own
+            case CallUnclaimed(fallback=str(tool)) if tool:  # it has a deadline of its own
                 asked[head.id].closed_s = now_s
             case _:
                 pass
@@ -69,7 +69,7 @@ def _questions(evidence: Evidence, log: RunLog) -> list[_Question]:
 
 
 def check_time_budgets(evidence: Evidence, log: RunLog) -> None:
-    """The time of a run is up within a second after it is, whatever its commands do."""
+    """A time budget is acted upon within a second after it is used up, whatever the run's commands do."""
     policy = log.order.policy
     if policy is None or policy.time_budget_us is None or evidence.troubles.clock_was_set:
         return
@@ -79,7 +79,7 @@ def check_time_budgets(evidence: Evidence, log: RunLog) -> None:
     for entry, following in pairwise(log.entries):
         stopwatch.read(entry)
         timed_out = isinstance(entry.head, CapReached) and entry.head.reason == "time_budget"
-        if timed_out or isinstance(entry.head, FinalForced):  # the last turn has a grace, whatever made it the last one
+        if timed_out or isinstance(entry.head, FinalForced):  # the final turn has a grace period, whatever forced it
             limit_us = policy.time_budget_us + (
                 GRACE_US if policy.finalizer_grace_us is None else policy.finalizer_grace_us
             )
@@ -94,8 +94,8 @@ def check_time_budgets(evidence: Evidence, log: RunLog) -> None:
 
 
 def is_quiet(evidence: Evidence, since_s: float, until_s: float) -> bool:
-    """Whether one process was there all the time and had no trouble, and none had died before it: after that some runs
-    are not driven at once.
+    """Whether one process was running all the time without trouble, and none had died before it, since after a crash
+    some runs are not driven at once.
     """
     if any(up.crashed and up.since_s <= until_s for up in evidence.times.values()):
         return False

@@ -1,4 +1,4 @@
-"""What outlives a process in the simulation: a disk in memory, its faults, and a way to inspect it in no time."""
+"""What outlives a process in the simulation: a disk in memory, its faults, and immediate access to inspect it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Faults(Struct):
 
     slowest_s: float = FAST_S
     refuses: StoreError | None = None
-    """Refuses writes for now, and says so."""
+    """If set, writes are refused with this error for now."""
     unreadable: StoreError | None = None
     damages: float = 0.0
     """How often a single write of a flush fails permanently."""
@@ -41,7 +41,7 @@ class Faults(Struct):
 
 
 class Entry(Struct, frozen=True):
-    """A fact as the log has it."""
+    """A fact in the log."""
 
     seq: int
     at: int
@@ -53,13 +53,13 @@ class Parked(Struct, frozen=True):
     """What a start must not change about a waiting run."""
 
     root: int
-    """The run at the top of the tree that it is of."""
+    """The top-level run of its tree."""
     next_seq: int
     due_at: int | None
 
 
 class Observer:
-    """Observes each flush before its commit, and after it with what became of each write; and each claim."""
+    """Observes each flush before its commit, and after it with the outcome of each write; and each claim."""
 
     def before(self, writes: Sequence[Write]) -> None: ...
 
@@ -75,7 +75,7 @@ class Disk:
         self.memory = MemoryDisk(id="simulated")
         self.observer = Observer()
         self.watches: list[Callable[[Sequence[Write]], None]] = []
-        """Look at what is there after each commit of these writes."""
+        """Called after each commit of these writes."""
         self._decoded: dict[int, tuple[list[Entry], int]] = {}
         self._view = MemoryStore(self.memory)
         self.workspace = glance(self._view.records.write(workspaces.ensure("sim", now=1)))
@@ -92,10 +92,10 @@ class Disk:
         return self._threads[:count]
 
     def write(self, query: Query[T]) -> T:
-        """Changes a record, in no time, and without owning the store."""
+        """Changes a record immediately, without owning the store."""
         return glance(self._view.records.read(query))
 
-    # A look at it
+    # Inspecting it
 
     def read(self, query: Query[T]) -> T:
         return glance(self._view.records.read(query))
@@ -122,7 +122,7 @@ class Disk:
         return run.row.next_seq if run is not None else 1
 
     def locate(self, run_id: str) -> int:
-        """The key of a run that there is."""
+        """The key of a run that exists."""
         given = self.memory.given.get(run_id, {}).get(self.workspace)
         return ids.key_of(run_id) if given is None else given
 
@@ -167,7 +167,7 @@ class Disk:
     # Its faults
 
     def latency_s(self) -> float:
-        """Mostly short, sometimes zero, seldom long: races happen between neighbours in time."""
+        """Mostly short, sometimes zero, seldom long, so that races occur between neighbours in time."""
         roll = self.rng.random()
         if roll < 0.4:
             return 0.0
@@ -198,7 +198,7 @@ class Disk:
 
 
 def glance(reading: Coroutine[Any, Any, T]) -> T:
-    """The answer of a store in memory, which comes without waiting."""
+    """The result of a store in memory, which is available without waiting."""
     try:
         reading.send(None)
     except StopIteration as done:

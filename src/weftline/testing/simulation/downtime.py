@@ -1,4 +1,4 @@
-"""P7: what passes while no process is there is not active time of a run with a policy."""
+"""P7: time in which no process is running does not count as active time of a run with a policy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weftline.testing.simulation.trace import require
 
 
 def check_downtime(evidence: Evidence, log: RunLog) -> None:
-    """Whoever goes on in the place of another process says so first, if the clock was running."""
+    """A process that takes over from another records this first, if the run's clock was running."""
     if log.order.policy is None or evidence.troubles.clock_was_set:
         return
     stopwatch = Stopwatch()

@@ -1,4 +1,4 @@
-"""C3 and C12: tools did what the log permitted, with the bytes that the log has, and no more often."""
+"""C3 and C12: tools did what the log permitted, with the arguments in the log, and no more often."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from weftline.testing.simulation.world import Execution
 
 
 class _Call(Struct):
-    """A call as the log has it."""
+    """A call according to the log."""
 
     turn: int
     index: int
     asked: AskedCall
     args: bytes
     tool: str = ""
-    """Which carries it out."""
+    """The tool that executes it."""
 
 
 def check_tools(evidence: Evidence, logs: Sequence[RunLog]) -> None:
@@ -55,7 +55,7 @@ def check_tools(evidence: Evidence, logs: Sequence[RunLog]) -> None:
             if known is not None and (one.turn, one.tool, one.args) == (known.turn, known.tool, known.args):
                 certain.append(one)
                 continue
-            # Only harmless calls may run ahead of the log, and so belong to a turn that the log never got.
+            # Only harmless calls may run ahead of the log, and so may belong to a turn that the log never got.
             ahead = one.effect == "read" and (log is None or evidence.may_have_lost(one.life, log))
             require("C3", ahead, f"{run_id}: {call_id} ran with {one.args}, and the log has {known}")
         if log is None or known is None or not certain:
@@ -99,26 +99,26 @@ def _check_executions(evidence: Evidence, log: RunLog, call: _Call, executions: 
         if isinstance(entry.head, CallStarted) and (entry.head.turn, entry.head.index) == (call.turn, call.index)
     }
     for one in executions:
-        # One that ran ahead may have stood at another place of a turn that the log never got.
+        # A call that ran ahead may have had another place in a turn that the log never got.
         ahead = one.effect == "read" and evidence.may_have_lost(one.life, log)
         require("C3", one.key == key or ahead, f"{who} ran with another key than that of its bytes")
         require("C3", one.attempt in started or ahead, f"{who} attempt {one.attempt} ran without a start in the log")
     # A harmless one may have run ahead of a start that a crash undid.
     certain = [one for one in executions if one.effect != "read" or not evidence.may_have_lost(one.life, log)]
     attempts = Counter(one.attempt for one in certain)
-    # Code that waited for somebody outside begins again, and is answered from the log.
+    # Code that waited for somebody outside begins again, and gets its results from the log.
     once = max(attempts.values(), default=1) == 1 or call.asked.host
     require("C12", once, f"{who} began twice in one attempt")
     took_effect = evidence.ledger.effects[call.tool, key]
     require("C3", took_effect <= 1 or call.asked.effect != "once", f"{who} took effect twice")
-    # Each time that it ran again although it may happen once, by its log or by the code of that time, a person has said
-    # that it had not. What ran again before a deploy made it stricter rests on what its tool knew.
+    # Whenever a call ran again that may happen only once, by its log or by the code at that time, a person had said
+    # that it did not happen. If it ran again before a deploy made it stricter, its tool had decided.
     again = [one for one in executions[1:] if "once" in (one.effect, call.asked.effect)]
     require("C3", len(again) <= _doubts_lifted(log, call), f"{who}: `once` ran {len(executions)} times")
 
 
 def _doubts_lifted(log: RunLog, call: _Call) -> int:
-    """How often a person said of the call that it was cut off before it happened."""
+    """How often a person said that the interrupted call had not happened."""
     heads = [entry.head for entry in log.entries]
     doubts = {head.id for head in heads if isinstance(head, AwaitOpened) and head.kind == "doubt"}
     lifted = [head for head in heads if isinstance(head, AwaitClosed) and head.outcome == "approved"]
@@ -140,7 +140,7 @@ def _bytes_are_those_of_the_turn(log: RunLog, calls: dict[str, _Call]) -> None:
 
 
 def _answers(log: RunLog) -> set[str]:
-    """What people said to what tools asked them."""
+    """People's answers to the questions of tools."""
     closed = [entry for entry in log.entries if isinstance(entry.head, AwaitClosed) and entry.body]
     values = [bodies.decode_answer(entry.body).value for entry in closed]
     return {str(decode(value)) for value in values if value is not UNSET}
@@ -149,7 +149,7 @@ def _answers(log: RunLog) -> set[str]:
 def _results_came_from_somewhere(evidence: Evidence, log: RunLog) -> None:
     results = {f"{one.tool} {one.number}" for one in evidence.ledger.executions if one.ended in ("returned", "failed")}
     results |= set(evidence.ledger.happened.values())
-    results |= _answers(log)  # A3 looks at which is whose, and H2 at those of children
+    results |= _answers(log)  # A3 checks which answer belongs to which call, and H2 those of children
     for entry in log.entries:
         head = entry.head
         if isinstance(head, CallClosed) and head.how == "returned" and not head.client and head.name not in SUBAGENTS:

@@ -17,7 +17,7 @@ from weftline.testing.simulation.world import Ledger
 
 
 class RunLog(Struct):
-    """A run as the disk has it."""
+    """A run as it is on the disk."""
 
     row: RunRow
     items: list[Stored]
@@ -55,7 +55,7 @@ class Troubles(Struct):
     sick: list[Window] = []
     """When the disk refused writes or reads."""
     clock_was_set_by_s: float = 0.0
-    """At most once in a history."""
+    """The clock is set at most once in a history."""
     losses: set[tuple[int, str]] = set()
     """Lives and tags of runs with a refused or failed write: their memory may have been dropped."""
 
@@ -88,7 +88,7 @@ class Evidence(Struct):
         ]
 
     def _order(self, row: RunRow) -> Order:
-        """What was asked for; of a run that another run has asked for, what its log says of that."""
+        """The order of a run; for a child run, derived from its log."""
         created = self.disk.facts(row.key)[0].head
         if not isinstance(created, RunCreated) or created.parent is None:
             return self.orders[row.name]

@@ -31,8 +31,8 @@ class Seen(Struct):
 class Reader:
     """Follows one run to its end.
 
-    `on_offer` is called for every client call that is offered, `on_await` for everything that people are asked,
-    `on_child` for every run that carries out a call.
+    `on_offer` is called for every client-side call that is offered, `on_await` for every question to people, `on_child`
+    for every child run.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Reader:
                 if batches is None:
                     break
                 if self._rng.random() < 0.1:
-                    # It cannot take everything just now, and asks for the rest again.
+                    # It cannot take everything now, and requests the rest again.
                     batches = batches[: self._rng.randrange(len(batches) + 1)]
                     for batch in batches:
                         self._take(batch)

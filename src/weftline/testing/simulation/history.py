@@ -1,4 +1,4 @@
-"""One history: from a seed to the end of every run, with all the faults that the seed asks for."""
+"""One history: from a seed to the end of every run, with all the faults that the seed determines."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ MAX_KILLS = 18
 """How often a run kills the process before it is given up, if nothing else kills it and nothing it began ends in
 between.
 
-Once when it is new, once with all that are recovered, then as often as 9 runs can be halved, then ten times alone; one
-that kills late dies a few more times until its trial is long enough.
+Once when it is new, once with all that are recovered, then as often as 9 runs can be halved, then ten times alone. A
+run that kills late does so a few more times, until its trial is long enough.
 """
 
 
 class Histories:
-    """Runs histories; `build` makes the parts of each life, where a test can plant a bug."""
+    """Runs histories; `build` creates the parts of each life, where a test can plant a bug."""
 
     def __init__(self, *, build: Build | None = None) -> None:
         self._build = build or Build()
 
     @quiet()
     def run(self, seed: int) -> list[str]:
-        """The trace of a history in which every promise was kept. Raises `Violation` if one was not."""
+        """The trace of a history in which every promise was kept. Raises `Violation` otherwise."""
         history = History(seed, build=self._build)
         try:
             history.run()
@@ -95,7 +95,7 @@ class History:
         self.manners = choose_manners(self.rng)
         self.threads = self.disk.threads(self.rng.choice((0, 1, 1, 2)))
         self.orders = choose_orders(self.rng, self.threads)
-        # Of a source of their own: histories without people stay as they are.
+        # From a separate source, so that histories without people stay the same.
         self._people = Random(seed + 0.5)
         if seed % 3 == 1:
             involve_people(self.orders, self._people)
@@ -153,7 +153,7 @@ class History:
             for task in tasks:
                 task.cancel()
             ended = asyncio.wait(tasks, timeout=10.0)
-            with suppress(Violation):  # of a task that loops forever, which is known by now
+            with suppress(Violation):  # from a task that loops forever, which has been reported by now
                 self.loop.run_until_complete(ended)
             ended.close()
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
@@ -209,12 +209,12 @@ class History:
             while self.disk.unfinished():
                 self.mishaps.committed.clear()
                 await self.mishaps.committed.wait()
-            await asyncio.sleep(3.0)  # a create whose client is gone may still be on its way
+            await asyncio.sleep(3.0)  # a create whose client is gone may still be in progress
             if not self.disk.unfinished():
                 return
 
     async def _keep_up(self) -> None:
-        """Starts the server again whenever it is gone."""
+        """Restarts the server whenever it is gone."""
         while True:
             await self.server.start()
             await self.server.down()
@@ -281,7 +281,7 @@ class History:
 
 @contextmanager
 def _narrow(rng: Random) -> Generator[None]:
-    """Small queues, pages and limits, so that what happens under load happens here."""
+    """Small queues, pages and limits, so that the effects of load occur here too."""
     before = hub.QUEUE_BYTES, hub.PAGE_BYTES, servers.LIMITS, retained.MAX_RETAINED
     hub.QUEUE_BYTES = rng.choice((before[0], 2000, 300))
     hub.PAGE_BYTES = rng.choice((before[1], 1000))

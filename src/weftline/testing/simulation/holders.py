@@ -1,4 +1,4 @@
-"""Clients of the simulated server that claim what they carry out: they race for it, keep it, lose it and vanish."""
+"""Clients of the simulated server that claim calls: they race for them, keep them, lose them and vanish."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AnswerOnce(Protocol):
 
 
 class Holders:
-    """`plainly` sends one result, with the token of a lease or without, and checks what comes back."""
+    """`plainly` sends one result, with or without the token of a lease, and checks the response."""
 
     def __init__(
         self, server: Server, disk: Disk, *, plainly: AnswerOnce, insist: Insist, rng: Random, trace: Trace
@@ -42,7 +42,7 @@ class Holders:
         return any(isinstance(one.head, CallClaimed) and one.head.id == call for one in self._disk.facts(key))
 
     def fell_back(self, key: int, call: str) -> bool:
-        """Whether it is the server's to carry out."""
+        """Whether the server executes it."""
         given = [one.head for one in self._disk.facts(key) if isinstance(one.head, CallUnclaimed)]
         return any(head.id == call and head.fallback for head in given)
 
@@ -81,7 +81,7 @@ class Holders:
                 await self._plainly(key, call, f"answer {rng.random()}", token)
 
     async def _ask(self, key: int, call: str, ask: Callable[[Engine], Awaitable[T]]) -> T | None:
-        """None if the call is somebody else's, or closed."""
+        """None if the call belongs to another client, or is closed."""
         try:
             return await self._insist(ask)
         except (NotFound, Conflict) as error:

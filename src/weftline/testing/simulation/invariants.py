@@ -1,4 +1,6 @@
-"""What must hold when a history is over, by the disk, the world's ledger and what clients saw and were told."""
+"""What must hold when a history is over, according to the disk, the world's ledger and what clients saw and were
+told.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +156,7 @@ def _control_took_effect(evidence: Evidence, logs: Sequence[RunLog]) -> None:
 
 
 def _seen(evidence: Evidence, logs: Sequence[RunLog]) -> None:
-    """C2, S9: each reader has exactly the entries that the log has now, byte for byte."""
+    """C2, S9: each reader has exactly the entries that are in the log, byte for byte."""
     whole = {log.key: list(lines_of(log.items)) for log in logs}
     for seen in evidence.seen:
         if seen.lines == whole[seen.run]:

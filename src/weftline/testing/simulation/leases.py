@@ -1,9 +1,9 @@
-"""L1 and L2: what a lease promises, read off a log alone and written without the kernel's own code for it.
+"""L1 and L2: what a lease promises, checked from the log alone and without the kernel's own code.
 
-L1: a call under a live lease gets its result from whoever has it, or none: by its own time, or with its run.
-L2: a lease is over when it is given back or its time is, and not before. The same holds for what clients are asked: a
-call of theirs times out when its own time is up, when its lease has run out and the run says that this is the end of
-it, or when the time budget of the run is used up.
+L1: a call under a live lease gets its result from the client that holds it, or none: by its own deadline, or with its
+run.
+L2: a lease ends when it is released or expires, and not before. A client-side call times out when its own deadline has
+passed, when its lease has expired and the run's rule ends it then, or when the run's time budget is used up.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from weftline.testing.simulation.trace import require
 
 
 class _Held(Struct):
-    """What is known of one call."""
+    """What is known about one call."""
 
     once: bool = False
     deadline: int | None = None
     token: str = ""
-    """Of the last claim."""
+    """The token of the last claim."""
     until: int | None = None
-    """None if nobody has it to itself."""
+    """None if no client holds it."""
     offers: int = 1
 
 
@@ -35,12 +35,12 @@ class _Log(Struct):
     limits: Limits = Limits()
     now: int = 0
     out_of_time: bool = False
-    """The time budget is used up. What clients have not answered by then is closed; no later turn has calls."""
+    """The time budget is used up. Client-side calls without an answer are closed then; no later turn has calls."""
     calls: dict[str, _Held] = field(default_factory=dict[str, _Held])
 
 
 def check_leases(log: Sequence[Logged]) -> None:
-    """Raises `Violation` if somebody else than its holder has answered a claimed call, or it was taken away early."""
+    """Raises `Violation` if a claimed call was answered by anyone but its holder, or the lease was ended early."""
     seen = _Log()
     for entry in log:
         match entry.head:
@@ -60,7 +60,7 @@ def check_leases(log: Sequence[Logged]) -> None:
             case CallUnclaimed() as head:
                 _unclaimed(seen, seen.calls[head.id], head)
             case CapReached(reason="time_budget"):
-                seen.out_of_time = True  # P3 looks at whether it is
+                seen.out_of_time = True  # P3 checks whether it is
             case CallClosed() as head if head.id in seen.calls:
                 _closed(seen, seen.calls[head.id], head)
             case _:

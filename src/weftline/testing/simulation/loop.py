@@ -50,7 +50,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.now_s
 
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """All tasks that are not done, oldest first: a set would have a different order in every process."""
+        """All tasks that are not done, oldest first; the order of a set would differ between processes."""
         self._alive = {task: None for task in self._alive if not task.done()}
         return list(self._alive)
 

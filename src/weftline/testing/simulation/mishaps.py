@@ -42,7 +42,7 @@ class Mishaps(Observer):
         self._crash_on: dict[int, str] = {}
         self._flushes = 0
         self.strikes: Callable[[Sequence[Write]], str] | None = None
-        """Says whether a kill comes `before` or `after` the commit of these writes, or not at all."""
+        """Returns whether a kill comes `before` or `after` the commit of these writes, or not at all."""
         self._strikes = ""
         self.troubles = Troubles()
         self.committed = asyncio.Event()
@@ -75,7 +75,7 @@ class Mishaps(Observer):
         self._server.crash("killed")
 
     async def _storm(self, *, every_s: float, regular: bool) -> None:
-        """Kills that have nothing to do with what the server does."""
+        """Kills that are unrelated to what the server does."""
         until_s = self._loop.now_s + _STORM_S
         while self._loop.now_s < until_s:
             await asyncio.sleep(every_s if regular else self._rng.expovariate(1 / every_s))

@@ -1,4 +1,4 @@
-"""The model of the simulation: calls some of the tools that it is offered, then answers."""
+"""The model of the simulation: it calls some of the tools that it is offered, then answers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SimModel:
         life = self._life
         await life.check()
         tag = request.system or ""
-        # Like the real families: an encoded message is kept, and is what the model gets.
+        # Like the real families: an encoded message is kept and sent again.
         request.native += [encode(message) for message in request.messages[len(request.native) :]]
         messages = tuple([decode_message(native or b"") for native in request.native])
         asked = Asked(len(life.ledger.asked), tag, life.number, life.bases[tag], messages)
@@ -102,7 +102,7 @@ class SimModel:
         yield [*calls, self._usage(asked, 20), Finish("tool_use" if calls else "end_turn")]
 
     def _usage(self, asked: Asked, output: int) -> UsageUpdate:
-        """The number of the request is part of the bill, so that a bill can be attributed."""
+        """The number of the request is part of the usage, so that the usage can be attributed to it."""
         asked.reported = Usage(input=1000 + asked.number, output=output)
         return UsageUpdate(asked.reported)
 

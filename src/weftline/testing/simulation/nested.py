@@ -1,7 +1,7 @@
-"""N1 and N2: code asks for each of its calls once, however often it is carried out, and gets what the log has.
+"""N1 and N2: code requests each of its calls once, however often it is executed, and gets the results in the log.
 
-N1: the calls of one piece of code are in the log once each, in the order in which it asks for them.
-N2: what code received is what the log closed the call with.
+N1: the calls of one piece of code are in the log once each, in the order of the requests.
+N2: what code received is the result in the log.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check_nested(evidence: Evidence, log: RunLog) -> None:
                 require("N1", lost, f"{who} has a result and is not in the log")
                 continue
             id, name, written = asked[parent][one.number]
-            # It may have gone on with a result that the log never got.
+            # It may have continued with a result that the log never got.
             same = (name, written) == (one.tool, one.args) or evidence.may_have_lost(one.life, log)
             require("N1", same, f"{who} is {one.tool} {one.args}, not {name} {written}")
             if one.received is not None:

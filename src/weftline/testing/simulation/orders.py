@@ -33,13 +33,13 @@ from weftline.testing.simulation.tools import (
 from weftline.testing.simulation.world import Manners
 
 FALLBACK = SERVER_TOOLS[0]
-"""What carries out calls of clients that are gone."""
+"""The tool that executes calls of clients that are gone."""
 DEADLIES = frozenset({KILLER, SLOW_KILLER, DEADLY})
-"""What makes a run kill the process."""
+"""Tools and models that make a run kill the process."""
 
 
 class Order(Struct, kw_only=True):
-    """A run that a client is going to ask for."""
+    """A run that a client is going to create."""
 
     tag: str
     thread: int | None = None
@@ -49,7 +49,7 @@ class Order(Struct, kw_only=True):
     timeout_s: float = 300.0
     on_timeout: Literal["end", "report"] = "end"
     answers: bool = True
-    """Whether its client calls are answered."""
+    """Whether its client-side calls are answered."""
     await_timeout_s: float | None = None
     on_await_expired: Literal["deny", "end"] = "deny"
     grant_ttl_s: float = 900.0
@@ -61,7 +61,7 @@ class Order(Struct, kw_only=True):
     budget: BudgetRule | None = None
     max_depth: int = 3
     run_id: str | None = None
-    """The id that its clients give it; two of them, of which one is refused."""
+    """The id that its clients choose for it; there are two of them, one of which is rejected."""
     poison: str = ""
     """What is wrong with it, for a run that may be given up."""
 
@@ -124,7 +124,7 @@ def choose_orders(rng: Random, threads: list[int]) -> dict[str, Order]:
 
 
 def involve_people(orders: dict[str, Order], rng: Random) -> None:
-    """Has some of the runs ask people."""
+    """Makes some of the runs ask people."""
     for order in orders.values():
         if order.poison or rng.random() < 0.3:
             continue
@@ -136,7 +136,7 @@ def involve_people(orders: dict[str, Order], rng: Random) -> None:
 
 
 def leave_questions(orders: dict[str, Order], rng: Random) -> None:
-    """Has tools of some of the runs ask people, or fail for want of something, and every doubt put to a person."""
+    """Makes tools of some runs ask people, or fail because something is missing, and has people decide every doubt."""
     for order in orders.values():
         if order.poison or rng.random() < 0.2:
             continue
@@ -149,7 +149,7 @@ def leave_questions(orders: dict[str, Order], rng: Random) -> None:
 
 
 def set_policies(orders: dict[str, Order], rng: Random) -> None:
-    """Has some of the runs come to their end by a policy."""
+    """Makes a policy end some of the runs."""
     for order in orders.values():
         if order.poison or rng.random() < 0.2:
             continue
@@ -169,14 +169,14 @@ def set_policies(orders: dict[str, Order], rng: Random) -> None:
 
 
 def write_code(orders: dict[str, Order], rng: Random) -> None:
-    """Has the models of some of the runs write code that calls tools."""
+    """Makes the models of some runs write code that calls tools."""
     for order in orders.values():
         if not order.poison and order.tools and SHAKY not in order.tools and rng.random() < 0.8:
             order.tools += (CODE,)
 
 
 def hand_out_leases(orders: dict[str, Order], rng: Random) -> None:
-    """Has the clients of some of the runs claim what they carry out."""
+    """Makes the clients of some runs claim their calls."""
     for order in orders.values():
         if order.poison or rng.random() < 0.2:
             continue
@@ -188,7 +188,7 @@ def hand_out_leases(orders: dict[str, Order], rng: Random) -> None:
 
 
 def call_agents(orders: dict[str, Order], rng: Random) -> None:
-    """Has other runs carry out calls of some of the runs."""
+    """Makes child runs execute calls of some runs."""
     for order in orders.values():
         if not order.poison and SHAKY not in order.tools and rng.random() < 0.7:
             order.tools += rng.choice((SUBAGENTS, SUBAGENTS[:2], SUBAGENTS[:1], SUBAGENTS[1:2], SUBAGENTS[2:]))
@@ -198,7 +198,7 @@ def call_agents(orders: dict[str, Order], rng: Random) -> None:
 
 
 def give_ids(orders: dict[str, Order], rng: Random) -> None:
-    """Has clients of some of the runs give them their ids."""
+    """Makes clients choose the ids of some runs."""
     for order in orders.values():
         if rng.random() < 0.6:
             order.run_id = f"given_{order.tag}"

@@ -1,6 +1,6 @@
-"""People who are asked by the simulated runs: they answer late, twice, wrongly, at the same time, from elsewhere.
+"""People who are asked by the simulated runs: they answer late, twice, wrongly, concurrently and through other runs.
 
-Of a call in doubt they know the truth, which is what makes asking them safe.
+For a call in doubt they know the truth, which makes it safe to ask them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Insist(Protocol):
 
 
 class Decided(Struct):
-    """What people were told, which must stay true."""
+    """The outcomes reported to people, which must stay true."""
 
     answers: dict[tuple[int, str], tuple[str, str]] = field(default_factory=dict[tuple[int, str], tuple[str, str]])
     """How an await was closed and by whom, by run and await."""
@@ -52,28 +52,28 @@ class People:
         self.decided = Decided()
 
     async def look_around(self) -> None:
-        """Somebody who knows of no run in particular, and answers whatever is open."""
+        """A person who follows no particular run, and answers whatever is open."""
         wanted = AwaitFilter(workspace=self._disk.workspace, limit=100)
         while True:
             await asyncio.sleep(self._rng.random() * LOOKS_EVERY_S)
-            found: list[OpenAwait] = await self._insist(lambda engine: engine.awaits(wanted))
+            found: list[OpenAwait] = await self._insist(lambda engine: engine.stored.awaits(wanted))
             for one in found:
                 await self.answer(one)
 
     async def asked(self, key: int, id: str) -> None:
-        """Somebody who follows the run sees the question."""
+        """A person who follows the run sees the question."""
         await asyncio.sleep(self._rng.random() ** 2 * self._rng.choice((0.0, 2.0, 2.0, 90.0)))
         wanted = AwaitFilter(workspace=self._disk.workspace, run=key, limit=100)
-        found: list[OpenAwait] = await self._insist(lambda engine: engine.awaits(wanted))
+        found: list[OpenAwait] = await self._insist(lambda engine: engine.stored.awaits(wanted))
         for one in found:
             if one.id == id:
                 await self.answer(one)
 
     async def look_below(self, key: int) -> None:
-        """Somebody who follows the run sees what those below it ask."""
+        """A person who follows the run sees the questions of the runs below it."""
         await asyncio.sleep(self._rng.random() ** 2 * 10.0)
         wanted = AwaitFilter(workspace=self._disk.workspace, root=key, limit=100)
-        found: list[OpenAwait] = await self._insist(lambda engine: engine.awaits(wanted))
+        found: list[OpenAwait] = await self._insist(lambda engine: engine.stored.awaits(wanted))
         for one in found:
             await self.answer(one)
 
@@ -122,7 +122,7 @@ class People:
             known = {"unknown_await", "invalid_answer"} if wrong else frozenset[str]()
             require("A1", error.code in TOO_LATE | known, f"run {key}: {id} was refused with {error.code}: {error}")
             if error.code in TOO_LATE:
-                # A cancelled run takes no answers, and closes what it has asked when what it does is stopped.
+                # A cancelled run accepts no answers, and closes its awaits when its work has stopped.
                 closed = id in self._closed(key) or self._disk.has_ended(key) or self._is_cancelled(key)
                 require("C1", closed, f"run {key}: told that {id} is closed before that was durable")
             return

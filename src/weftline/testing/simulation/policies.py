@@ -1,4 +1,4 @@
-"""What a policy promises, read off a log alone and written without the kernel's own code for it."""
+"""What a policy promises, checked from the log alone and without the kernel's own code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Logged(Protocol):
 
 
 def check_policy(log: Sequence[Logged]) -> None:
-    """Raises `Violation` if a run went further than its policy lets it, or was stopped without a reason."""
+    """Raises `Violation` if a run went further than its policy allows, or was stopped without a reason."""
     first = log[0].head
     rule = first.limits.policy if isinstance(first, RunCreated) else None
     if rule is None:
@@ -56,7 +56,7 @@ def check_policy(log: Sequence[Logged]) -> None:
 
 
 class Stopwatch:
-    """How long a run was at work: from fact to fact, unless it waited for somebody in between."""
+    """How long a run was active: from fact to fact, except while it waited for somebody."""
 
     def __init__(self) -> None:
         self.us = 0
@@ -68,13 +68,13 @@ class Stopwatch:
         self._lost: set[tuple[int, int]] = set()
         self._children: set[tuple[int, int]] = set()
         self._idle: set[tuple[int, int]] = set()
-        """Calls whose child stands still."""
+        """Calls whose child run is waiting."""
         self._questions: set[str] = set()
         self._paused = False
         self._retry_at = 0
         self._max_calls = 0
         self._nested: dict[tuple[int, int], CallAsked] = {}
-        """Calls that others asked for and that have no result."""
+        """Nested calls without a result."""
         self._offered: set[tuple[int, int]] = set()
 
     def read(self, entry: Logged) -> None:
@@ -94,7 +94,7 @@ class Stopwatch:
         return self._since is not None
 
     def _waits_for_nested(self, host: tuple[int, int]) -> bool:
-        """Whether all that a call has asked for is up to somebody outside."""
+        """Whether all nested calls of a call wait for somebody outside."""
         own = [one for one, asked in self._nested.items() if (asked.turn, asked.parent) == host]
         begun = [one for one in self._nested if one in self._running]
         for one in own:
@@ -108,7 +108,7 @@ class Stopwatch:
         return bool(own)
 
     def _may_begin(self, one: tuple[int, int], begun: list[tuple[int, int]]) -> bool:
-        """Whether a nested call is not kept waiting by those before it."""
+        """Whether a nested call is not blocked by those before it."""
         before = list(begun)
         for other, asked in sorted(self._nested.items()):
             if other in self._running or other in self._doubted or asked.call.client is not None:
@@ -130,7 +130,9 @@ class Stopwatch:
             case TurnCompleted() | ContextCompacted() | CompactionFailed():
                 self._asking = 0
             case FinalForced():
-                self._retry_at = 0  # the last request is another one and is due at once: nothing is waited for any more
+                self._retry_at = (
+                    0  # the final request is a different one and is due at once: nothing is waited for any more
+                )
             case RunCreated():
                 self._max_calls = head.limits.max_concurrent_calls
             case CallAsked():
@@ -252,7 +254,7 @@ class _Caps:
 
 
 class _Engine:
-    """Whatever code said about a turn can only take something away from it."""
+    """Whatever the policy engine decides about a turn can only restrict it."""
 
     def __init__(self, rule: PolicyRule) -> None:
         self._on = rule.engine

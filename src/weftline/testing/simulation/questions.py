@@ -1,11 +1,11 @@
-"""A3 and A4: what tools, failed calls and calls in doubt leave to people is asked, once, and what people say counts.
+"""A3 and A4: questions of tools, of failed calls and about calls in doubt are asked once, and the answers count.
 
-A3: a tool that asks a person something does not run again: the answer is its result, whatever ends the run after it.
-What the first failed call of a turn lacks is asked once every call of the turn has its result, if the policy says so,
-and before the model is asked again; by the policy alone, the run goes on without.
-A4: in a run that asks about calls in doubt, none that a crash cut off is closed as in doubt unless a person has said
-no, nobody answered in time, or the run came to its end; in one that does not, nobody is asked. What a person knows of
-one is its result.
+A3: a tool that asks a person something does not run again: the answer is its result, however the run ends. What the
+first failed call of a turn lacks is asked once every call of the turn has its result, if the policy requires it, and
+before the model is called again; without such a policy, the run continues without asking.
+A4: in a run that asks about calls in doubt, no interrupted call is closed as in doubt unless a person has denied it,
+nobody answered in time, or the run came to its end; in other runs, nobody is asked. A person's answer about such a call
+is its result.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _UNANSWERED = ("denied", "expired", "withdrawn")
 
 
 class _Turn(Struct):
-    """What is known of the calls of a turn, by index."""
+    """What is known about the calls of a turn, by index."""
 
     calls: int = 0
     closed: int = 0
     started: set[int] = field(default_factory=set[int])
     asked_back: dict[int, str] = field(default_factory=dict[int, str])
-    """Await ids of what tools have asked."""
+    """The await ids of questions from tools."""
     lost: set[int] = field(default_factory=set[int])
-    """Those that a crash has cut off."""
+    """Calls that a crash interrupted."""
     doubted: dict[int, str] = field(default_factory=dict[int, str])
     answers: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
-    """What was said to each await: the outcome, and the answer."""
+    """The answer to each await: the outcome, and the value."""
     lacking: int | None = None
     """The first call that lacks something."""
     clarified: bool = False
@@ -64,9 +64,9 @@ class _Reader:
         self._clarifies = order.policy is not None and order.policy.on_missing_fields == "await_clarification"
         self._asks = order.in_doubt == "ask"
         self._ending = log.end is None or log.end.code == "worker_error"
-        """Nothing is asked any more."""
+        """No questions are asked any more."""
         self._given_up = self._ending
-        """The run ends without looking at its answers."""
+        """The run ends without considering its answers."""
         self._closing = _closing_seq(log.entries)
         self._turn = _Turn()
 
@@ -131,7 +131,7 @@ class _Reader:
 
 
 def _closing_seq(entries: Sequence[Entry]) -> int:
-    """Where the append begins that ends the run: what is open by then is not waited for."""
+    """Where the append that ends the run begins: open questions are not waited for then."""
     closings = CallOpened | CallClosed | AwaitClosed | AttemptFailed | RunEnded
     return next((one.seq + 1 for one in reversed(entries) if not isinstance(one.head, closings)), 0)
 

@@ -1,9 +1,9 @@
-"""Schedules in the simulation, and T1 to T3: each time of a schedule has the one run that its catch-up policy says.
+"""Schedules in the simulation, and T1 to T3: each time of a schedule has the one run that its catch-up policy requires.
 
-T1: a run belongs to a time of its schedule, each time has one at most, and none begins before it.
-T2: every time is dealt with: with `all` each has its run, otherwise each that passed while a server was there to see
-it, and with `once` the latest of those that were missed together.
-T3: with `skip` no run begins for a time that was missed, and the schedule says which of its runs was the last.
+T1: a run belongs to a time of its schedule, each time has one at most, and none begins before its time.
+T2: every time is handled: with `all` each has its run, otherwise each that passed while a server was running to see it,
+and with `once` the latest of those that were missed together.
+T3: with `skip` no run begins for a missed time, and the schedule records which of its runs was the last.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from weftline.workspace.firing import ScheduleAlarm
 from weftline.workspace.schedules import ON_TIME_US, Timing
 
 LONGEST_S = 3000.0
-"""By then everything that was due is dealt with: no server is away for long, and none tries again for minutes."""
+"""By then everything that was due is handled: no server is down for long, and none retries for minutes."""
 SEEN_S = 36.0
-"""How long a server has to be there to see that a time has come: it looks every 30 s at least, and again after 5 s."""
+"""How long a server has to be running to notice a time: it checks every 30 s at least, and again after 5 s."""
 _EVERY = ("* * * * *", "*/5 * * * *", "13,14,17,20 * * * *")
 _SECOND = 1_000_000
 
@@ -43,7 +43,7 @@ class Planned(Struct):
     timing: Timing
     since: int
     until: int = 0
-    """Its next time when it was switched off: all before it are dealt with."""
+    """Its next time when it was switched off: all earlier ones are handled."""
     last: tuple[int | None, str | None] = None, None
     """The time and the run that the schedule itself names as the last ones."""
 
@@ -58,7 +58,7 @@ class Planned(Struct):
 
 
 class Schedules:
-    """Makes some schedules, and switches them off when nothing that was due is left to do."""
+    """Creates some schedules, and switches them off when everything that was due is handled."""
 
     def __init__(self, disk: Disk, orders: dict[str, Order], rng: Random, *, clock: WallClock) -> None:
         self._disk = disk
@@ -93,7 +93,7 @@ class Schedules:
         return Planned(row.key, row.id, timing, now)
 
     async def run(self, engine: Engine, store: Store, new_alarm: Callable[..., ScheduleAlarm]) -> None:
-        """In one process."""
+        """Runs inside a process."""
         workspace = self._disk.workspace
 
         async def start(row: ScheduleRow, time: int) -> str:
@@ -108,7 +108,7 @@ class Schedules:
         await new_alarm(at, start=start, started=started).run()
 
     async def watch(self) -> None:
-        """From outside."""
+        """Watches from outside."""
         await asyncio.sleep(self._rng.random() * 250.0)
         loop = asyncio.get_running_loop()
         over_s = loop.time() + LONGEST_S
@@ -117,13 +117,13 @@ class Schedules:
                 if loop.time() > over_s:
                     raise Violation("T2", f"{one.id} was due at {row.next_at}, and nothing has become of it")
                 await asyncio.sleep(1.0)
-            # The clock may have been set back since its only time has come.
+            # The clock may have been set back after its only time.
             one.until = max(self._clock.now_us(), one.timing.at or 0) + 1 if row.next_at is None else row.next_at
             one.last = row.last_at, row.last_run
             self._disk.write(schedules.move(one.key, next_at=None))
 
     def strikes(self, writes: Sequence[Write]) -> str:
-        """Kills come where they hurt: as the run of a time is created."""
+        """Kills strike where they hurt: when the run of a time is created."""
         created = [write.new.name for write in writes if write.new is not None]
         if not any(name.startswith("sch_") for name in created) or self._rng.random() < 0.6:
             return ""
@@ -149,7 +149,7 @@ def check_schedules(evidence: Evidence, logs: Sequence[RunLog], planned: Sequenc
             require("T1", time not in runs, f"{one.id} has two runs for {time}")
             runs[time] = log
         _belong(evidence, one, runs)
-        # The next time has its run already if a process died before its schedule moved on, and the clock was set back.
+        # The next time has its run already if a process died before its schedule advanced, and the clock was set back.
         runs.pop(one.until, None)
         _dealt_with(evidence, one, runs)
         _noted(one, runs)
@@ -168,7 +168,7 @@ def _belong(evidence: Evidence, one: Planned, runs: dict[int, RunLog]) -> None:
 
 
 LATE_US = 3 * _SECOND
-"""What a write may take besides."""
+"""How long a write may take in addition."""
 
 
 def _dealt_with(evidence: Evidence, one: Planned, runs: dict[int, RunLog]) -> None:
@@ -186,7 +186,7 @@ def _dealt_with(evidence: Evidence, one: Planned, runs: dict[int, RunLog]) -> No
 
 
 def _was_seen(evidence: Evidence, time: int) -> bool:
-    """Whether one process was there from then on for long enough, and had no trouble."""
+    """Whether one process was running from then on for long enough, without trouble."""
     since_s = time / _SECOND - evidence.epoch_s
     until_s = since_s + SEEN_S
     troubles = (*evidence.troubles.stalls, *evidence.troubles.sick)

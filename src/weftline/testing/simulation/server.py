@@ -53,10 +53,10 @@ class WallClock:
 
 
 class Build:
-    """Makes the parts of a server: where a test plants a bug."""
+    """Creates the parts of a server, where a test can plant a bug."""
 
     def store(self, disk: Disk) -> Store:
-        """The store itself, before delays and faults are put in front of it."""
+        """The store itself, without simulated delays and faults."""
         return MemoryStore(disk.memory)
 
     def log(self, inner: LogStore, wires: Wires) -> SimulatedLog:
@@ -109,7 +109,7 @@ class Server:
         self.crashed_s: dict[int, float] = {}
         """When each life that crashed did so."""
         self.times: dict[int, Up] = {}
-        """By life: when it was up."""
+        """For each life, when it was up."""
 
     def outside(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task that is not part of the server: a client, or the history itself."""
@@ -124,7 +124,7 @@ class Server:
             self._outside.add(task)
 
     def _inside(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task of the server, which may fail after it has ceased to matter."""
+        """A task of the server, which may fail after its process is gone."""
         task = self._loop.create_task(coroutine)
         task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         return task
@@ -148,9 +148,9 @@ class Server:
             self.crash("it could not begin")
             return
         starting.result()
-        # A clock that was set back in between has shown a later time before.
+        # A clock that was set back in between has already shown a later time.
         after, now = self._disk.parked(), self._clock.latest_us(offset_s)
-        # What ends moves the run above it, and what is cancelled those below it.
+        # A run that ends advances its parent, and a cancelled one cancels its children.
         moving = {row.root for row in parked.values() if row.due_at is not None and row.due_at <= now}
         for key, row in parked.items():
             untouched = row.root in moving or after.get(key) == row
@@ -161,7 +161,7 @@ class Server:
         self._up.set()
 
     def crash(self, why: str) -> None:
-        """The process dies right here, with everything that was not committed."""
+        """The process dies here, with everything that was not committed."""
         life = self.life
         if life.dead or not self.lives:
             return
@@ -210,7 +210,9 @@ class Server:
         return self.engine, self.life
 
     async def request(self, ask: Callable[[Engine], Awaitable[T]], *, patience_s: float | None = None) -> T:
-        """Sends one request and returns its answer. `Lost` when the server dies or the client's patience ends first."""
+        """Sends one request and returns the response. Raises `Lost` if the server dies or the client times out
+        first.
+        """
         engine, life = await self.up()
         task = self._inside(_ask(ask, engine))
         await asyncio.wait([task], timeout=patience_s)
@@ -227,14 +229,14 @@ async def _ask(ask: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
 
 
 async def _begin_nothing_more(engine: OwnedEngine) -> None:
-    """A dead engine does not know that it is dead, and would drive again what was cut off."""
+    """A dead engine does not know that it is dead, and would drive interrupted runs again."""
     with suppress(AttributeError):  # it died before it was complete
         await engine.drain(0.0)
 
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """Simulated faults need no log lines."""
+    """Suppresses log lines of simulated faults."""
     logger = logging.getLogger("weftline")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -1,4 +1,4 @@
-"""The shape of every log, written without the kernel's own code for it."""
+"""The shape of every log, checked without the kernel's own code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Shape:
         self._starts: dict[tuple[int, int], int] = {}
         self._once: set[tuple[int, int]] = set()
         self._lifted: set[tuple[int, int]] = set()
-        """Calls in doubt of which a person said that they did not happen."""
+        """Calls in doubt that did not happen, according to a person."""
         self._epoch = 0
         self._cancelled = False
         self._paused = False
@@ -119,7 +119,7 @@ class Shape:
             case CallClosed():
                 self._rule("K8", status in ("opened", "started"), entry)
                 began = head.client is not None or status == "started"
-                began = began or (head.how == "failed" and head.name in SUBAGENTS)  # there could be no run for it
+                began = began or (head.how == "failed" and head.name in SUBAGENTS)  # no run could be created for it
                 self._rule("K8", began or head.how not in ("returned", "failed", "in_doubt"), entry)
                 self._calls[call] = "closed"
                 self._active_us += head.active_us

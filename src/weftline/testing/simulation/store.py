@@ -1,4 +1,5 @@
-"""A store at arm's length: the promises of any store, with the delays, refusals and deaths that a disk can bring.
+"""A store behind simulated connections: it keeps the promises of any store, with the delays, refusals and crashes of a
+disk.
 
 A commit is atomic at one moment of virtual time and is reported at a later one; a read sees one moment between request
 and answer. A crash may come before, between or after; after it, nothing from this process reaches the disk, and nothing
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 
 class Wires:
-    """Between a process and its disk. `cut` is the death of the process."""
+    """The connection between a process and its disk. `cut` is the death of the process."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
@@ -40,7 +41,7 @@ class Wires:
         self.check()
 
     async def read(self, reading: Coroutine[Any, Any, T], *, first: Callable[[], Awaitable[None]] | None = None) -> T:
-        """Carries out a read some time after the request, and returns it some time later."""
+        """Executes a read some time after the request, and returns the result some time later."""
         try:
             await self._pass()
             if first is not None:
@@ -261,9 +262,9 @@ class SimulatedRecords:
 
 
 class SimulatedStore:
-    """One process's view of the disk. After `die` nothing passes through it.
+    """One process's view of the disk. After `die`, nothing passes through it.
 
-    `new_log` makes the log's half: `SimulatedLog`, or what a test puts in its place.
+    `new_log` creates the log half: `SimulatedLog`, or a replacement in a test.
     """
 
     folder = None

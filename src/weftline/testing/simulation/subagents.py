@@ -1,4 +1,4 @@
-"""Agents as tools in the simulation: what a run's agent brings along so that runs of their own carry out its calls."""
+"""Agents as tools in the simulation: the code of a run's agent that lets child runs execute its calls."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SimTools(ServerTools):
 
 
 class SimAgent:
-    """Plans the runs below a run, and leaves everything else as it is."""
+    """Plans the runs below a run, and leaves everything else unchanged."""
 
     context: object = None
     gates = sequential = False
@@ -62,7 +62,7 @@ class SimAgent:
         self._plan = plan
 
     async def plan_child(self, call: PendingCall, context: ToolContext, *, limits: ChildLimits) -> RunPlan:
-        """However often it is planned, the same call gets the same run, but for the time that is left."""
+        """However often it is planned, the same call gets the same plan, except for the time that is left."""
         await self._life.pass_time(0.2)
         if self._life.rng.random() < 0.05:
             raise ToolFailed("nobody is free")
@@ -98,7 +98,7 @@ class SimAgent:
         await self._life.pass_time(0.1)
         return as_result(call.name, end)
 
-    # What it leaves as it is
+    # What it leaves unchanged
 
     def enter(self, inside: Inside) -> None: ...
 
@@ -165,7 +165,7 @@ class SimAgent:
 
 
 def _part_of(above: BudgetRule | None, script: Random) -> BudgetRule | None:
-    """What a child may spend besides what the runs above it may."""
+    """What a child may spend in addition to the limits of the runs above it."""
     if above is None or script.random() < 0.5:
         return None
     return BudgetRule(

@@ -40,7 +40,7 @@ LACKS = "fill"
 CODE = "code"
 """Asks for calls of the run's other tools while it runs."""
 SUBAGENTS = ("delegate", "hire", "appoint")
-"""Their calls are carried out by runs of their own. A person has to approve each call of the last one."""
+"""Their calls are executed by child runs. A person has to approve each call of the last one."""
 BOOKKEEPING = "jot"
 """No cap counts its calls."""
 KILLER = "kill"
@@ -82,7 +82,7 @@ def sim_tools(life: Life) -> dict[str, Tool]:
 
 
 class RuntimeBug(BaseException):
-    """Stands for a bug of the runtime: what a tool's own code raises fails its call alone, and this the driver."""
+    """Stands for a bug of the runtime: an error in a tool's own code only fails its call, but this fails the driver."""
 
 
 class SimTool:
@@ -122,7 +122,7 @@ class SimTool:
             if rng.random() < 0.1:
                 execution.ended = "failed"
                 if rng.random() < 0.2:
-                    raise asyncio.CancelledError  # of something within the tool, not of the tool
+                    raise asyncio.CancelledError  # cancelled within the tool, not the tool itself
                 raise ToolFailed(f"{self.spec.name} {execution.number}")
             execution.ended = "returned"
             return self._result(execution)
@@ -197,8 +197,7 @@ class LackingTool(SimTool):
 
 
 class SimCode(SimTool):
-    """The same call asks for the same calls whenever it is carried out, and the later ones depend on the results of the
-    earlier ones."""
+    """The same call makes the same requests whenever it is executed, and later requests depend on earlier results."""
 
     host = True
 

@@ -24,7 +24,7 @@ from weftline.runtime.services import Outcome, Services, Sink
 from weftline.testing.simulation.trace import Trace
 
 BELOW = "/"
-"""Between the tag of a run and what tells the runs below it apart."""
+"""Separates the tag of a run from the part that identifies a run below it."""
 
 
 class Basis(Struct, frozen=True):
@@ -51,7 +51,7 @@ class Asked(Struct):
     reported: Usage | None = None
     ended_s: float = 0.0
     ended: str = ""
-    """done, failed, aborted, or crashed; empty while it is under way."""
+    """`done`, `failed`, `aborted` or `crashed`; empty while it is running."""
 
 
 class FromCode(Struct):
@@ -64,7 +64,7 @@ class FromCode(Struct):
     args: str
     life: int
     received: str | None = None
-    """The text that it got, if it got one."""
+    """The text that it received, if any."""
 
 
 class Execution(Struct):
@@ -92,7 +92,7 @@ class Manners(Struct):
     long: float = 0.0
     """How often something takes some seconds."""
     stubborn: float = 0.0
-    """How often a tool goes on for a while after it was cancelled."""
+    """How often a tool continues for a while after it was cancelled."""
     turns: int = 3
     """The number of turns after which the model answers at the latest."""
 
@@ -107,10 +107,10 @@ class Ledger(Struct):
     """Effects that took place, by idempotency key."""
     effects: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """How often each of them took place, by tool and key: a harmless call that ran ahead of a lost turn may have the
-    key of another tool's call in the turn that took its place.
+    key of another tool's call in the turn that replaced it.
     """
     fenced: set[str] = field(default_factory=set[str])
-    """Keys that a tool said will not happen."""
+    """Keys of calls that a tool has declared will not happen."""
 
 
 class Witness:
@@ -155,7 +155,7 @@ class Life:
             await asyncio.get_running_loop().create_future()
 
     async def pass_time(self, max_s: float) -> None:
-        """Some time, seldom too much."""
+        """Lets some time pass, seldom too much."""
         manners, roll = self.manners, self.rng.random()
         if roll < manners.slow:
             delay_s = 200.0
@@ -169,9 +169,9 @@ class Life:
     async def carry_out(
         self, command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
     ) -> Outcome | None:
-        """The engine's seam: records what a model request is based on, since the request itself does not say."""
+        """The engine's seam: records what a model request is based on, since the request itself does not contain it."""
         if isinstance(command, CallModel):
-            # Kept, so that no two have the same id while this life lasts.
+            # Kept, so that no two have the same id during this life.
             self._memories[id(work)] = work
             memory = list(self._memories).index(id(work))
             self.bases[work.plan.name] = Basis(
@@ -182,7 +182,7 @@ class Life:
         return await carry_out(command, state, work, services, sink)
 
     async def _judged(self, command: ConsultPolicy) -> Outcome:
-        """What the policy engine of the run's agent says; in here agents have no code."""
+        """The decision of the run's policy engine; agents have no code in the simulation."""
         await self.pass_time(0.3)
         rng = self.rng
         head = PolicyDecided(

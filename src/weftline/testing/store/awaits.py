@@ -1,4 +1,4 @@
-"""What people are asked: listed from the commit that asks to the commit that has the answer, and with neither."""
+"""Awaits: listed from the commit that opens one to the commit that answers it."""
 
 from __future__ import annotations
 

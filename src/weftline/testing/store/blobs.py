@@ -1,4 +1,4 @@
-"""Blobs: written with the run that brings them, kept once, and gone when nobody names them any more."""
+"""Blobs: written with the run that brings them, stored once, and removed when nothing refers to them any more."""
 
 from __future__ import annotations
 

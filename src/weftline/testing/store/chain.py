@@ -11,10 +11,10 @@ EVERYTHING = 2**40
 
 
 class Chain:
-    """The writes of one run in order, each based on the one before.
+    """The writes of one run in order, each based on the previous one.
 
     Args:
-        epoch: Of the claim that they are made under; `LogStore.next_epoch()` for a run that is created.
+        epoch: The epoch of the claim that they are made under; `LogStore.next_epoch()` for a run that is created.
     """
 
     def __init__(self, key: int, workspace: int, *, epoch: int, thread: int | None = None) -> None:
@@ -66,7 +66,7 @@ class Chain:
         due_at: int | None = 0,
         progress: Progress = Progress.NONE,
     ) -> Write:
-        """One fact for each of `bodies`, and then `deltas` as one item. Facts bring a new state along."""
+        """One fact for each of `bodies`, and then `deltas` as one item. Facts come with a new state."""
         items = [Item(5_000, kind, b"{}", body) for body in bodies]
         if deltas:
             items.append(Item(5_000, "delta.text", b"", b"\n".join(deltas), len(deltas)))
@@ -113,7 +113,9 @@ async def read_log(log: LogReader, key: int) -> list[Stored]:
 
 
 async def check_log(log: LogReader, key: int) -> list[bytes]:
-    """Asserts that the run's log is whole (every seq from 1 to the last once) and returns the bodies of its facts."""
+    """Asserts that the run's log is complete (every seq from 1 to the last once) and returns the bodies of its
+    facts.
+    """
     row = await log.run(key)
     items = await read_log(log, key)
     facts = await log.facts(key)

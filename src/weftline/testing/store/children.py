@@ -1,4 +1,4 @@
-"""Child runs: created with a write of their parent's or not at all, and their end makes the parent due."""
+"""Child runs: created with a write of their parent or not at all, and their end makes the parent due."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def the_end_of_a_child_makes_its_parent_due(subject: Subject) -> None:
     assert outcomes(await commit(log, parent.append(b"waits", due_at=None))) == ["ok"]
     ended = child.end()
     ended.wakes = 1
-    # In one flush with a write of the parent's, which does not know yet, whichever comes first.
+    # In one flush with a write of the parent, which does not know of it yet, in either order.
     assert outcomes(await commit(log, ended, parent.append(b"steered", due_at=None))) == ["ok", "ok"]
     assert await due_times(log, 1, 2) == [0, None]
     await subject.reopen(cleanly=False)

@@ -1,4 +1,4 @@
-"""Runs that were given their ids: each is the only one of its workspace, and can be found by it."""
+"""Runs whose ids clients choose: each is the only one in its workspace, and can be found by its id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long strings: a store may keep them once however many rows they are in, and nobody who reads the rows can tell."""
+"""Long strings: a store may keep them once, however many rows they are in, without any difference to readers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BODIES = (
     b'{"open":"' + b"x" * 40_000,
     b'\0{"text":"' + b"x" * 40_000 + b'"}',
 )
-"""The same long strings in all the ways in which somebody may write them, and what only looks as if it had any."""
+"""The same long strings in all the ways that clients may encode them, and texts that only look as if they had any."""
 
 
 async def long_strings_are_read_as_they_were_written(subject: Subject) -> None:

@@ -1,4 +1,4 @@
-"""Threads: one run moves, the others are queued, and the end of one lets the next move in the same transaction."""
+"""Threads: one run is active, the others are queued, and the end of one starts the next in the same transaction."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def a_queued_run_is_written_without_moving_it(subject: Subject) -> None:
 
 
 async def a_queued_run_that_is_written_as_it_is_promoted_stays_due(subject: Subject) -> None:
-    """The writer of a queued run does not know that it may move by now."""
+    """The writer of a queued run does not know that it may run by now."""
     log = subject.store.log
     workspace = await new_workspace(subject)
     thread = await new_thread(subject, workspace)

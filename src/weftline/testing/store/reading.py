@@ -46,7 +46,7 @@ async def a_page_begins_inside_observations_that_share_a_row(subject: Subject) -
 
 
 async def pages_are_cut_by_bytes(subject: Subject) -> None:
-    """And have at least one item, so that a reader always makes progress."""
+    """Pages have at least one item, so that a reader always makes progress."""
     log = subject.store.log
     chain = await new_chain(subject)
     for number in range(10):

@@ -19,7 +19,7 @@ from weftline.testing.store.subject import (
 
 
 class Refused(Exception):
-    """What a query of this suite raises itself."""
+    """An exception that a query of this suite raises itself."""
 
 
 def create_two(first: str, second: str) -> Query[tuple[int, int]]:

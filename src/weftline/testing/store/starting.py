@@ -169,7 +169,7 @@ async def _dies(subject: Subject) -> None:
 
 
 async def charges(subject: Subject, *keys: int) -> list[tuple[int, int, int]]:
-    """Suspect, alone and deaths of each run; by default of all that are under way."""
+    """Suspect, alone and deaths of each run; by default of all that are active."""
     runs = await subject.store.log.under_way(after=0, limit=99)
     return [(run.suspect, run.alone, run.deaths) for run in runs if not keys or run.key in keys]
 

@@ -48,7 +48,7 @@ def chain_of(log: LogStore, key: int, workspace: int, *, thread: int | None = No
 
 
 async def commit(log: LogStore, *writes: Write) -> list[Written]:
-    """Flushes `writes` and returns what became of each."""
+    """Flushes `writes` and returns the outcome of each."""
     async with asyncio.timeout(TIMEOUT_S):
         return await log.flush(writes)
 
@@ -72,7 +72,7 @@ def code(result: Written) -> str | None:
 
 
 def create_workspace(slug: str) -> Query[int]:
-    """The workspace's key; creates it if it is new."""
+    """Returns the workspace's key, creating the workspace if it is new."""
     row = yield from one(
         "INSERT INTO workspaces (slug, name, created_at) VALUES ($1, $1, $2)"
         " ON CONFLICT (slug) DO UPDATE SET name = excluded.name RETURNING key",

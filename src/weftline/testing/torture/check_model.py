@@ -1,4 +1,6 @@
-"""No model request beyond those in flight at a kill, and each contained exactly what the log says."""
+"""No model request is missing from the log except those in flight at a kill, and each contained exactly what the log
+has.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ def check_model(ledger: Ledger, logs: Sequence[RunLog]) -> Iterator[str]:
 
 
 def _in_the_log(ledger: Ledger, log: RunLog, mine: list[Asked]) -> Iterator[str]:
-    """One request per run may be sent before its entry is durable, so a kill, or a disk that refuses the entry, leaves
-    at most one that the log does not know, or that contained results lost with it.
+    """One request per run may be sent before its entry is durable. So a kill, or a disk that refuses the entry, leaves
+    at most one request that the log does not know, or that contained results lost with it.
     """
     known = Counter((ledger.life_at(entry.at_us).number, fact.turn) for entry, fact in log.of(AttemptStarted))
     conversations = _conversations(log)
@@ -50,7 +52,7 @@ def _in_the_log(ledger: Ledger, log: RunLog, mine: list[Asked]) -> Iterator[str]
 
 
 def _conversations(log: RunLog) -> dict[int, tuple[Line, ...]]:
-    """By turn, what the model must be asked."""
+    """What the model must be sent, by turn."""
     facts = [(entry.fact, entry.body) for entry in log.entries]
     found: dict[int, tuple[Line, ...]] = {}
     for position, (fact, _) in enumerate(facts):
@@ -89,7 +91,7 @@ def _difference(asked: Asked, right: tuple[Line, ...] | None) -> str:
 
 
 def _answered_by_somebody(log: RunLog, mine: list[Asked]) -> Iterator[str]:
-    """Every turn is the answer to one of the requests: its text says to which."""
+    """Every turn is the answer to one of the requests, which its text identifies."""
     whole = {asked.number: asked for asked in mine}
     cancelled = any(True for _ in log.of(CancelRequested))
     for entry, fact in log.of(TurnCompleted):

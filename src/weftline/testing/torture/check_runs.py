@@ -42,7 +42,7 @@ def _whole(log: RunLog) -> Iterator[str]:
 
 
 def _innocent(ledger: Ledger, log: RunLog) -> Iterator[str]:
-    """No run of ours can fail on its own: it succeeds, or it is cancelled."""
+    """None of our runs can fail on its own: it succeeds, or it is cancelled."""
     end = log.end
     if end is not None and end.status == "failed":
         error = bodies.decode_ended(log.entries[-1].body).error

@@ -45,7 +45,7 @@ def _call(ledger: Ledger, log: RunLog, call: str, mine: list[Execution]) -> Iter
         yield f"{who} ran {len(mine)} times: {mine}"
     if len({(one.key, tuple(one.args.items())) for one in mine}) > 1:
         yield f"{who}: its key or its arguments have changed: {mine}"
-    # A cancel may overtake the one start that it comes after: the thread that was to run the tool had no CPU yet.
+    # A cancel may overtake the one start that it follows: the thread that was to run the tool had no CPU time yet.
     again = mine[1:] if closed[1].how == "cancelled" else mine
     late = [one for one in again if one.at_us > closed[0].at_us]
     if late:

@@ -1,4 +1,4 @@
-"""Clients as they are: they ask twice, answer all at once, lose connections, read slowly, and cancel."""
+"""Realistic clients: they repeat requests, answer concurrently, lose connections, read slowly, and cancel."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Clients:
     async def request(
         self, method: str, path: str, body: Any = None, *, idempotency_key: str = "", accept: str = ""
     ) -> tuple[int, dict[str, Any]]:
-        """Sends a request until it gets an answer other than that the server is busy.
+        """Sends a request until it gets a response other than that the server is busy.
 
-        A stream of events stands for what the server would have answered without one.
+        A stream of events counts as the response that the server would have sent without one.
         """
         given = {"idempotency-key": idempotency_key, "accept": accept}
         headers = {name: value for name, value in given.items() if value}
@@ -72,7 +72,7 @@ class Clients:
     async def create(self, order: Order, *, path: str = "/agent-runs") -> str:
         body = {"prompt": order.prompt} | (_SPEC if path == "/agent-runs" else {})
         times = 2 if order.create_twice else 1
-        # Some ask for the events at once, and go away when they know the run.
+        # Some request the events at once, and disconnect when they know the run.
         accept = "text/event-stream" if order.number % 3 == 0 else ""
         replies = await asyncio.gather(
             *[self.request("POST", path, body, idempotency_key=order.prompt, accept=accept) for _ in range(times)]
@@ -99,7 +99,7 @@ class Clients:
                 tasks.create_task(self.follow(order, run))
 
     async def follow(self, order: Order, run: str) -> None:
-        """By several readers at once, the first of which answers calls and cancels."""
+        """Follows a run with several readers at once, the first of which answers calls and cancels."""
         async with asyncio.TaskGroup() as tasks:
             for number in range(order.followers):
                 view = View(run)
@@ -138,7 +138,7 @@ class Clients:
         view.ended = event in TERMINAL
 
     async def _frames(self, view: View, *, slow: bool) -> AsyncIterator[tuple[int, str, bytes]]:
-        """The frames of one connection; a frame that was cut off is dropped."""
+        """The frames of one connection; an incomplete frame is dropped."""
         url = self._url(f"/agent-runs/{view.run}/stream")
         headers = {"last-event-id": str(view.last)}
         timeout = ClientTimeout(total=None, sock_read=60, sock_connect=10)

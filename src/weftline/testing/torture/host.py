@@ -19,7 +19,7 @@ from weftline.testing.torture.volume import Volume
 _DRAIN_S = 2
 _STOP_S = 90.0
 _IO_ERROR = 70
-"""The exit code of a server that does not know what its last commit left on the disk."""
+"""The exit code of a server after a commit whose outcome on the disk is unknown."""
 _CONFIG = """
 [providers.fake]
 family = "openai_chat"
@@ -103,7 +103,7 @@ class Host:
         os.kill(self.process.pid, signal.SIGCONT)
 
     async def second(self) -> None:
-        """Another server on the same store is refused while this one is alive."""
+        """Checks that another server on the same store is rejected while this one is alive."""
         life = self._ledger.life
         command = [sys.executable, "-m", "weftline", "serve", "--db", str(self.process.db), "--port", "0"]
         other = await asyncio.create_subprocess_exec(
@@ -134,7 +134,7 @@ class Host:
         return True
 
     def over(self, how: Literal["killed", "stopped", "died"]) -> None:
-        """The process has ended: its life is closed, and its log output is examined."""
+        """Called when the process has ended: its life is closed, and its log output is examined."""
         life = self._ledger.life
         life.how = how
         life.ended_us = now_us()

@@ -12,12 +12,12 @@ Line: TypeAlias = tuple[str, ...]
 
 
 def now_us() -> int:
-    """The wall clock, as the server's log has it."""
+    """The wall clock, as in the server's log."""
     return time.time_ns() // 1000
 
 
 class Asked(Struct):
-    """One model request that arrived, whole."""
+    """One model request that arrived completely."""
 
     number: int
     order: int
@@ -60,20 +60,20 @@ class Delivery(Struct, frozen=True):
     run: str
     status: str
     accepted: bool
-    """Whether the receiver answered 200, as far as it can tell."""
+    """Whether the receiver responded with 200, as far as it can tell."""
 
 
 class Ledger(Struct):
     asked: list[Asked] = []
     lives: list[Life] = []
     created: dict[int, set[str]] = {}
-    """By order, the run ids that creates were answered with."""
+    """For each order, the run ids that creates returned."""
     answered: dict[tuple[str, str], set[str]] = {}
-    """By run and call, the results of clients that were accepted."""
+    """For each run and call, the client results that were accepted."""
     cancelled: dict[str, str] = {}
-    """By run, the status that a cancel was answered with."""
+    """For each run, the status that a cancel returned."""
     sessions: dict[str, list[int]] = {}
-    """By session, its orders as they were accepted."""
+    """For each session, its orders as they were accepted."""
     views: list[View] = []
     deliveries: list[Delivery] = []
     mishaps: dict[str, int] = {}

@@ -69,7 +69,7 @@ class RunLog(Struct, frozen=True):
 
 
 async def read_logs(store: Path) -> list[RunLog]:
-    """The store may have an owner, or have been abandoned by one."""
+    """The store may have an owner, or may have been abandoned by one."""
     reader = open_for_reading(store)
     try:
         keys = range(1, await reader.log.last_key() + 1)
@@ -79,7 +79,7 @@ async def read_logs(store: Path) -> list[RunLog]:
 
 
 async def _read(log: LogReader, key: int) -> RunLog | None:
-    """None for the key of a run that was never made, because the disk was full."""
+    """None for the key of a run that was never created because the disk was full."""
     row = await log.run(key)
     page = await log.page(key, after=0, max_bytes=2**40)
     if row is None or page is None:

@@ -37,7 +37,7 @@ _COUNTS: dict[Kind, int] = {
     "stuck readers": 1,
 }
 _FIRST: tuple[Kind, ...] = ("kill", "full disk", "kill", "second server", "freeze", "stop")
-"""Ensures that a short torture includes the main ones."""
+"""Ensures that a short torture includes the most important mishaps."""
 
 
 class Mishaps:
@@ -49,7 +49,9 @@ class Mishaps:
         self._deck: list[Kind] = list(reversed(_FIRST))
 
     async def go_on(self, *, until_s: float, at_least: int) -> None:
-        """One mishap after another until `time.monotonic()` is `until_s`; the server is up when this returns."""
+        """Causes one mishap after another until `time.monotonic()` is `until_s`; the server is running when this
+        returns.
+        """
         for count in itertools.count():
             pause_s = self._random.choice((0.3, 1.0, 1.0, 2.0, 4.0)) if count >= len(_FIRST) else 0.7
             over = time.monotonic() + pause_s > until_s

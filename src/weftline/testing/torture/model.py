@@ -60,7 +60,7 @@ class FakeModel:
 
 
 def lines_of(messages: Sequence[dict[str, Any]]) -> Iterator[Line]:
-    """The messages of a chat request, as plain as can be."""
+    """The messages of a chat request, in the simplest form."""
     for message in messages:
         role, text = message["role"], message.get("content") or ""
         if role == "tool":
@@ -71,7 +71,7 @@ def lines_of(messages: Sequence[dict[str, Any]]) -> Iterator[Line]:
 
 
 def _place(messages: Sequence[Line]) -> tuple[int, int]:
-    """The order, and the turn that is asked for, counted from 0 as in the log."""
+    """The order, and the requested turn, counted from 0 as in the log."""
     turn = 0
     for line in reversed(messages):
         if line[0] == "assistant":

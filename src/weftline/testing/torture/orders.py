@@ -21,7 +21,7 @@ class Call(Struct, frozen=True):
 class Turn(Struct, frozen=True):
     calls: tuple[Call, ...]
     pieces: int
-    """Of the text that is streamed."""
+    """How many pieces the text is streamed in."""
     pace_ms: int
     fails: Literal["", "refused", "cut"] = ""
     """How the first request of the turn goes wrong."""
@@ -32,7 +32,7 @@ class Order(Struct, frozen=True):
     turns: tuple[Turn, ...]
     followers: int
     answerers: int
-    """How many clients answer each call, each in its own words."""
+    """How many clients answer each call, each with its own text."""
     create_twice: bool
     patience: int
     """Frames after which a follower drops its connection."""

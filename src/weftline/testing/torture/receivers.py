@@ -24,7 +24,7 @@ class Receivers:
         self.received = asyncio.Event()
         """Set whenever something was delivered."""
         self.secrets: dict[str, str] = {}
-        """By webhook, to check the signatures with."""
+        """By webhook: the secrets that signatures are checked with."""
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/hooks/{name}", self._receive)]

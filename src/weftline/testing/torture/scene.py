@@ -42,7 +42,7 @@ class Scene:
         self._over = False
 
     async def play(self, *, seconds: float, mishaps: int = 3) -> Evidence:
-        """Goes on for that time, or for that many mishaps if those take longer, and then until all is settled.
+        """Continues for that time, or for that many mishaps if they take longer, and then until everything is settled.
 
         Bounded: anything unsettled some minutes after the last mishap is a fault.
         """

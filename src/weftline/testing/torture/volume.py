@@ -16,27 +16,30 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _SIZE = "256m"
-_INSIDE = "WEFTLINE_TORTURE_NAMESPACE"
+INSIDE = "WEFTLINE_TORTURE_NAMESPACE"
+"""The environment variable that says: this process may mount, as far as it can."""
 _SLACK_BYTES = 16384
 """What a server whose files are limited may still write."""
 
 
 def enter_namespace(arguments: Sequence[str]) -> None:
-    """Runs this program again where it may mount, and does not return; returns if that is not possible here."""
+    """Runs this program again in a namespace where it may mount, and does not return; returns if that is not possible
+    here.
+    """
     unshare = shutil.which("unshare")
-    if _INSIDE in os.environ or unshare is None or not sys.platform.startswith("linux"):
+    if INSIDE in os.environ or unshare is None or not sys.platform.startswith("linux"):
         return
     command = [unshare, "--user", "--map-root-user", "--mount"]
     if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
-        os.execve(unshare, [*command, sys.executable, *arguments], {**os.environ, _INSIDE: "1"})
+        os.execve(unshare, [*command, sys.executable, *arguments], {**os.environ, INSIDE: "1"})
 
 
 class Volume:
-    """`folder` is where the store goes."""
+    """`folder` is where the store is created."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._mounted = _INSIDE in os.environ and _mount(folder)
+        self._mounted = INSIDE in os.environ and _mount(folder)
         self._limited: int | None = None
 
     @property
@@ -44,7 +47,7 @@ class Volume:
         return f"a file system of {_SIZE}" if self._mounted else "limits on the size of files"
 
     def fill(self, pid: int) -> None:
-        """Nothing more fits, at least for the process `pid`."""
+        """Fills the disk, so that nothing more fits, at least for the process `pid`."""
         if self._mounted:
             self._take_all()
             return

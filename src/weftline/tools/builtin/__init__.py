@@ -11,6 +11,6 @@ __all__ = ["ask_user", "builtin_tools", "calculator", "current_time", "present_p
 
 
 def builtin_tools() -> dict[str, FunctionTool]:
-    """All of them, by name."""
+    """Returns all built-in tools, by name."""
     tools: tuple[FunctionTool, ...] = (ask_user, calculator, current_time, present_plan)
     return {tool.name: tool for tool in tools}

@@ -1,4 +1,4 @@
-"""Arithmetic without `eval`: the expression is parsed, and only numbers and the operations below are carried out."""
+"""Arithmetic without `eval`: the expression is parsed, and only numbers and the operations below are evaluated."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def calculator(expression: str) -> int | float:
         expression: For example "(3 + 4) * sqrt(2)".
     """
     if len(expression) > MAX_CHARS:
-        raise ToolFailed(prompts.calculate_too_long(MAX_CHARS))
+        raise ToolFailed(prompts.builtin.calculate_too_long(MAX_CHARS))
     try:
         return _value(ast.parse(expression.strip(), mode="eval").body, _MAX_LEVELS)
     except SyntaxError:
-        raise ToolFailed(prompts.CALCULATE_NOT_ARITHMETIC) from None
+        raise ToolFailed(prompts.builtin.CALCULATE_NOT_ARITHMETIC) from None
     except ZeroDivisionError:
-        raise ToolFailed(prompts.CALCULATE_BY_ZERO) from None
+        raise ToolFailed(prompts.builtin.CALCULATE_BY_ZERO) from None
     except (OverflowError, MemoryError, RecursionError):
-        raise ToolFailed(prompts.CALCULATE_TOO_LARGE) from None
+        raise ToolFailed(prompts.builtin.CALCULATE_TOO_LARGE) from None
     except (ValueError, TypeError) as error:
-        raise ToolFailed(prompts.calculate_impossible(str(error))) from None
+        raise ToolFailed(prompts.builtin.calculate_impossible(str(error))) from None
 
 
 def _power(base: Number, exponent: Number) -> Number:
@@ -92,10 +92,10 @@ _CONSTANTS = {"pi": math.pi, "e": math.e, "tau": math.tau}
 
 def _value(node: ast.expr, levels: int) -> Number:
     if not levels:
-        raise ToolFailed(prompts.CALCULATE_TOO_DEEP)
+        raise ToolFailed(prompts.builtin.CALCULATE_TOO_DEEP)
     match node:
         case ast.Constant(value=bool()):
-            raise ToolFailed(prompts.CALCULATE_NUMBERS_ONLY)
+            raise ToolFailed(prompts.builtin.CALCULATE_NUMBERS_ONLY)
         case ast.Constant(value=int() | float() as number):
             return _bounded(number)
         case ast.Name(id=name) if name in _CONSTANTS:
@@ -109,7 +109,7 @@ def _value(node: ast.expr, levels: int) -> Number:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
             return _bounded(_FUNCTIONS[name](*(_value(arg, levels - 1) for arg in args)))
         case _:
-            raise ToolFailed(prompts.calculate_unknown(ast.unparse(node)))
+            raise ToolFailed(prompts.builtin.calculate_unknown(ast.unparse(node)))
 
 
 def _bounded(number: Number) -> Number:

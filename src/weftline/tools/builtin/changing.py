@@ -1,10 +1,10 @@
-"""`write_file`, `edit` and `multi_edit`, apart from what the model is told about them."""
+"""The implementation of `write_file`, `edit` and `multi_edit`; their descriptions for the model are in `files`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.tools.base import Happened, Reconciled, ToolContext, ToolFailed, Unknown, WillNotHappen
 from weftline.tools.builtin.edit_outcomes import EditOutcome, Verdict, outcomes_text
 from weftline.tools.builtin.editing import Edit, EditRefused, all_applied, applied, befores
@@ -16,7 +16,7 @@ from weftline.tools.workers import shared_workers
 
 
 class Changing:
-    """The tools that change files of one workplace."""
+    """The tools that change the files of one workplace."""
 
     def __init__(self, place: Workplace, *, require_read: bool) -> None:
         self._place = place
@@ -28,15 +28,15 @@ class Changing:
             before = await self.content(path)
             if before is not None and before.complete and before.data == data:
                 FileMemory(context.state).wrote(before.path, data)
-                return prompts.no_change_needed(display_path(path))
+                return prompts.files.no_change_needed(display_path(path))
             real = await self._place.context.write_file(await self._place.handle(), parse_path(path), data)
         FileMemory(context.state).wrote(real, data)
         lines = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
-        describe = prompts.created if before is None else prompts.updated
+        describe = prompts.files.created if before is None else prompts.files.updated
         return describe(display_path(path), len(data), lines)
 
     async def edit(self, path: str, edits: Sequence[Edit], context: ToolContext, *, several: bool) -> str:
-        """All of the edits or none."""
+        """Applies all of the edits or none."""
         async with errors_for_model():
             before = await self._editable(path, context)
             try:
@@ -44,16 +44,16 @@ class Changing:
             except EditRefused as refused:
                 if several:
                     raise ToolFailed(
-                        prompts.multi_edit_failed(display_path(path), refused.number, refused.reason)
+                        prompts.files.multi_edit_failed(display_path(path), refused.number, refused.reason)
                     ) from None
-                raise ToolFailed(prompts.edit_refused(display_path(path), refused.reason)) from None
+                raise ToolFailed(prompts.files.edit_refused(display_path(path), refused.reason)) from None
             await self._store(before, after, context)
         return _edited_text(path, len(edits), count, several=several)
 
     async def edit_decided(
         self, path: str, edits: Sequence[Edit], verdicts: Sequence[Verdict], context: ToolContext
     ) -> str:
-        """Each of the edits for itself, as somebody decided."""
+        """Applies each of the edits that were approved."""
         async with errors_for_model():
             before = await self._editable(path, context)
             after, outcomes = await shared_workers().run(lambda: _decided(before.data, edits, verdicts))
@@ -64,17 +64,17 @@ class Changing:
     async def reconcile(
         self, path: str, edits: Sequence[Edit], verdicts: Sequence[Verdict] | None, context: ToolContext
     ) -> Reconciled:
-        """Whether edits that were cut off took place, as far as the file shows it.
+        """Returns whether interrupted edits took place, as far as the file shows it.
 
-        A file is replaced at once, so either all of it happened or nothing did. If the file can only be the result,
-        they happened; if it cannot be, or if it is as it was last read, they did not.
+        A file is replaced atomically, so either all edits happened or none. If the file can only be their result, they
+        happened; if it cannot be, or is unchanged since it was last read, they did not.
         """
         approved = [edit for edit, verdict in zip(edits, verdicts or (), strict=False) if verdict == "approved"]
         wanted = list(edits) if verdicts is None else approved
         try:
             now = await self.content(path)
         except FileTrouble:
-            return WillNotHappen()  # it cannot be edited now, and the model should hear why
+            return WillNotHappen()  # it cannot be edited now, and the model should read why
         if now is None:
             return WillNotHappen()
         memory = FileMemory(context.state)
@@ -92,7 +92,7 @@ class Changing:
         return Happened(outcomes_text(display_path(path), [EditOutcome(one, one == "approved") for one in verdicts]))
 
     async def content(self, path: str) -> FileBytes | None:
-        """The file, or None if there is none."""
+        """Returns the file, or None if it does not exist."""
         try:
             return await self._place.context.read_file(await self._place.handle(), parse_path(path))
         except FileTrouble as trouble:
@@ -107,9 +107,9 @@ class Changing:
         if self._require_read:
             known = FileMemory(context.state).known(file.path)
             if known is None:
-                raise ToolFailed(prompts.read_first(display_path(path)))
+                raise ToolFailed(prompts.files.read_first(display_path(path)))
             if known != fingerprint(file.data):
-                raise ToolFailed(prompts.read_again(display_path(path)))
+                raise ToolFailed(prompts.files.read_again(display_path(path)))
         return file
 
     async def _store(self, before: FileBytes, after: bytes, context: ToolContext) -> None:
@@ -119,7 +119,9 @@ class Changing:
 
 def _edited_text(path: str, edits: int, count: int, *, several: bool) -> str:
     return (
-        prompts.edited_often(display_path(path), edits, count) if several else prompts.edited(display_path(path), count)
+        prompts.files.edited_often(display_path(path), edits, count)
+        if several
+        else prompts.files.edited(display_path(path), count)
     )
 
 
@@ -139,7 +141,7 @@ def _decided(data: bytes, edits: Sequence[Edit], verdicts: Sequence[Verdict]) ->
 
 
 def replaced(data: bytes, edits: Sequence[Edit], known: str | None) -> int | None:
-    """How many places the edits replaced to make `data`; 0 if they did not make it, None if that cannot be told."""
+    """Returns how many places the edits replaced to produce `data`; 0 if they did not produce it, None if unknown."""
     origins, are_all = befores(data, edits)
     for before in origins:
         if fingerprint(before) == known:

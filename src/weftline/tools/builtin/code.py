@@ -2,8 +2,8 @@
 
     agent = Agent("sonnet", tools=[search, book, code(languages=["typescript", "python"])])
 
-Each call that the code makes is a call of the run: it passes the gates, counts, may be asked about, is in the log. Ten
-of them cost one turn of the model.
+Each call that the code makes is a call of the run: it passes the gates, counts against limits, may need approval and is
+logged. Ten of them cost one turn of the model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Raw, Struct
 
-from weftline import prompts_code as prompts
+from weftline import prompts
 from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
 from weftline.sandbox import CodeExecution, Language, Sandbox
@@ -53,12 +53,12 @@ TIMEOUT_S = 30.0
 _MAX_ARGS_CHARS = 200
 _MAX_PROBLEM_CHARS = 500
 _FIRST_CALLS, _LAST_CALLS = 20, 20
-"""How many calls of code that failed its model reads about."""
+"""How many of the calls that failed code made are listed for the model: the first ones and the last ones."""
 _DROP_S = 1.0
 
 
 class ToolError(Exception):
-    """A call from code failed: the code gets this name and the text of the result."""
+    """Raised in the code for a failed call, with the text of its result."""
 
 
 class _Request(Struct):
@@ -67,17 +67,17 @@ class _Request(Struct):
 
 
 class _CallRecord(Struct, eq=False):
-    """A call that the code made, and what has become of it."""
+    """A call that the code made, and its outcome."""
 
     function: CodeFunction
     args: str
-    outcome: str = prompts.CALL_OPEN
+    outcome: str = prompts.code.CALL_OPEN
     problem: str = ""
     """Why it failed."""
 
 
 class Code:
-    """The set of tools that is the tool `code`: it has a sandbox while it is open."""
+    """The toolset that consists of the tool `code`. It has a sandbox while it is open."""
 
     def __init__(
         self, *, languages: tuple[Language, ...], only: frozenset[str] | None, timeout_s: float, memory_limit_bytes: int
@@ -140,10 +140,10 @@ def _name(one: object) -> str:
 
 
 class CodeTool:
-    """Of one run: `of` makes the same tool with the functions that the run's tools are."""
+    """The tool `code`. `of` returns it for one run, with the run's tools as functions."""
 
     effect: Effect = "read"
-    """Of its own. What it calls has effects, and those are the calls' own."""
+    """The effect of the code itself. The calls that it makes have their own."""
     concurrent = False
     host = True
     client: ClientKind | None = None
@@ -169,10 +169,10 @@ class CodeTool:
     def of(
         self, tools: Mapping[str, Tool], *, display_names: Mapping[str, str], hidden: Iterable[str] = ()
     ) -> CodeTool:
-        """With the tools of a run. `display_names` has names that the model knows some of them by; `hidden` are not
-        offered.
+        """Returns the tool for a run with these tools.
 
-        Raises `ValueError` for a name in `tools=[…]` that the agent does not have.
+        `display_names` has the model's names for some of them; `hidden` tools are not offered. Raises `ValueError` for
+        a name in `tools=[…]` that the agent does not have.
         """
         missing = sorted((self.only or frozenset()) - tools.keys())
         if missing:
@@ -224,7 +224,7 @@ class CodeTool:
         limit_s = cast(float, self.timeout_s)
         calls.execution = execution
         further.hold()
-        execution.when_started(lambda: further.limit(lambda: execution.terminate(prompts.out_of_time(limit_s))))
+        execution.when_started(lambda: further.limit(lambda: execution.terminate(prompts.code.out_of_time(limit_s))))
         try:
             result = await execution
             unread = await calls.settled(result.open_calls) if result.error is None else []
@@ -241,13 +241,13 @@ class CodeTool:
 
 
 class _Calls:
-    """The functions of one piece of code, and what it called."""
+    """The functions of one piece of code, and the calls that it made."""
 
     def __init__(self, functions: Sequence[CodeFunction], further: FurtherCalls) -> None:
         self._further = further
         self._made: list[_CallRecord] = []
         self._open: set[asyncio.Task[object]] = set()
-        """The calls without a result. They are not the sandbox's to cancel."""
+        """The calls without a result. The sandbox must not cancel them."""
         self.diverged = ""
         self.execution: CodeExecution | None = None
         self.functions: dict[str, Callable[..., Awaitable[object]]] = {one.name: self._bound(one) for one in functions}
@@ -260,14 +260,16 @@ class _Calls:
         while self._open:
             await asyncio.wait(self._open)
         left = [self._made[number - 1] for number in open_calls]
-        failed = [one for one in left if one.outcome == prompts.CALL_FAILED]
-        lines = [prompts.code_call(one.function.name, one.args, outcome=one.problem) for one in failed[:_FIRST_CALLS]]
+        failed = [one for one in left if one.outcome == prompts.code.CALL_FAILED]
+        lines = [
+            prompts.code.code_call(one.function.name, one.args, outcome=one.problem) for one in failed[:_FIRST_CALLS]
+        ]
         if len(failed) > _FIRST_CALLS:
-            lines.append(prompts.calls_left_out({prompts.CALL_FAILED: len(failed) - _FIRST_CALLS}))
+            lines.append(prompts.code.calls_left_out({prompts.code.CALL_FAILED: len(failed) - _FIRST_CALLS}))
         return lines
 
     async def drop(self) -> None:
-        """The code has failed or was cut off: what it called and was not asked for yet never will be."""
+        """Cancels the calls that are still open, because the code failed or was interrupted."""
         left = list(self._open)
         for task in left:
             task.cancel()
@@ -288,7 +290,7 @@ class _Calls:
         except ToolFailed as error:
             raise _failed(made, str(error)) from None
         made.args = _cut(written, _MAX_ARGS_CHARS)
-        # The code may end without waiting for it, and what it has called is carried out nevertheless.
+        # The code may end without awaiting it, and the call is made nevertheless.
         task = asyncio.create_task(self._ask(made, written), name="a call that code made")
         self._open.add(task)
         task.add_done_callback(self._open.discard)
@@ -298,7 +300,7 @@ class _Calls:
         return value
 
     async def _ask(self, record: _CallRecord, written: str) -> object:
-        """The value of a call, or the `ToolError` that its code gets: there may be nobody left to catch it."""
+        """Returns the value of a call, or the `ToolError` for the code, which may no longer be there to catch it."""
         try:
             output = await self._further.ask(record.function.tool, written)
         except Diverged as error:
@@ -311,12 +313,12 @@ class _Calls:
         value = value_of(output)
         if output.is_error:
             return _failed(record, value if isinstance(value, str) else written_value(value))
-        record.outcome = prompts.CALL_OK
+        record.outcome = prompts.code.CALL_OK
         return value
 
 
 def _failed(made: _CallRecord, problem: str) -> ToolError:
-    made.outcome, made.problem = prompts.CALL_FAILED, _cut(problem, _MAX_PROBLEM_CHARS)
+    made.outcome, made.problem = prompts.code.CALL_FAILED, _cut(problem, _MAX_PROBLEM_CHARS)
     return ToolError(problem)
 
 
@@ -325,13 +327,13 @@ def _cut(text: str, max_chars: int) -> str:
 
 
 def _listed(made: Sequence[_CallRecord]) -> list[str]:
-    """A line for each call, for as many as a model should read: the first, and the last, where it ended."""
-    lines = [prompts.code_call(one.function.name, one.args, outcome=one.outcome) for one in made]
+    """Returns a line for each call: the first ones and, where the code ended, the last ones."""
+    lines = [prompts.code.code_call(one.function.name, one.args, outcome=one.outcome) for one in made]
     left_out = made[_FIRST_CALLS:-_LAST_CALLS]
     if not left_out:
         return lines
     counted = Counter([one.outcome for one in left_out])
-    return [*lines[:_FIRST_CALLS], prompts.calls_left_out(counted), *lines[-_LAST_CALLS:]]
+    return [*lines[:_FIRST_CALLS], prompts.code.calls_left_out(counted), *lines[-_LAST_CALLS:]]
 
 
 def written_value(value: object) -> str:
@@ -344,17 +346,17 @@ def _description(languages: Sequence[Language], functions: Sequence[CodeFunction
         signatures["typescript"] = [typescript(one) for one in functions]
     if "python" in languages:
         signatures["python"] = [python(one) for one in functions]
-    return prompts.code_tool(list(languages), signatures)
+    return prompts.code.code_tool(list(languages), signatures)
 
 
 def _parameters(languages: Sequence[Language]) -> bytes:
-    properties: dict[str, Any] = {"code": {"type": "string", "description": prompts.CODE_PARAMETER}}
+    properties: dict[str, Any] = {"code": {"type": "string", "description": prompts.code.CODE_PARAMETER}}
     required = ["code"]
     if len(languages) > 1:
         properties["language"] = {
             "type": "string",
             "enum": list(languages),
-            "description": prompts.LANGUAGE_PARAMETER,
+            "description": prompts.code.LANGUAGE_PARAMETER,
         }
         required.append("language")
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

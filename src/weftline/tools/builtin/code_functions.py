@@ -1,4 +1,4 @@
-"""The tools of a run as functions of code: their names, their signatures, and what their arguments and results become.
+"""The tools of a run as functions for code: their names and signatures, and the conversion of arguments and results.
 
 search({query: "tea"})      TypeScript, JavaScript
 search(query="tea")         Python
@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from weftline import prompts_code
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.json_size import is_modest
 from weftline.messages import joined_text
@@ -28,16 +28,16 @@ _OFTEN_USED = frozenset(
     {"Array", "BigInt", "Boolean", "Date", "Error", "JSON", "Map", "Math", "Number", "Object", "Promise", "RegExp"}
     | {"Set", "String", "Symbol", "TypeError", "Uint8Array", "console", "report", "default"}
 )
-"""What code of any language needs under that name."""
+"""Names that code in any language needs."""
 _MAX_TYPE_CHARS = 2_000
-"""A type that takes more to write is any object."""
+"""A type that is longer than this is written as any object."""
 _MAX_LEVELS = 8
 
 Schema = Mapping[str, Any]
 
 
 class CodeFunction(Struct, frozen=True):
-    """A tool that code may call. `tool` is its name in the run, `name` that of the function."""
+    """A tool that code may call. `tool` is its name in the run, `name` the function's."""
 
     tool: str
     name: str
@@ -63,7 +63,7 @@ def function_of(tool: str, *, name: str, description: str, parameters: bytes) ->
 
 
 def _inlined(schema: object, definitions: dict[str, Any], level: int) -> object:
-    """The schema with what it refers to in the place of the reference; what refers to itself is anything."""
+    """Returns the schema with references replaced by their targets. A recursive reference becomes any value."""
     if isinstance(schema, list):
         return [_inlined(one, definitions, level) for one in cast("list[object]", schema)]
     if not isinstance(schema, dict):
@@ -81,7 +81,7 @@ def _inlined(schema: object, definitions: dict[str, Any], level: int) -> object:
 
 
 def function_name(tool: str, taken: Mapping[str, object] | frozenset[str] = frozenset()) -> str:
-    """A name that is a variable in every language here, and not one of theirs."""
+    """Returns a name that is a valid variable in every language, and not a keyword or built-in name."""
     name = _NOT_A_NAME.sub("_", tool) or "_"
     if name[0].isdigit() or name in JS_WORDS | _OFTEN_USED or keyword.iskeyword(name) or hasattr(builtins, name):
         name = f"{name}_" if not name[0].isdigit() else f"_{name}"
@@ -91,9 +91,9 @@ def function_name(tool: str, taken: Mapping[str, object] | frozenset[str] = froz
 
 
 def written_args(function: CodeFunction, given: Sequence[object]) -> str:
-    """The arguments of a call as JSON. One mapping has them all; others are taken in the order of the signature.
+    """Returns the arguments of a call as JSON. A mapping has them by name; others follow the order of the signature.
 
-    Raises `ToolFailed`.
+    Raises `ToolFailed` for invalid ones.
     """
     properties = list(function.properties)
     named: dict[str, object] = {}
@@ -101,15 +101,15 @@ def written_args(function: CodeFunction, given: Sequence[object]) -> str:
     if rest and isinstance(rest[-1], dict) and (len(rest) == 1 or not _takes_mapping(function, len(rest) - 1)):
         named = cast("dict[str, object]", rest.pop())
     if len(rest) > len(properties):
-        raise ToolFailed(prompts_code.too_many_arguments(function.name, len(properties), given=len(rest)))
+        raise ToolFailed(prompts.code.too_many_arguments(function.name, len(properties), given=len(rest)))
     for name, value in zip(properties, rest, strict=False):
         if name in named:
-            raise ToolFailed(prompts_code.argument_twice(function.name, name))
+            raise ToolFailed(prompts.code.argument_twice(function.name, name))
         named[name] = value
     try:
         return canonical_value(_plain(named)).decode()
     except NotCanonical as error:
-        raise ToolFailed(prompts_code.not_arguments(function.name, str(error))) from None
+        raise ToolFailed(prompts.code.not_arguments(function.name, str(error))) from None
 
 
 def _takes_mapping(function: CodeFunction, position: int) -> bool:
@@ -119,7 +119,7 @@ def _takes_mapping(function: CodeFunction, position: int) -> bool:
 
 def _plain(value: object) -> object:
     if isinstance(value, bytes):
-        raise ToolFailed(prompts_code.NO_BYTES)
+        raise ToolFailed(prompts.code.NO_BYTES)
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in cast("dict[str, object]", value).items()}
     if isinstance(value, list):
@@ -128,7 +128,7 @@ def _plain(value: object) -> object:
 
 
 def value_of(output: ToolOutput) -> object:
-    """What code receives as a result: an object or a list if the text is one in JSON, or else the text."""
+    """Returns what code receives as a result: an object or a list if the text is one in JSON, otherwise the text."""
     text = joined_text(output.parts)
     if text[:1] in ("{", "[") and is_modest(text):
         try:

@@ -1,4 +1,4 @@
-"""Code of a model's in a sandbox, and what the model reads of it. What the code calls is the caller's to provide."""
+"""Runs a model's code in a sandbox, and makes its outcome readable for the model. The caller provides the functions."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import cast
 
-from weftline import prompts_code as prompts
+from weftline import prompts
 from weftline.canonical import digest
 from weftline.sandbox import CodeError, CodeExecution, CodeLog, CodeResult, Language, Sandbox, SandboxUnavailable
 from weftline.tools.base import ToolFailed, ToolOutput
 
 FOREVER_S = 10 * 365 * 86_400.0
-"""The sandbox's own cap: here the time of the calls that the code waits for does not count."""
+"""The sandbox's own cap: practically none, as the time of calls that the code waits for must not count."""
 MAX_LOG_CHARS = 20_000
 _ENTRY = "main.ts"
 _SUFFIX: dict[Language, str] = {"typescript": "ts", "javascript": "js"}
 
-# Code that is carried out again must ask for the same calls, so it has one time and one sequence of random numbers.
+# Repeated code must make the same calls, so it gets a fixed time and a fixed sequence of random numbers.
 _PRELUDE = """{
   const now = %d, D = Date;
   let state = %d;
@@ -52,7 +52,7 @@ _MAIN = "import './%s'; import * as code from './%s'; export default code.defaul
 
 
 def new_sandbox(memory_limit_bytes: int) -> Sandbox:
-    # Code that waits for a call keeps its place, so there are more places than cores.
+    # Code that waits for a call keeps its slot, so there are more slots than cores.
     most = max(8, 4 * (os.cpu_count() or 1))
     return Sandbox(max_running=most, safety_cap_s=FOREVER_S, memory_limit_bytes=memory_limit_bytes)
 
@@ -67,7 +67,7 @@ def start(
     seed: str,
     owner: str,
 ) -> CodeExecution:
-    """Starts a module whose default export is the result. Raises `ToolFailed` where there is no sandbox for it."""
+    """Starts a module whose default export is the result. Raises `ToolFailed` if there is no sandbox for it."""
     try:
         if language == "python":
             return sandbox.run_code(
@@ -84,11 +84,11 @@ def start(
             owner=owner,
         )
     except SandboxUnavailable as error:
-        raise ToolFailed(prompts.sandbox_missing(error.message)) from None
+        raise ToolFailed(prompts.code.sandbox_missing(error.message)) from None
 
 
 def _with_default(source: str) -> str:
-    """A module without a result has `None`."""
+    """Adds a result of `None` to a module without one."""
     with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         for node in ast.walk(ast.parse(source)):
             named = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
@@ -99,13 +99,15 @@ def _with_default(source: str) -> str:
 
 
 def to_tool_output(result: CodeResult, calls: list[str]) -> ToolOutput:
-    """What the model reads. `calls` are those that the code made, with what became of each; if it succeeded, those
-    that failed when it had ended.
+    """Returns what the model reads.
+
+    `calls` lists the calls that the code made, with their outcomes; for code that succeeded, only those that failed
+    after it had ended.
     """
     logs = _logs(result.logs)
     if result.error is None:
-        return ToolOutput.of(prompts.code_result(_to_text(result.result), logs, calls))
-    return ToolOutput.of(prompts.code_failed(result.status, _error(result.error), logs, calls), is_error=True)
+        return ToolOutput.of(prompts.code.code_result(_to_text(result.result), logs, calls))
+    return ToolOutput.of(prompts.code.code_failed(result.status, _error(result.error), logs, calls), is_error=True)
 
 
 def _to_text(value: object) -> str:
@@ -138,7 +140,7 @@ def _logs(logs: tuple[CodeLog, ...]) -> str:
         line = line if one.level in ("log", "info") else f"[{one.level}] {line}"
         left -= len(line) + 1
         if left < 0:
-            lines.append(prompts.LOG_CUT)
+            lines.append(prompts.code.LOG_CUT)
             break
         lines.append(line)
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The time, which a model does not know."""
+"""The tool `current_time`, as models do not know the time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def current_time(timezone: str = "UTC") -> dict[str, str | int]:
         try:
             now = now.astimezone(ZoneInfo(timezone))
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ToolFailed(prompts.unknown_time_zone(timezone)) from None
+            raise ToolFailed(prompts.builtin.unknown_time_zone(timezone)) from None
     return {
         "time": now.isoformat(timespec="seconds"),
         "timezone": "UTC" if now.tzinfo is UTC else timezone,

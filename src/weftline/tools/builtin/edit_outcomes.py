@@ -1,4 +1,4 @@
-"""What a person decided about each edit of a `multi_edit`, and what became of it.
+"""A person's decision about each edit of a `multi_edit`, and its outcome.
 
 A host that shows the edits of a call one by one puts the decisions into the call's arguments with
 `inject_edit_outcomes`, in a gate. They carry a seal that only this process can make, so a model cannot decide for the
@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias, cast, get_args
 
 from msgspec import Struct
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value
 
 KEY = "_outcomes"
@@ -27,7 +27,7 @@ _LINE = re.compile(r"#(?P<number>\d+) (?:(?P<applied>applied)|(?P<denied>denied)
 
 
 class EditOutcome(Struct, frozen=True):
-    """One edit of a call: what was decided, and whether it was applied. `reason` says why an approved one was not."""
+    """One edit of a call: the decision, and whether it was applied. `reason` says why an approved edit was not."""
 
     verdict: Verdict
     applied: bool
@@ -35,7 +35,7 @@ class EditOutcome(Struct, frozen=True):
 
 
 def inject_edit_outcomes(args: Mapping[str, object], verdicts: Sequence[Verdict]) -> dict[str, object]:
-    """The arguments of a `multi_edit` call with a decision for each of its edits.
+    """Returns the arguments of a `multi_edit` call with a decision for each of its edits.
 
     Raises:
         ValueError: if there are not as many decisions as edits.
@@ -49,7 +49,7 @@ def inject_edit_outcomes(args: Mapping[str, object], verdicts: Sequence[Verdict]
 
 
 def sealed_verdicts(args: Mapping[str, object]) -> list[Verdict] | None:
-    """The decisions in arguments that `inject_edit_outcomes` made and nobody has changed since."""
+    """Returns the decisions that `inject_edit_outcomes` put into arguments; None if the seal is missing or wrong."""
     found = args.get(KEY)
     plain = {name: value for name, value in args.items() if name != KEY}
     if not isinstance(found, dict):
@@ -67,7 +67,7 @@ def sealed_verdicts(args: Mapping[str, object]) -> list[Verdict] | None:
 
 
 def _seal(plain: Mapping[str, object], verdicts: Sequence[str]) -> str:
-    # Defaults are filled in between the gate and the last check, so only what the edits say is sealed.
+    # Defaults are filled in between the gate and the last check, so only the contents of the edits are sealed.
     edits = cast("list[Mapping[str, object]]", plain.get("edits") or [])
     fields = [
         [str(edit.get("old_string")), str(edit.get("new_string")), bool(edit.get("replace_all"))] for edit in edits
@@ -77,24 +77,24 @@ def _seal(plain: Mapping[str, object], verdicts: Sequence[str]) -> str:
 
 
 def outcomes_text(path: str, outcomes: Sequence[EditOutcome]) -> str:
-    """The result of a `multi_edit` with decisions."""
+    """Returns the result of a `multi_edit` with decisions."""
     count = sum(outcome.applied for outcome in outcomes)
     denied = sum(outcome.verdict == "denied" for outcome in outcomes)
     failed = len(outcomes) - count - denied
-    head = prompts.edits_decided(path, applied=count, denied=denied, failed=failed)
+    head = prompts.files.edits_decided(path, applied=count, denied=denied, failed=failed)
     return "\n".join([head, *(_line(number, outcome) for number, outcome in enumerate(outcomes, 1))])
 
 
 def _line(number: int, outcome: EditOutcome) -> str:
     if outcome.applied:
-        return prompts.edit_decided(number, "applied")
+        return prompts.files.edit_decided(number, "applied")
     if outcome.verdict == "denied":
-        return prompts.edit_decided(number, "denied")
-    return prompts.edit_decided(number, "failed", outcome.reason)
+        return prompts.files.edit_decided(number, "denied")
+    return prompts.files.edit_decided(number, "failed", outcome.reason)
 
 
 def parse_edit_outcomes(text: str) -> tuple[EditOutcome, ...] | None:
-    """The outcomes that a result of `multi_edit` tells; None for any other text."""
+    """Returns the outcomes in a result of `multi_edit`; None for any other text."""
     head, *lines = text.split("\n")
     whole = _HEAD.fullmatch(head)
     if whole is None:

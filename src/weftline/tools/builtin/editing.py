@@ -1,4 +1,4 @@
-"""Replacing text in a file: pure, on bytes, so that what is not text stays as it is.
+"""Replaces text in a file. Pure functions on bytes, so that content that is not text stays as it is.
 
 An `old_string` is looked for as it was written; then without the line numbers of `read_file`, if it was pasted with
 them; then with the line breaks of the file.
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import combinations, islice, pairwise
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 
 _NUMBERED = re.compile(r"\s*(\d+)\t(.*)", re.DOTALL)
 _PREVIEW_LINES = 10
 _COMPARED_LINES = 5_000
 _COMPARED_CHARS = 200
 _CLOSE_LOOKS = 200
-"""How many lines are compared in earnest for a preview; the others only by their letters."""
+"""How many lines are compared in detail for a preview; the others only by their letters."""
 _NEAR = 0.4
 _TRIALS = 200
-"""How many ways of taking edits back are tried."""
+"""How many ways of undoing edits are tried."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class EditRefused(Exception):
 
 
 def applied(data: bytes, edit: Edit) -> tuple[bytes, int]:
-    """The content after the edit, and how many places were replaced. Raises `EditRefused`."""
+    """Returns the content after the edit, and how many places were replaced. Raises `EditRefused`."""
     if not edit.old_string:
-        raise EditRefused(prompts.OLD_STRING_EMPTY)
+        raise EditRefused(prompts.files.OLD_STRING_EMPTY)
     if edit.old_string == edit.new_string:
-        raise EditRefused(prompts.NOTHING_TO_CHANGE)
+        raise EditRefused(prompts.files.NOTHING_TO_CHANGE)
     for old, new in _spellings(edit, crlf=b"\r\n" in data):
         first = data.find(old)
         if first < 0:
@@ -56,13 +56,13 @@ def applied(data: bytes, edit: Edit) -> tuple[bytes, int]:
         if edit.replace_all:
             return data.replace(old, new), data.count(old)
         if data.find(old, first + 1) >= 0:
-            raise EditRefused(prompts.not_unique(sum(1 for _ in _places(data, old))))
+            raise EditRefused(prompts.files.not_unique(sum(1 for _ in _places(data, old))))
         return data[:first] + new + data[first + len(old) :], 1
-    raise EditRefused(prompts.not_found(nearest(data, edit.old_string)))
+    raise EditRefused(prompts.files.not_found(nearest(data, edit.old_string)))
 
 
 def all_applied(data: bytes, edits: Sequence[Edit]) -> tuple[bytes, int]:
-    """The content after all edits, each on the result of the one before, and how many places were replaced.
+    """Returns the content after all edits, each on the result of the one before, and how many places were replaced.
 
     Raises:
         EditRefused: with the number of the first edit that cannot be applied.
@@ -78,9 +78,9 @@ def all_applied(data: bytes, edits: Sequence[Edit]) -> tuple[bytes, int]:
 
 
 def befores(data: bytes, edits: Sequence[Edit]) -> tuple[list[bytes], bool]:
-    """Contents from which the edits would have made `data`, and whether these are all."""
+    """Returns contents from which the edits would have produced `data`, and whether these are all."""
     if any(not edit.new_string for edit in edits):
-        return [], False  # what was removed could have stood anywhere
+        return [], False  # removed text could have been anywhere
     trials = [_TRIALS]
     found: list[bytes] = []
     for before in _taken_back(data, list(edits), trials):
@@ -107,7 +107,7 @@ def _taken_back(data: bytes, edits: list[Edit], trials: list[int]) -> Iterator[b
 
 
 def _subsets(data: bytes, new: bytes) -> Iterator[tuple[int, ...]]:
-    """The places that a `replace_all` may have made: all of them, or some, since others may have been there before."""
+    """Yields the sets of places that a `replace_all` may have written: all, or some if others existed before."""
     apart: list[int] = []
     for place in _places(data, new):
         if not apart or place - apart[-1] >= len(new):
@@ -125,7 +125,7 @@ def _put_back(data: bytes, places: Sequence[int], old: bytes, length: int) -> by
 
 
 def _spellings(edit: Edit, *, crlf: bool) -> list[tuple[bytes, bytes]]:
-    """The ways to read an edit, the most literal one first."""
+    """Returns the possible readings of an edit, the most literal first."""
     texts = [(edit.old_string, edit.new_string)]
     plain = _without_numbers(edit.old_string, edit.new_string)
     if plain is not None:
@@ -141,7 +141,7 @@ def _crlf(text: bytes) -> bytes:
 
 
 def _without_numbers(old: str, new: str) -> tuple[str, str] | None:
-    """Both without the prefixes of `read_file`, if all lines of `old` have them, in order."""
+    """Returns both without the prefixes of `read_file`, if all lines of `old` have them, in order."""
     lines = [_NUMBERED.fullmatch(line) for line in old.removesuffix("\n").split("\n")]
     numbered = [found for found in lines if found is not None]
     if len(numbered) < len(lines):
@@ -151,7 +151,7 @@ def _without_numbers(old: str, new: str) -> tuple[str, str] | None:
         return None
     plain = "\n".join(found[2] for found in numbered) + ("\n" if old.endswith("\n") else "")
     written = new.split("\n")
-    # A new line that begins with a number far from these has it for reasons of its own.
+    # A number far from these belongs to the new line itself.
     return plain, "\n".join(_without_number(line, first, first + len(numbered) + len(written)) for line in written)
 
 
@@ -170,7 +170,7 @@ def _places(data: bytes, wanted: bytes) -> Iterator[int]:
 
 
 def nearest(data: bytes, old: str) -> str:
-    """The lines that look most like `old`, with their numbers; empty if nothing does."""
+    """Returns the lines most similar to `old`, with their numbers; empty if there are none."""
     plain = _without_numbers(old, "")
     sought = [line for line in (plain[0] if plain else old).split("\n") if line.strip()][:1]
     if not sought:

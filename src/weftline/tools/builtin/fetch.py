@@ -1,4 +1,4 @@
-"""Reading a page of the web.
+"""The tool `fetch`, which reads web pages.
 
 agent = Agent("openai:gpt-5", tools=[fetch()])
 """
@@ -35,7 +35,7 @@ _HEADERS = {"accept": "text/html,application/xhtml+xml,text/plain,application/js
 
 
 def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
-    """The tool `fetch`, which reaches what `dialer` may reach."""
+    """Returns the tool `fetch` for addresses that `dialer` may reach."""
 
     @tool(effect="read", concurrent=True, timeout_s=TIMEOUT_S * 2)
     async def fetch(context: ToolContext, url: str, start: int = 0) -> str:
@@ -46,9 +46,9 @@ def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
             start: The character to begin at, to read on in a long page.
         """
         if not url.lower().startswith(("http://", "https://")):
-            raise ToolFailed(prompts.FETCH_HTTP_ONLY)
+            raise ToolFailed(prompts.builtin.FETCH_HTTP_ONLY)
         if start < 0:
-            raise ToolFailed(prompts.FETCH_START)
+            raise ToolFailed(prompts.builtin.FETCH_START)
         own = dialer.of(context.workspace)
         try:
             async with own.request("GET", url, headers=_HEADERS, timeout_s=TIMEOUT_S, redirects=REDIRECTS) as reply:
@@ -57,13 +57,13 @@ def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
             raise ToolFailed(error.message) from None
         part = text[start : start + MAX_CHARS]
         left = len(text) - start - len(part)
-        return prompts.fetch_more(part, left, start=start + len(part)) if left > 0 else part
+        return prompts.builtin.fetch_more(part, left, start=start + len(part)) if left > 0 else part
 
     return fetch
 
 
 class Fetch:
-    """The set of tools that is the tool `fetch`: it has connections while it is open."""
+    """The toolset that consists of the tool `fetch`. It has connections while it is open."""
 
     def __init__(self, egress: Egress) -> None:
         self._egress = egress
@@ -85,7 +85,7 @@ def fetch(*, private: bool = False, hosts: Sequence[str] = ()) -> Fetch:
 
     Args:
         private: Whether it may also read this machine and private networks (never cloud metadata addresses).
-        hosts: Names of hosts that it may read wherever they are.
+        hosts: Names of hosts that it may read, whatever their addresses.
     """
     if isinstance(hosts, str):
         raise TypeError(f"hosts is a list of names, such as hosts=[{hosts!r}]")
@@ -98,22 +98,22 @@ async def _page(data: bytes, reply: HttpResponse) -> str:
         text = await shared_workers().run(_JOB, data, (reply.charset or "").encode(), reply.url.encode())
     except GaveUp as error:
         logger.warning("the page %s could not be read: %s", reply.url, error)
-        raise ToolFailed(prompts.FETCH_TOO_COMPLICATED) from None
+        raise ToolFailed(prompts.builtin.FETCH_TOO_COMPLICATED) from None
     return text.decode()
 
 
 async def _text(reply: HttpResponse) -> str:
     if reply.status >= 400 or reply.status < 200:
-        raise ToolFailed(prompts.fetch_refused(reply.status, reply.reason))
+        raise ToolFailed(prompts.builtin.fetch_refused(reply.status, reply.reason))
     if 300 <= reply.status < 400:
-        raise ToolFailed(prompts.FETCH_REDIRECTS)
+        raise ToolFailed(prompts.builtin.FETCH_REDIRECTS)
     kind = reply.media_type
     textual = not kind or kind.startswith("text/") or kind in (*_HTML, *_TEXTUAL) or kind.endswith(("+json", "+xml"))
     if not textual:
-        raise ToolFailed(prompts.fetch_not_text(kind))
+        raise ToolFailed(prompts.builtin.fetch_not_text(kind))
     data, whole = await reply.read_up_to(MAX_BYTES)
     if kind in _HTML or (not kind and data.lstrip()[:1] == b"<"):
         text = await _page(data, reply)
     else:
         text = decoded(data, reply.charset)
-    return text if whole else prompts.cut_after_bytes(text, MAX_BYTES)
+    return text if whole else prompts.remote.cut_after_bytes(text, MAX_BYTES)

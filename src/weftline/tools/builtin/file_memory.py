@@ -1,4 +1,4 @@
-"""What a run remembers of the files it has read and written, in `ToolContext.state`: one key per file."""
+"""What a run knows about the files it has read and written, in `ToolContext.state`: one key per file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def fingerprint(data: bytes) -> str:
 
 
 class FileMemory:
-    """The last version of each file that the model knows, and the part of it that it saw last."""
+    """The last version of each file that the model knows, and the part that it read last."""
 
     def __init__(self, state: MutableMapping[str, Any]) -> None:
         self._state = state
@@ -24,7 +24,7 @@ class FileMemory:
         return cast("str | None", self._entry(path).get("hash"))
 
     def has_seen(self, path: str, data: bytes, part: Slice) -> bool:
-        """Whether the last read of this file showed just this part of just this content."""
+        """Whether the last read of this file returned exactly this part of this content."""
         entry = self._entry(path)
         return entry.get("part") == _written(part) and entry.get("hash") == fingerprint(data)
 
@@ -32,7 +32,7 @@ class FileMemory:
         self._state[_key(path)] = {"hash": fingerprint(data), "part": _written(part)}
 
     def wrote(self, path: str, data: bytes) -> None:
-        """The model knows the new content, but no result shows it: reading it again is not repetition."""
+        """Records that the model knows the new content. No result contains it, so reading it is not a repetition."""
         self._state[_key(path)] = {"hash": fingerprint(data)}
 
     def _entry(self, path: str) -> dict[str, Any]:

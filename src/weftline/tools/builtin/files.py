@@ -1,4 +1,4 @@
-"""The tools for files: what an agent may touch is `root` and below, and with `write=False` it may only look.
+"""The tools for files. An agent may only access files below `root`, and with `write=False` it may only read them.
 
 agent = Agent("openai:gpt-5", tools=[files("./project", write=False)])
 """
@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.canonical import canonical_value
 from weftline.tools.arguments import InvalidArguments, object_args
 from weftline.tools.base import Reconciled, Tool, ToolContext, ToolFailed, ToolOutput
@@ -31,14 +31,14 @@ from weftline.tools.workers import shared_workers
 SKIPPED = frozenset(
     {".git", ".hg", ".svn", ".tox", ".nox", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"}
 )
-"""Directories that `glob` and `grep` leave out unless they start inside one: nobody looks for anything there."""
+"""Directories that `glob` and `grep` leave out unless they start inside one, as searches rarely mean them."""
 HEAD_LIMIT = 250
 MAX_ENTRIES = 1000
 TIMEOUT_S = 120.0
 
 
 class Files:
-    """A toolset. `tools` are the tools themselves, for whoever wants some of them."""
+    """The toolset for files. `tools` has the single tools, to pick some of them."""
 
     def __init__(self, place: Workplace, tools: Sequence[Tool]) -> None:
         self._place = place
@@ -93,7 +93,7 @@ def files(
 
 
 def _read_file(place: Workplace, *, line_numbers: bool, dedup: bool) -> Tool:
-    description = f"{prompts.READ_FILE} {prompts.NUMBERED}" if line_numbers else prompts.READ_FILE
+    description = f"{prompts.files.READ_FILE} {prompts.files.NUMBERED}" if line_numbers else prompts.files.READ_FILE
 
     @tool(description=description, effect="read", concurrent=True, timeout_s=TIMEOUT_S)
     async def read_file(
@@ -111,14 +111,14 @@ def _read_file(place: Workplace, *, line_numbers: bool, dedup: bool) -> Tool:
         async with errors_for_model():
             file = await place.context.read_file(await place.handle(), parse_path(path))
         if await off_the_loop(lambda: is_binary(file.data), size=len(file.data)):
-            return prompts.binary_file(display_path(path), len(file.data), more=not file.complete)
+            return prompts.files.binary_file(display_path(path), len(file.data), more=not file.complete)
         memory = FileMemory(context.state)
         part = await off_the_loop(
             lambda: page(file.data, wanted, path=display_path(path), numbered=line_numbers, complete=file.complete),
             size=len(file.data),
         )
         if dedup and part.last and memory.has_seen(file.path, file.data, wanted):
-            return prompts.unchanged_read(display_path(path), part.first, part.last)
+            return prompts.files.unchanged_read(display_path(path), part.first, part.last)
         memory.saw(file.path, file.data, wanted)
         return part.text
 
@@ -137,7 +137,7 @@ def _list_files(place: Workplace) -> Tool:
         async with errors_for_model():
             listing = await listed(place, parse_path(path), recursive=False, skip=())
         lines = [entry_line(entry, listing.path) for entry in listing.entries]
-        return _some(lines, offset, complete=listing.complete) if lines else prompts.EMPTY_DIRECTORY
+        return _some(lines, offset, complete=listing.complete) if lines else prompts.files.EMPTY_DIRECTORY
 
     return list_files
 
@@ -163,7 +163,7 @@ def _glob(place: Workplace, *, skip: Collection[str]) -> Tool:
             ]
         )
         if not found:
-            return prompts.nothing_matches(display_path(pattern))
+            return prompts.files.nothing_matches(display_path(pattern))
         return _some(found, offset, complete=listing.complete)
 
     return glob
@@ -191,7 +191,7 @@ def _grep(place: Workplace, *, skip: Collection[str], ripgrep: bool) -> Tool:
         """
         for name, value in (("head_limit", head_limit), ("offset", offset)):
             if value < 0:
-                raise ToolFailed(prompts.negative(name))
+                raise ToolFailed(prompts.files.negative(name))
         matcher = Matcher(pattern, ignore_case=ignore_case, ripgrep=installed_ripgrep() if ripgrep else None)
         search = Search(place, matcher)
         found: list[Match] = []
@@ -206,10 +206,14 @@ def _grep(place: Workplace, *, skip: Collection[str], ripgrep: bool) -> Tool:
                     more = True
                     break
                 found.append(match)
-        notes = [prompts.matches_remain(offset + 1, offset + len(found))] if more else []
-        notes += [prompts.not_all_looked_at(search.left_out)] if search.left_out else []
+        notes = [prompts.files.matches_remain(offset + 1, offset + len(found))] if more else []
+        notes += [prompts.files.not_all_looked_at(search.left_out)] if search.left_out else []
         if not found:
-            nothing = prompts.no_more_matches(offset, seen) if seen else prompts.nothing_matches(display_path(pattern))
+            nothing = (
+                prompts.files.no_more_matches(offset, seen)
+                if seen
+                else prompts.files.nothing_matches(display_path(pattern))
+            )
             return "\n".join([nothing, *notes])
         return "\n".join([*(match.render() for match in found), *notes])
 
@@ -217,12 +221,12 @@ def _grep(place: Workplace, *, skip: Collection[str], ripgrep: bool) -> Tool:
 
 
 class WriteFile(FunctionTool[..., Any]):
-    """The tool `write_file`. `prior_content` is for those who want to see what it is about to replace."""
+    """The tool `write_file`. `prior_content` returns what it is about to replace."""
 
     changing: Changing
 
     async def prior_content(self, args: bytes) -> str | None:
-        """The content of the file that a call would replace; None if there is no such file, or none that is text."""
+        """Returns the content of the file that a call would replace; None if it does not exist or is not text."""
         path = msgspec.json.decode(args, type=dict[str, object]).get("path")
         try:
             async with errors_for_model():
@@ -319,7 +323,7 @@ def _multi_edit(changing: Changing) -> Tool:
             edits: What to replace, each in the result of the one before.
         """
         if not edits:
-            raise ToolFailed(prompts.NO_EDITS)
+            raise ToolFailed(prompts.files.NO_EDITS)
         return await changing.edit(path, edits, context, several=True)
 
     made = MultiEdit(multi_edit, reconcile=changing.reconcile, timeout_s=TIMEOUT_S)
@@ -329,11 +333,11 @@ def _multi_edit(changing: Changing) -> Tool:
 
 def _some(lines: list[str], offset: int, *, complete: bool) -> str:
     if offset < 0:
-        raise ToolFailed(prompts.negative("offset"))
+        raise ToolFailed(prompts.files.negative("offset"))
     some = lines[offset : offset + MAX_ENTRIES]
     if not some:
-        return prompts.no_more_matches(offset, len(lines))
+        return prompts.files.no_more_matches(offset, len(lines))
     last = offset + len(some)
-    notes = [prompts.entries_remain(offset + 1, last, len(lines))] if last < len(lines) else []
-    notes += [] if complete else [prompts.not_all_looked_at([prompts.TOO_MANY_FILES])]
+    notes = [prompts.files.entries_remain(offset + 1, last, len(lines))] if last < len(lines) else []
+    notes += [] if complete else [prompts.files.not_all_looked_at([prompts.files.TOO_MANY_FILES])]
     return "\n".join([*some, *notes])

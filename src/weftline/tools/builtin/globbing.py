@@ -1,6 +1,6 @@
 """Patterns for paths: `*`, `?` and `[…]` within a name, `**` for any number of directories, `{a,b}` for either.
 
-Matching takes time in proportion to the lengths of path and pattern multiplied, whatever the pattern.
+Matching takes time proportional to the product of both lengths, whatever the pattern.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class BadGlob(Exception):
 
 
 class Glob:
-    """One pattern, ready to match the parts of paths."""
+    """One compiled pattern, to match the parts of paths."""
 
     def __init__(self, pattern: str) -> None:
         if len(pattern) > MAX_CHARS:
@@ -31,7 +31,7 @@ class Glob:
 
 
 def _steps(pattern: str) -> list[re.Pattern[str] | None]:
-    """A pattern for each step of a path; None stands for `**`."""
+    """Returns a pattern for each part of a path; None means `**`."""
     steps: list[re.Pattern[str] | None] = []
     for part in pattern.split("/"):
         if part == "**":
@@ -54,7 +54,7 @@ def _matches(steps: list[re.Pattern[str] | None], parts: list[str]) -> bool:
 
 
 def _after(steps: list[re.Pattern[str] | None], reached: set[int], part: str) -> Iterator[int]:
-    """Where in the pattern one can be after one more part of the path."""
+    """Yields the positions in the pattern that are possible after one more part of the path."""
     for place in reached:
         if place < len(steps) and steps[place] is None:
             yield place
@@ -66,7 +66,7 @@ def _after(steps: list[re.Pattern[str] | None], reached: set[int], part: str) ->
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """The pattern once for each choice that its innermost braces offer, until there are none."""
+    """Expands braces: returns the pattern once for each choice."""
     done: list[str] = []
     waiting = [pattern]
     while waiting:

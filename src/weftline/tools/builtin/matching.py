@@ -1,8 +1,8 @@
-"""Which lines of a text match a pattern, with a bound on the work: patterns come from models.
+"""Finds the lines of a text that match a pattern, with bounded work, as patterns come from models.
 
-Python's `re` is what a pattern means. It can take for ever, so it runs in a process that is killed after some seconds
-of processor time. Where ripgrep is installed it does the work instead, in linear time, but only if the pattern means
-the same to it: the parsed pattern is written again in its syntax, and what has no equal there is left to Python.
+Patterns have the semantics of Python's `re`. It can take forever, so it runs in a process that is killed after some
+seconds of processor time. If ripgrep is installed, it does the work instead, in linear time, but only if the pattern
+means the same there: the parsed pattern is translated, and what has no equivalent is left to Python.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, cast
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.bounded.pool import GaveUp, shared_workers
 from weftline.tools.base import ToolFailed
 from weftline.tools.contexts.running import Execution, Order
@@ -24,7 +24,7 @@ MAX_PATTERN_CHARS = 1000
 _JOB = "weftline.tools.builtin.matching:match_job"
 _RIPGREP = (
     *("--no-config", "--color=never", "--no-heading", "--line-number", "--text", "--encoding=none", "--no-mmap"),
-    *("--max-columns=1",),  # the lines themselves are here already
+    *("--max-columns=1",),  # the lines themselves are known here
 )
 _RIPGREP_TIMEOUT_S = 20.0
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
@@ -36,7 +36,7 @@ _CATEGORIES = {
     "CATEGORY_SPACE": r"\x{9}-\x{d}\x{1c}-\x{20}",
     "CATEGORY_NOT_SPACE": r"\x{0}-\x{8}\x{e}-\x{1b}\x{21}-\x{7f}",
 }
-"""As far as ASCII goes; beyond it, ripgrep and Python disagree."""
+"""The ASCII part; beyond it, ripgrep and Python disagree."""
 _ANCHORS = {
     "AT_BEGINNING": "^",
     "AT_BEGINNING_STRING": "^",
@@ -47,22 +47,22 @@ _ANCHORS = {
 
 
 class Matcher:
-    """A pattern. Raises `ToolFailed` if it is not one.
+    """A compiled pattern. Raises `ToolFailed` for an invalid one.
 
     Args:
-        ripgrep: The program; None does without.
+        ripgrep: The path of the program; None uses Python only.
     """
 
     def __init__(self, pattern: str, *, ignore_case: bool, ripgrep: str | None) -> None:
         if len(pattern) > MAX_PATTERN_CHARS:
-            raise ToolFailed(prompts.pattern_too_long(MAX_PATTERN_CHARS))
+            raise ToolFailed(prompts.files.pattern_too_long(MAX_PATTERN_CHARS))
         self._pattern = pattern
         self._ignore_case = ignore_case
         self._ripgrep = ripgrep
         self._for_ripgrep = for_ripgrep(pattern, ignore_case=ignore_case)
 
     async def lines(self, text: bytes) -> Sequence[int]:
-        """The numbers of the lines that match, from 0. `text` is valid UTF-8."""
+        """Returns the numbers of the matching lines, from 0. `text` is valid UTF-8."""
         if self._ripgrep is not None and self._for_ripgrep is not None:
             expression, for_ascii_only = self._for_ripgrep
             if not for_ascii_only or text.isascii():
@@ -72,7 +72,7 @@ class Matcher:
         try:
             reply = await shared_workers().run(_JOB, self._pattern.encode(), b"i" if self._ignore_case else b"", text)
         except GaveUp:
-            raise ToolFailed(prompts.PATTERN_TOO_COSTLY) from None
+            raise ToolFailed(prompts.files.PATTERN_TOO_COSTLY) from None
         found = array("I")
         found.frombytes(reply)
         return found
@@ -83,13 +83,13 @@ def installed_ripgrep() -> str | None:
 
 
 def match_job(pattern: bytes, flags: bytes, text: bytes) -> bytes:
-    """For the worker, which has a bound on its time: the numbers of the lines that match."""
+    """Returns the numbers of the matching lines. Runs in a worker with a time limit."""
     matches = re.compile(pattern.decode(), re.IGNORECASE if flags else 0).search
     return array("I", (number for number, line in enumerate(text.decode().split("\n")) if matches(line))).tobytes()
 
 
 async def _by_ripgrep(program: str, expression: str, text: bytes) -> Sequence[int] | None:
-    """None if it cannot do it, because it is too old or the expression too large for it."""
+    """Matches with ripgrep; None if its version is too old or the expression too large for it."""
     order = Order(
         argv=[program, *_RIPGREP, f"--regexp={expression}", "-"],
         cwd="/",
@@ -105,18 +105,20 @@ async def _by_ripgrep(program: str, expression: str, text: bytes) -> Sequence[in
 
 
 def for_ripgrep(pattern: str, *, ignore_case: bool) -> tuple[str, bool] | None:
-    """The pattern in ripgrep's syntax, and whether that means the same only for text in ASCII; None if it has no equal.
+    """Translates a pattern to ripgrep's syntax; None if there is no equivalent.
+
+    Also returns whether the translation is only equivalent for ASCII text.
 
     Raises:
-        ToolFailed: if it is not a pattern.
+        ToolFailed: if the pattern is invalid.
     """
     flags = re.IGNORECASE if ignore_case else 0
     try:
         re.compile(pattern, flags)
-        # The only way to what a pattern means is the parser of `re`, which is not public.
+        # Only the parser of `re`, which is not public, tells what a pattern means.
         parsed: Any = cast(Any, import_module("re._parser")).parse(pattern, flags)
     except (re.error, ValueError, OverflowError, RecursionError) as error:
-        raise ToolFailed(prompts.bad_pattern(str(error))) from None
+        raise ToolFailed(prompts.files.bad_pattern(str(error))) from None
     except ImportError:
         return None
     if parsed.state.flags & ~(re.UNICODE | flags):
@@ -198,10 +200,10 @@ class _Writer:
 
     def _range(self, first: int, last: int) -> str:
         if first <= 10 <= last:
-            raise _NoEqual  # a line break, which ripgrep does not take
+            raise _NoEqual  # matches a line break, which ripgrep does not allow
         if not self._ignore_case:
             if last > 0xD7FF:
-                raise _NoEqual  # with halves of characters, which ripgrep does not know
+                raise _NoEqual  # includes surrogates, which ripgrep does not know
             return rf"\x{{{first:x}}}-\x{{{last:x}}}"
         if last > 0x7F:
             raise _NoEqual

@@ -1,4 +1,4 @@
-"""HTML as a person would read it aloud: headings, paragraphs, lists and links, and nothing else.
+"""The readable text of HTML: headings, paragraphs, lists and links, and nothing else.
 
 Pages are read as a stream of tags. No tree is built: by the rules of HTML that takes quadratic or even cubic time on a
 hostile page, while a stream takes linear time (`docs/decisions/0004-hostile-input.md`).
@@ -15,7 +15,7 @@ from turbohtml import Token, TokenType, tokenize
 from weftline.net.charset import decoded
 
 MAX_TEXT_CHARS = 4_000_000
-"""Of a whole page. Links made absolute can be many times longer than they were."""
+"""For a whole page. Links can get many times longer when they are made absolute."""
 MAX_LINK_CHARS = 2_000
 _SILENT = frozenset({"script", "style", "noscript", "template", "svg", "iframe", "object", "head", "canvas"})
 _BLOCKS = frozenset(
@@ -31,7 +31,7 @@ _GAPS = re.compile(r"\n{3,}")
 
 
 def page_text(html: str, *, url: str = "") -> str:
-    """The readable text of a page, its title first. Links keep their target, made absolute by `url`."""
+    """Returns the readable text of a page, with its title first. Link targets are made absolute with `url`."""
     reader = _Reader(url)
     for token in tokenize(html):
         reader.take(token)
@@ -41,7 +41,7 @@ def page_text(html: str, *, url: str = "") -> str:
 
 
 def page_job(data: bytes, charset: bytes, url: bytes) -> bytes:
-    """`page_text` for the worker, which has a bound on its time."""
+    """Runs `page_text` in a worker with a time limit."""
     return page_text(decoded(data, charset.decode()), url=url.decode()).encode("utf-8", "replace")
 
 
@@ -76,7 +76,7 @@ class _Reader:
         if tag == "title" and not self._title:
             self._in_title = True
         elif tag == "body":
-            # A head that was never closed ends here.
+            # Ends a head that was never closed.
             self._silent.clear()
             self._silent_tags.clear()
         elif tag in _SILENT:

@@ -1,7 +1,7 @@
-"""Names of files as a model reads and writes them.
+"""File names as a model reads and writes them.
 
-A name is shown as it is, unless it would be misread on a line of its own: with control characters, bytes that are not
-UTF-8, or quotes around it. Those are shown in quotes with escapes, and taken back in the same form.
+A name is displayed as it is, unless it would be misread on a line: if it has control characters, bytes that are not
+UTF-8, or quotes around it. Such names are displayed in quotes with escapes, and accepted in the same form.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LONG = {"\\": "\\", '"': '"', "n": "\n", "r": "\r", "t": "\t"}
 
 
 def display_path(path: str) -> str:
-    """A path on one line, in valid Unicode."""
+    """Returns a path on one line, in valid Unicode."""
     quoted = len(path) > 1 and path[0] == path[-1] == '"'
     if not quoted and not _ODD.search(path):
         return path
@@ -25,7 +25,7 @@ def display_path(path: str) -> str:
 
 
 def parse_path(text: str) -> str:
-    """The path that `display_path` turns into `text`; the text itself if there is none."""
+    """Returns the path that `display_path` turns into `text`; the text itself if there is none."""
     if len(text) < 2 or not text.startswith('"') or not text.endswith('"'):
         return text
     path = _ESCAPE.sub(_unescape, text[1:-1])
@@ -37,7 +37,7 @@ def _escape(character: str) -> str:
     if short is not None:
         return short
     code = ord(character)
-    # What Python could not decode stands for a byte; everything else is a character.
+    # A surrogate escape stands for a byte; everything else is a character.
     return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
 
 

@@ -1,4 +1,4 @@
-"""The tools `ask_user` and `present_plan`: a person's answer is their result. They are never carried out."""
+"""The tools `ask_user` and `present_plan`: a person's answer is their result, and they are never executed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weftline.tools.function import FunctionTool
 
 @dataclass
 class FollowUpQuestion:
-    """Another question of the same call."""
+    """Another question in the same call."""
 
     question: str
     options: list[str] | None = None
@@ -38,7 +38,7 @@ _decode_presented = Decoder(_PresentPlanArgs).decode
 
 
 class _PeopleTool(FunctionTool[..., str]):
-    """A tool whose calls are put to people in place of being carried out."""
+    """A tool whose calls are put to people instead of being executed."""
 
     def __init__(self, fn: Callable[..., str], *, ask: Callable[[bytes], Ask]) -> None:
         super().__init__(fn, effect="read", concurrent=True, blocking=False, name=fn.__name__.strip("_"))

@@ -1,20 +1,20 @@
-"""One page of a file: whole lines from the beginning, with a footer that says how to go on."""
+"""One page of a file: whole lines from the beginning, with a footer that says how to continue."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.tools.base import ToolFailed
 
 LIMIT = 2000
 MAX_BYTES = 262_144
 _MANY_UNDECODABLE = 0.1
-"""Of all characters. A text in another encoding has fewer, an image or an archive has more."""
+"""The share of all characters. A text in another encoding has less, an image or an archive has more."""
 
 
 class Slice(Struct, frozen=True):
-    """Which part of a file is asked for; 0 switches a cap off."""
+    """Which part of a file to read; 0 disables a limit."""
 
     offset: int = 1
     limit: int = LIMIT
@@ -29,10 +29,10 @@ class Page(Struct, frozen=True):
 
 def checked_slice(offset: int, limit: int, max_bytes: int) -> Slice:
     if offset < 1:
-        raise ToolFailed(prompts.OFFSET_FROM_ONE)
+        raise ToolFailed(prompts.files.OFFSET_FROM_ONE)
     for name, value in (("limit", limit), ("max_bytes", max_bytes)):
         if value < 0:
-            raise ToolFailed(prompts.negative(name))
+            raise ToolFailed(prompts.files.negative(name))
     return Slice(offset, limit, max_bytes)
 
 
@@ -46,27 +46,27 @@ def is_binary(data: bytes) -> bool:
 
 
 def page(data: bytes, wanted: Slice, *, path: str, numbered: bool, complete: bool = True) -> Page:
-    """The lines of `data` that `wanted` names. `complete` is False if the file goes on after `data`."""
+    """Returns the lines of `data` that `wanted` selects. `complete` is False if the file continues after `data`."""
     lines = data.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     total = len(lines)
-    ends = [] if complete else [prompts.file_cut(len(data))]
+    ends = [] if complete else [prompts.files.file_cut(len(data))]
     if not total:
-        return Page(prompts.EMPTY_FILE, 1, 0)
+        return Page(prompts.files.EMPTY_FILE, 1, 0)
     first = wanted.offset
     if first > total:
-        raise ToolFailed(prompts.offset_past_end(path, first, total))
+        raise ToolFailed(prompts.files.offset_past_end(path, first, total))
     taken = lines[first - 1 : first - 1 + wanted.limit if wanted.limit else None]
     fitting = _fitting(taken, wanted.max_bytes)
     if not fitting:
         kept = whole_characters(taken[0][: wanted.max_bytes])
         fitting, last = [kept], first
-        ends.insert(0, prompts.line_cut(first, len(kept), len(taken[0]), total))
+        ends.insert(0, prompts.files.line_cut(first, len(kept), len(taken[0]), total))
     else:
         last = first + len(fitting) - 1
         if last < total:
-            ends.insert(0, prompts.lines_remain(first, last, total))
+            ends.insert(0, prompts.files.lines_remain(first, last, total))
     texts = [line.decode("utf-8", "replace") for line in fitting]
     if numbered:
         texts = [f"{number}\t{text}" for number, text in enumerate(texts, first)]
@@ -77,7 +77,7 @@ def page(data: bytes, wanted: Slice, *, path: str, numbered: bool, complete: boo
 
 
 def _fitting(lines: list[bytes], max_bytes: int) -> list[bytes]:
-    """As many whole lines as fit."""
+    """Returns as many whole lines as fit."""
     if not max_bytes:
         return lines
     room = max_bytes
@@ -90,7 +90,7 @@ def _fitting(lines: list[bytes], max_bytes: int) -> list[bytes]:
 
 
 def whole_characters(head: bytes) -> bytes:
-    """Without the code point that the cut at the end went through."""
+    """Removes a code point that the cut at the end left incomplete."""
     for back in range(1, min(4, len(head)) + 1):
         byte = head[-back]
         if byte < 0x80:
@@ -102,8 +102,8 @@ def whole_characters(head: bytes) -> bytes:
 
 
 def whole_tail(tail: bytes) -> bytes:
-    """Without the rest of a code point that the cut at the beginning went through."""
+    """Removes the rest of a code point that the cut at the beginning left incomplete."""
     for start in range(4):
         if start == len(tail) or tail[start] & 0xC0 != 0x80:
             return tail[start:]
-    return tail  # no character has four bytes like these: it was not text to begin with
+    return tail  # no character has four such bytes, so it was not text to begin with

@@ -1,4 +1,4 @@
-"""Finding files by name and lines by content, in any context: files are listed and read by it, and matched here."""
+"""Finds files by name and lines by content: the context lists and reads files, the matching is done here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection
 
 from msgspec import Struct
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.tools.base import ToolFailed
 from weftline.tools.builtin.globbing import BadGlob, Glob
 from weftline.tools.builtin.matching import Matcher
@@ -26,7 +26,7 @@ _MARKS: dict[FileKind, str] = {"directory": "/", "file": "", "link": " (link)", 
 
 
 class Match(Struct, frozen=True):
-    """A line that matches."""
+    """A matching line."""
 
     path: str
     number: int
@@ -41,7 +41,7 @@ def parse_glob(pattern: str) -> Glob:
     try:
         return Glob(pattern)
     except BadGlob:
-        raise ToolFailed(prompts.bad_glob(display_path(pattern[:100]))) from None
+        raise ToolFailed(prompts.files.bad_glob(display_path(pattern[:100]))) from None
 
 
 async def listed(place: Workplace, path: str, *, recursive: bool, skip: Collection[str]) -> Listing:
@@ -51,7 +51,7 @@ async def listed(place: Workplace, path: str, *, recursive: bool, skip: Collecti
 
 
 class Search:
-    """One search for lines. `left_out` tells afterwards why not everything was looked at."""
+    """One search for lines. Afterwards, `left_out` says why something was not searched."""
 
     def __init__(self, place: Workplace, matcher: Matcher) -> None:
         self._place = place
@@ -61,11 +61,11 @@ class Search:
 
     @property
     def left_out(self) -> list[str]:
-        skipped = [prompts.large_files_skipped(self._too_large)] if self._too_large else []
+        skipped = [prompts.files.large_files_skipped(self._too_large)] if self._too_large else []
         return [*self._left_out, *skipped]
 
     async def lines(self, path: str, *, glob: str, skip: Collection[str]) -> AsyncIterator[Match]:
-        """The lines that match, in the order of paths and numbers."""
+        """Yields the matching lines, in the order of paths and numbers."""
         batch = _Batch()
         async for name, text in self._texts(path, await self._paths(path, glob=glob, skip=skip)):
             batch.add(name, text)
@@ -85,12 +85,12 @@ class Search:
                 raise
             return [path]
         if not listing.complete:
-            self._left_out.append(prompts.TOO_MANY_FILES)
+            self._left_out.append(prompts.files.TOO_MANY_FILES)
         files = [entry for entry in listing.entries if entry.kind == "file"]
         return [file.path for file in files if wanted is None or wanted.matches(inside(file, listing.path))]
 
     async def _texts(self, asked: str, paths: list[str]) -> AsyncIterator[tuple[str, bytes]]:
-        """The files that are text, as valid UTF-8 with plain line breaks: what matches must not depend on who looks."""
+        """Yields the text files, as valid UTF-8 with plain line breaks, so that matches do not depend on the tool."""
         left = MAX_SEARCHED_BYTES
         for start in range(0, len(paths), _AT_ONCE):
             some = paths[start : start + _AT_ONCE]
@@ -103,7 +103,7 @@ class Search:
                     continue
                 left -= len(file.data)
                 if left < 0:
-                    self._left_out.append(prompts.TOO_MUCH_TEXT)
+                    self._left_out.append(prompts.files.TOO_MUCH_TEXT)
                     return
                 yield file.path, file.data.decode("utf-8", "replace").replace("\r\n", "\n").encode()
 
@@ -113,11 +113,11 @@ class Search:
         except FileTrouble:
             if must:
                 raise
-            return None  # removed meanwhile, or closed to us
+            return None  # removed meanwhile, or not readable
 
 
 class _Batch:
-    """Several files as one text, so that matching costs one process and not one per file."""
+    """Several files as one text, so that matching takes one process rather than one per file."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -151,7 +151,7 @@ class _Batch:
 
 
 def inside(entry: Entry, folder: str) -> str:
-    """The path of an entry as seen from a directory above it."""
+    """Returns the path of an entry relative to a directory above it."""
     return entry.path if folder == "." else entry.path.removeprefix(f"{folder}/")
 
 

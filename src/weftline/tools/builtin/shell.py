@@ -1,4 +1,4 @@
-"""The tool `shell`. Its result keeps the end of what a command printed: that is where errors are."""
+"""The tool `shell`. Its result keeps the end of what a command printed, as errors are there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.tools.base import Tool, ToolFailed
 from weftline.tools.builtin.reading import whole_tail
 from weftline.tools.builtin.workplace import Workplace, errors_for_model, workplace
@@ -16,11 +16,11 @@ from weftline.tools.function import tool
 MAX_OUTPUT_BYTES = 32_768
 MAX_TIMEOUT_S = 600.0
 _ENDING_S = 30.0
-"""What ending a command may take on top of its time."""
+"""How long it may take to end a command after its time is up."""
 
 
 class Shell:
-    """A toolset with one tool, or none where the context has no shell."""
+    """A toolset with one tool, or none if the context has no shell."""
 
     def __init__(self, place: Workplace, tools: Sequence[Tool]) -> None:
         self._place = place
@@ -76,15 +76,15 @@ def shell(
         """
         limit_s = usual_s if timeout_s is None else timeout_s
         if not 0 < limit_s <= longest_s:
-            raise ToolFailed(prompts.timeout_limit(longest_s))
+            raise ToolFailed(prompts.files.timeout_limit(longest_s))
         async with errors_for_model():
             handle = await place.handle()
             begun = time.monotonic()
             result = await place.context.exec(handle, command, timeout_s=limit_s)
         took_ms = int((time.monotonic() - begun) * 1000)
         text = output_text(result, max_bytes=max_output_bytes, with_stderr=metadata)
-        notes = [prompts.command_timed_out(limit_s)] if result.timed_out else []
-        notes += [prompts.command_ended(result.exit_code, took_ms)] if metadata else []
+        notes = [prompts.files.command_timed_out(limit_s)] if result.timed_out else []
+        notes += [prompts.files.command_ended(result.exit_code, took_ms)] if metadata else []
         if text and notes and not text.endswith("\n"):
             text += "\n"
         return text + "\n".join(notes)
@@ -93,7 +93,7 @@ def shell(
 
 
 def output_text(result: ExecResult, *, max_bytes: int, with_stderr: bool) -> str:
-    """Both outputs together, cut to the last `max_bytes` bytes of them (0 for no cut)."""
+    """Returns both outputs together, cut to their last `max_bytes` bytes (0 for no limit)."""
     stdout, stderr = result.stdout, result.stderr if with_stderr else b""
     dropped = result.dropped_stdout + (result.dropped_stderr if with_stderr else 0)
     surplus = len(stdout) + len(stderr) - max_bytes if max_bytes else 0
@@ -107,6 +107,6 @@ def output_text(result: ExecResult, *, max_bytes: int, with_stderr: bool) -> str
         dropped += kept - len(stdout) - len(stderr)
     text = stdout.decode("utf-8", "replace")
     if stderr:
-        text += ("\n" if text and not text.endswith("\n") else "") + f"{prompts.STDERR}\n"
+        text += ("\n" if text and not text.endswith("\n") else "") + f"{prompts.files.STDERR}\n"
         text += stderr.decode("utf-8", "replace")
-    return f"{prompts.truncated_head(dropped)}\n{text}" if dropped else text
+    return f"{prompts.files.truncated_head(dropped)}\n{text}" if dropped else text

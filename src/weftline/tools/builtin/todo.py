@@ -1,4 +1,4 @@
-"""The tool `todo`: a list that a model keeps for itself, so that it does not lose the thread of a long task."""
+"""The tool `todo`: a list that a model keeps for itself, so that it does not lose track of a long task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 
 from msgspec import to_builtins
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.tools.base import Tool, ToolContext, ToolFailed
 from weftline.tools.function import tool
 
@@ -37,9 +37,9 @@ def todo() -> Tool:
         """
         if items is not None:
             if len(items) > MAX_ITEMS or any(len(item.text) > MAX_CHARS for item in items):
-                raise ToolFailed(prompts.todo_too_long(MAX_ITEMS, MAX_CHARS))
+                raise ToolFailed(prompts.files.todo_too_long(MAX_ITEMS, MAX_CHARS))
             context.state[KEY] = to_builtins(items)
         kept = cast("list[dict[str, Any]]", context.state.get(KEY) or [])
-        return "\n".join(f"{_MARKS[item['status']]} {item['text']}" for item in kept) or prompts.EMPTY_TODO
+        return "\n".join(f"{_MARKS[item['status']]} {item['text']}" for item in kept) or prompts.files.EMPTY_TODO
 
     return keep_list

@@ -1,4 +1,4 @@
-"""A context and the handle in it that a toolset works with.
+"""A context and the handle that toolsets use in it.
 
 Toolsets that were given the same context object and the same directory share one handle: `files(".", context=box)` and
 `shell(".", context=box)` see the same files.
@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from weftline import prompts_files as prompts
+from weftline import prompts
 from weftline.tools.base import ToolFailed
 from weftline.tools.builtin.paths import display_path
 from weftline.tools.contexts.base import ContextDestroyed, ContextUnavailable, ExecutionContext, FileTrouble, Handle
@@ -25,7 +25,7 @@ _FEW_BYTES = 1 << 16
 
 
 class Workplace:
-    """Spawned when it is first needed, destroyed when the last toolset that opened it is closed."""
+    """A shared handle: spawned on first use, and destroyed when the last toolset that opened it is closed."""
 
     def __init__(self, context: ExecutionContext, root: str) -> None:
         self.context = context
@@ -36,7 +36,7 @@ class Workplace:
     async def handle(self) -> Handle:
         if self._handle is None:
             made = await self.context.spawn(cwd=self._root)
-            if self._handle is not None:  # somebody else was faster
+            if self._handle is not None:  # another task was faster
                 await self.context.destroy(made)
             else:
                 self._handle = made
@@ -54,11 +54,11 @@ class Workplace:
 
 
 _shared: WeakValueDictionary[tuple[int, str], Workplace] = WeakValueDictionary()
-"""By the identity of the context, which lives as long as its workplace does."""
+"""By the id of the context, which its workplace keeps alive."""
 
 
 def workplace(context: ExecutionContext | None, root: str | os.PathLike[str]) -> Workplace:
-    """The workplace of `context` in `root`; without a context, this machine."""
+    """Returns the workplace of `context` in `root`; without a context, one on this machine."""
     if context is None:
         return Workplace(ProcessContext(), os.path.abspath(root))
     local = isinstance(context, ProcessContext)
@@ -67,18 +67,18 @@ def workplace(context: ExecutionContext | None, root: str | os.PathLike[str]) ->
 
 
 async def off_the_loop(call: Callable[[], T], *, size: int) -> T:
-    """Works something out: at once if it is about a few bytes, in a thread if it is about many."""
+    """Runs a computation: directly for a small input, in a thread for a large one."""
     return call() if size <= _FEW_BYTES else await shared_workers().run(call)
 
 
 @asynccontextmanager
 async def errors_for_model() -> AsyncGenerator[None]:
-    """Troubles with files and contexts as results that a model can read."""
+    """Turns errors of files and contexts into results that a model can read."""
     try:
         yield
     except FileTrouble as trouble:
         raise ToolFailed(
-            prompts.file_trouble(display_path(trouble.path), trouble.kind, display_path(trouble.reason))
+            prompts.files.file_trouble(display_path(trouble.path), trouble.kind, display_path(trouble.reason))
         ) from None
     except (ContextUnavailable, ContextDestroyed) as error:
         raise ToolFailed(error.message) from None

@@ -1,7 +1,7 @@
-"""What built-in tools ask of the place they work in.
+"""The interface of the contexts that built-in tools work in.
 
-`spawn` makes a place and returns its handle. Commands and files of one handle belong together; two handles share
-nothing that they were not given. `destroy` ends what still runs and removes what the context itself made.
+`spawn` creates a place and returns its handle. Commands and files of one handle belong together; two handles share only
+what they were given. `destroy` ends what still runs and removes what the context itself created.
 `weftline.testing.contexts` checks that a context keeps these promises.
 """
 
@@ -18,15 +18,15 @@ from weftline.errors import WeftlineError
 
 TIMEOUT_S = 30.0
 MAX_OUTPUT_BYTES = 10 * 1024 * 1024
-"""How much of each of its two outputs is kept of a command; the end is."""
+"""How much of each of a command's two outputs is kept; the beginning is dropped."""
 MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_ENTRIES = 100_000
 MAX_DEPTH = 100
 TIMED_OUT = 124
-"""The exit code of a command that took too long, as `timeout` has it."""
+"""The exit code of a command that took too long, as in `timeout`."""
 
 Command: TypeAlias = str | Sequence[str]
-"""A command line for the shell, or a program with its arguments, which no shell reads."""
+"""A command line for the shell, or a program with its arguments, without a shell."""
 FileKind: TypeAlias = Literal["file", "directory", "link", "other"]
 Trouble: TypeAlias = Literal[
     "missing", "directory", "not_directory", "outside", "special", "linked", "denied", "too_large", "failed"
@@ -40,7 +40,7 @@ class ContextUnavailable(WeftlineError):
 
 
 class ContextDestroyed(WeftlineError):
-    """The handle was destroyed, or never was one of this context."""
+    """The handle was destroyed, or does not belong to this context."""
 
     default_code = "context_destroyed"
 
@@ -56,7 +56,7 @@ class FileTrouble(Exception):
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """What a context has. Tools that need something else are not offered to the model."""
+    """What a context supports. Tools that need something else are not offered to the model."""
 
     shell: bool = False
     filesystem: bool = False
@@ -73,28 +73,28 @@ class Handle(Struct, frozen=True):
 
 
 class ExecResult(Struct, frozen=True, kw_only=True):
-    """What became of a command. A command that was ended by signal N has exit code 128 + N."""
+    """The outcome of a command. If signal N ended it, its exit code is 128 + N."""
 
     stdout: bytes
     stderr: bytes
     exit_code: int
     timed_out: bool = False
     dropped_stdout: int = 0
-    """Bytes that were dropped from the beginning because there were too many."""
+    """How many bytes were dropped from the beginning because there were too many."""
     dropped_stderr: int = 0
 
 
 class FileBytes(Struct, frozen=True):
-    """A file's content, or its first bytes if it is larger than was asked for."""
+    """A file's content, or only its beginning if it is larger than requested."""
 
     path: str
-    """Where it really is, relative to the handle's directory and with links resolved."""
+    """The real path, relative to the handle's directory and with links resolved."""
     data: bytes
     complete: bool = True
 
 
 class Entry(Struct, frozen=True):
-    """Something in a directory. `path` is relative to the handle's directory."""
+    """An entry of a directory. `path` is relative to the handle's directory."""
 
     path: str
     kind: FileKind
@@ -102,7 +102,7 @@ class Entry(Struct, frozen=True):
 
 class Listing(Struct, frozen=True):
     path: str
-    """Where the directory really is, relative to that of the handle, which is `.`"""
+    """The real path of the directory, relative to the handle's, which is `.`"""
     entries: tuple[Entry, ...]
     """Sorted by the parts of their paths."""
     complete: bool = True
@@ -110,8 +110,11 @@ class Listing(Struct, frozen=True):
 
 
 class ExecutionContext(Protocol):
-    """Paths are text in which bytes that are not UTF-8 are `surrogateescape`d, as everywhere in Python. File verbs are
-    confined to the handle's directory and raise `FileTrouble`."""
+    """A place for commands and files.
+
+    Paths are text in which bytes that are not UTF-8 are `surrogateescape`d, as everywhere in Python. File methods are
+    confined to the handle's directory and raise `FileTrouble`.
+    """
 
     @property
     def type(self) -> str: ...
@@ -119,7 +122,7 @@ class ExecutionContext(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     async def spawn(self, *, cwd: str | os.PathLike[str] | None = None, env: Mapping[str, str] | None = None) -> Handle:
-        """A new place. Without `cwd` it has a new, empty directory. `env` is for all its commands.
+        """Creates a new place. Without `cwd` it has a new, empty directory. `env` applies to all its commands.
 
         Raises:
             ContextUnavailable: if it cannot work here.
@@ -141,14 +144,14 @@ class ExecutionContext(Protocol):
         Without `stdin` the command reads the end of its input at once.
 
         Raises:
-            ContextDestroyed: if the handle is gone, also when that happens meanwhile.
+            ContextDestroyed: if the handle is gone, or is destroyed meanwhile.
         """
         ...
 
     async def read_file(self, handle: Handle, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> FileBytes: ...
 
     async def write_file(self, handle: Handle, path: str, data: bytes) -> str:
-        """Creates or replaces a file, whole or not at all, with its directories. Returns where it really is."""
+        """Creates or replaces a file atomically, with its directories. Returns its real path."""
         ...
 
     async def list_files(
@@ -160,9 +163,9 @@ class ExecutionContext(Protocol):
         skip: Collection[str] = (),
         max_entries: int = MAX_ENTRIES,
     ) -> Listing:
-        """The entries of a directory, and with `recursive` of those below it except the ones named in `skip`.
+        """Lists the entries of a directory, and with `recursive` of those below it except the ones named in `skip`.
 
-        Links are listed and not followed.
+        Links are listed but not followed.
         """
         ...
 
@@ -172,7 +175,7 @@ class ExecutionContext(Protocol):
 
 
 def order(entry: Entry) -> list[str]:
-    """The key by which listings are sorted."""
+    """Returns the key by which listings are sorted."""
     return entry.path.split("/")
 
 
@@ -183,7 +186,7 @@ class ListsOneDirectory(Protocol):
 async def walk(
     lister: ListsOneDirectory, handle: Handle, path: str, *, recursive: bool, skip: Collection[str], max_entries: int
 ) -> Listing:
-    """`list_files` for a context that can only list one directory at a time."""
+    """Implements `list_files` for a context that can only list one directory at a time."""
     top = await lister.list_directory(handle, path)
     found: list[Entry] = []
     complete = top.complete
@@ -203,6 +206,6 @@ async def walk(
             try:
                 below = await lister.list_directory(handle, entry.path)
             except FileTrouble:
-                continue  # removed meanwhile, or closed to us
+                continue  # removed meanwhile, or not readable
             waiting.append((below.entries, depth + 1))
     return Listing(top.path, tuple(sorted(found, key=order)), complete)

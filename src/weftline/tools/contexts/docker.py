@@ -1,7 +1,7 @@
 """Commands and files in a container, through the `docker` command line.
 
-Killing `docker exec` does not end what it started, so every command writes down its process id first, and is ended in
-the container by that. The container itself is the border; the scripts that it runs keep file verbs inside the working
+Killing `docker exec` does not end what it started, so every command first records its process id, by which it is ended
+inside the container. The container itself is the boundary; its scripts keep file operations inside the working
 directory as far as a shell can.
 """
 
@@ -40,9 +40,9 @@ IMAGE = "debian:stable-slim"
 WORKDIR = "/workspace"
 STOP_GRACE_S = 5
 START_TIMEOUT_S = 600.0
-"""The first start of an image downloads it."""
+"""The first start of an image may download it."""
 _SLOWER_S = 30.0
-"""What `docker` itself may take besides the command; past it the machine is in trouble."""
+"""How long `docker` itself may take besides the command; if it takes longer, the machine is in trouble."""
 
 NOTES = "/tmp/.weftline"
 _KINDS: dict[str, FileKind] = {"file": "file", "directory": "directory", "link": "link", "other": "other"}
@@ -228,7 +228,7 @@ def _variables(env: Mapping[str, str]) -> list[str]:
 
 
 def _own_environment() -> dict[str, str]:
-    """For the program `docker` itself; nothing of it reaches the container."""
+    """The environment of the program `docker` itself; none of it reaches the container."""
     wanted = ("PATH", "HOME", "XDG_RUNTIME_DIR")
     return {
         name: value

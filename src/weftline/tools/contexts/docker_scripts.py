@@ -1,6 +1,6 @@
-"""What runs inside a container, for any POSIX shell: `$1` is the working directory, `$2` the path that is asked for.
+"""Scripts that run inside a container, for any POSIX shell: `$1` is the working directory, `$2` the requested path.
 
-A script that cannot do it exits with one of `TROUBLES`. `$(…; echo x)` protects names that end in a line break, which
+A script that fails exits with one of `TROUBLES`. `$(…; echo x)` protects names that end in a line break, which
 `$(…)` alone would cut off.
 """
 
@@ -22,7 +22,7 @@ mkdir -p "$1"; note=$1/$2; echo $$ > "$note"; shift 2
 "$@"
 code=$?; rm -f -- "$note"; exit $code
 """
-"""Runs a command after writing down the id of its process group, by which `END` ends it."""
+"""Runs a command after recording the id of its process group, by which `END` ends it."""
 
 END = """
 pid=$(cat "$1/$2") && kill -KILL "-$pid"

@@ -1,9 +1,8 @@
-"""Commands as processes of this machine, files below one of its directories.
+"""Runs commands as processes of this machine, on files below one of its directories.
 
-Files are confined (`rooted_files`); commands are not: they have the rights of the user that runs Weftline. What
-holds for them is that they see none of our environment, that they end in time, and that they leave nothing running:
-on Linux that includes processes which made a session of their own, unless they killed their supervisor first. Commands
-that are not trusted belong in `SandboxedContext`.
+Files are confined (`rooted_files`); commands are not: they have the rights of the user that runs Weftline. They do not
+see our environment, they end in time, and they leave nothing running: on Linux this includes processes that created
+their own session, unless they killed their supervisor first. Untrusted commands belong in `SandboxedContext`.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from weftline.tools.workers import shared_workers
 T = TypeVar("T")
 
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
-"""All that commands get of our own environment, which may hold secrets."""
+"""All that commands inherit of our own environment, which may hold secrets."""
 _CANNOT_RUN = 126
 
 
 class _Home:
-    """What a handle stands for."""
+    """What a handle refers to."""
 
     def __init__(self, files: RootedFiles, env: Mapping[str, str], *, made: bool) -> None:
         self.files = files
@@ -56,9 +55,9 @@ class ProcessContext:
     Args:
         env: Variables for all commands, besides `INHERITED` and `TERM=dumb`.
         timeout_s: After this a command is killed, unless it is given a time of its own.
-        max_output_bytes: How much is kept of each output of a command; the end is.
+        max_output_bytes: How much of each output of a command is kept; the beginning is dropped.
         stop_grace_s: Between SIGTERM and SIGKILL.
-        hard_links: False refuses files that have a second name, which may be outside.
+        hard_links: False refuses files with several hard links, as one may be outside.
     """
 
     type = "process"
@@ -154,11 +153,11 @@ class ProcessContext:
             await _in_thread(partial(shutil.rmtree, home.files.root, ignore_errors=True))
 
     def wrapped(self, argv: list[str], *, root: str, cwd: str, env: Mapping[str, str]) -> list[str]:
-        """The program to start for `argv`; a context that confines its commands puts itself in front."""
+        """Returns the program to start for `argv`; a context that confines commands prepends its own."""
         return argv
 
     def starts_in(self, root: str, cwd: str) -> str:
-        """The directory in which that program is started."""
+        """Returns the directory in which that program is started."""
         return cwd
 
     def _home(self, handle: Handle) -> _Home:
@@ -173,10 +172,10 @@ async def _in_thread(call: Callable[[], T]) -> T:
 
 
 def _environment() -> dict[str, str]:
-    # No terminal is there to understand colours and cursor movements.
+    # There is no terminal to interpret colours and cursor movements.
     return {name: os.environ[name] for name in INHERITED if name in os.environ} | {"TERM": "dumb"}
 
 
 def _shell() -> str:
-    """Models write for bash."""
+    """Returns the shell: bash if possible, as models write for it."""
     return shutil.which("bash") or "/bin/sh"

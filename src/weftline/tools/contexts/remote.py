@@ -1,7 +1,7 @@
-"""Commands and files in a sandbox that somebody else runs, behind a few verbs.
+"""Commands and files in a sandbox of an external service, behind a few methods.
 
-A provider is what connects a service to Weftline. It may raise what it likes: `FileTrouble` for files, and anything
-else fails the call. Time-outs, handles and their end are looked after here.
+A provider connects a service to Weftline. It raises `FileTrouble` for files; any other exception fails the call.
+Time-outs, handles and cleanup are managed here.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _SLOWER_S = 10.0
 
 
 class SandboxProvider(Protocol):
-    """The verbs of a service. A sandbox is known by the id that `create` returned with its working directory."""
+    """The methods of a service. A sandbox is identified by the id that `create` returns with its working directory."""
 
     async def create(self, *, cwd: str | None, env: Mapping[str, str]) -> tuple[str, str]:
-        """A new sandbox: its id and working directory."""
+        """Creates a sandbox, and returns its id and working directory."""
         ...
 
     async def exec(
@@ -98,7 +98,7 @@ class RemoteContext:
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if caller is None or not caller.cancelling():
-                self._under_way(handle)  # `destroy` has cancelled the command, not this call
+                self._under_way(handle)  # `destroy` cancelled the command, not this call
             raise
         finally:
             under_way.discard(task)

@@ -1,11 +1,11 @@
-"""Files below one directory and nothing else, whatever links, dots and races there are.
+"""Accesses files below one directory and nothing else, whatever links, dots and races there are.
 
-A path is walked by hand, one open directory after the other, and no step of it follows a link: a link is read and its
-target walked in the same way. Between looking and opening there is no moment in which somebody could swap a directory
-for a link, because what is opened is never named by a path again.
+A path is walked step by step, one open directory after the other, and no step follows a link: a link is read and its
+target walked in the same way. There is no moment between check and use in which somebody could swap a directory for a
+link, because what is opened is never named by a path again.
 
-Files are replaced, not written in place. So a name that is a hard link to a file elsewhere can be read (`hard_links`
-says otherwise), but writing to it leaves the file elsewhere alone.
+Files are replaced, not written in place. So a hard link to a file elsewhere can be read (unless `hard_links` is False),
+but writing to it leaves the file elsewhere alone.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from weftline.tools.contexts.base import (
 MAX_LINKS = 40
 MAX_PATH_CHARS = 4096
 _PATH_ONLY: int = getattr(os, "O_PATH", 0)
-"""Where the system has it, a directory that may be passed but not listed can be passed."""
+"""If the system supports it, this opens directories that may be traversed but not listed."""
 _PASS = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | _PATH_ONLY
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Without O_NONBLOCK the opening of a pipe would wait for somebody to write to it.
+# Without O_NONBLOCK, opening a pipe would wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK_BYTES = 1 << 20
@@ -57,7 +57,7 @@ _KINDS: dict[int, Trouble] = {
 
 
 class _Place(NamedTuple):
-    """An open directory below the root, and the name of what was asked for in it; no name for the directory itself."""
+    """An open directory below the root, and the name of the requested entry in it; None for the directory itself."""
 
     folder: int
     names: tuple[str, ...]
@@ -98,7 +98,7 @@ class RootedFiles:
                 before = None
             else:
                 self._check(before, path)
-                # Replacing would need no leave of the file itself, only of its directory.
+                # Replacing would only need permission for the directory, not for the file itself.
                 if not os.access(place.name, os.W_OK, dir_fd=place.folder, effective_ids=True, follow_symlinks=False):
                     raise FileTrouble("denied", path)
             _replace(place.folder, place.name, data, before)
@@ -122,7 +122,7 @@ class RootedFiles:
     def _regular(self, place: _Place, path: str) -> str:
         if place.name is None:
             raise FileTrouble("directory", path)
-        # Looking first keeps us from opening a device, which alone can have an effect.
+        # Checking first avoids opening a device, which may already have an effect.
         self._check(os.stat(place.name, dir_fd=place.folder, follow_symlinks=False), path)
         return place.name
 
@@ -138,7 +138,7 @@ class RootedFiles:
 
     @contextmanager
     def _at(self, path: str, *, create: bool = False) -> Generator[_Place]:
-        """Where `path` leads. Directories on the way are made if `create`."""
+        """Yields where `path` leads. With `create`, missing directories on the way are created."""
         if "\0" in path or len(path) > MAX_PATH_CHARS:
             raise FileTrouble("missing", path)
         fds: list[int] = []
@@ -185,7 +185,7 @@ class RootedFiles:
                 if not create:
                     raise
                 straight = _without_detours([part, *parts])
-                if straight != [part, *parts]:  # nothing may be made before it is known that the path stays inside
+                if straight != [part, *parts]:  # nothing may be created before it is clear that the path stays inside
                     parts = deque(straight)
                     continue
                 with suppress(FileExistsError):
@@ -195,7 +195,7 @@ class RootedFiles:
         return names, None
 
     def _parts(self, path: str, asked: str) -> list[str]:
-        """The steps from the root, or from where a relative link stands."""
+        """Returns the steps from the root, or from the location of a relative link."""
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if not path.startswith("/"):
             return parts
@@ -210,13 +210,13 @@ def _link_target(name: str, folder: int) -> str | None:
     try:
         return os.readlink(name, dir_fd=folder)
     except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENOENT):  # not a link; or nothing, which may be about to be made
+        if error.errno in (errno.EINVAL, errno.ENOENT):  # not a link, or missing, and maybe about to be created
             return None
         raise
 
 
 def _without_detours(parts: Iterable[str]) -> list[str]:
-    """The steps below a directory that does not exist yet, where `..` undoes the step before it."""
+    """Simplifies the steps below a directory that does not exist yet, where `..` undoes the step before it."""
     kept: list[str] = []
     for part in parts:
         if part == ".." and kept and kept[-1] != "..":
@@ -235,7 +235,7 @@ def _read_up_to(fd: int, max_bytes: int) -> bytes:
 
 
 def _replace(folder: int, name: str, data: bytes, before: os.stat_result | None) -> None:
-    """Puts a new file in the place of an old one, which keeps its mode and, as far as we may, its owner."""
+    """Replaces a file with a new one, which keeps the mode and, if permitted, the owner."""
     draft = f".{secrets.token_hex(8)}.weftline"
     fd = os.open(draft, _CREATE, 0o666, dir_fd=folder)
     try:
@@ -256,7 +256,7 @@ def _replace(folder: int, name: str, data: bytes, before: os.stat_result | None)
         with suppress(OSError):
             os.unlink(draft, dir_fd=folder)
         raise
-    with suppress(OSError):  # some file systems cannot; the file is whole all the same
+    with suppress(OSError):  # some file systems cannot; the file is complete nevertheless
         own = os.open(".", _LIST, dir_fd=folder)
         try:
             os.fsync(own)
@@ -274,7 +274,7 @@ def _collect(
     max_entries: int,
     levels: int = MAX_DEPTH,
 ) -> bool:
-    """Adds what is in an open directory to `found`; whether that was all."""
+    """Adds the entries of an open directory to `found`; returns whether these were all."""
     room = max_entries - len(found)
     with os.scandir(fd) as entries:
         here = [Entry(entry.name, _kind(entry)) for entry in islice(entries, room + 1)]
@@ -290,7 +290,7 @@ def _collect(
         try:
             below = os.open(name, _LIST, dir_fd=fd)
         except OSError:
-            continue  # removed meanwhile, a link by now, or closed to us
+            continue  # removed meanwhile, a link by now, or not readable
         try:
             whole = _collect(
                 below,

@@ -1,7 +1,7 @@
-"""One command with its supervisor, seen from our side: outputs with a bound, a deadline, and an end that is sure.
+"""Runs one command under its supervisor: with bounded outputs, a deadline and a guaranteed end.
 
-A task of its own lives as long as the command does. Whoever waits for it may be cancelled; the command is then ended
-and waited for all the same, so that nothing runs on when the caller goes on.
+A task lives as long as the command. If the caller is cancelled, the command is still ended and awaited, so that nothing
+keeps running when the caller continues.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
 _LAST_WORDS_S = 1.0
 """How long to wait for outputs that are still held open when the command and its children are gone."""
 _START_S = 30.0
-"""What the supervisor may take to start, which on a busy machine is not the command's fault."""
+"""How long the supervisor may take to start, which on a busy machine is not the command's fault."""
 _SURELY_OVER_S = 8.0
-"""After being told to stop, and its grace, a supervisor ends within this; one that does not was itself stopped."""
+"""How long a supervisor takes to end after a stop and its grace; one that takes longer was itself stopped."""
 _SLACK_BYTES = 1 << 16
 _KILLED = 128 + signal.SIGKILL
 
 
 class Order(Struct, frozen=True, kw_only=True):
-    """A program to run. `cwd` and `env` are all it gets from us."""
+    """A program to run. Its working directory and environment are `cwd` and `env` only."""
 
     argv: Sequence[str]
     cwd: str
@@ -46,13 +46,13 @@ class Order(Struct, frozen=True, kw_only=True):
 
 
 class Execution:
-    """One command under way."""
+    """A running command."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self._timed_out = False
         self.began = False
-        """Whether the program could be started."""
+        """Whether the program was started."""
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -61,7 +61,7 @@ class Execution:
         self._task = asyncio.create_task(self._life())
 
     async def result(self) -> ExecResult:
-        """How it ended. If this is cancelled, the command is ended first."""
+        """Waits for the command and returns its outcome. If this is cancelled, the command is ended first."""
         cancelled: asyncio.CancelledError | None = None
         while not self._task.done():
             try:
@@ -71,23 +71,23 @@ class Execution:
                 self.stop()
         if cancelled is not None:
             if not self._task.cancelled():
-                self._task.exception()  # nobody will ask for it
+                self._task.exception()  # retrieved, as nobody else will
             raise cancelled
         return self._task.result()
 
     async def over(self) -> None:
-        """Waits until nothing of it is left."""
+        """Waits until no process of it is left."""
         if not self._task.done():
             await asyncio.wait({self._task})
 
     def stop(self) -> None:
-        """Ends the command and all its children: SIGTERM, and after a grace SIGKILL."""
+        """Ends the command and all its children with SIGTERM, and after a grace period with SIGKILL."""
         self._stopped = True
         if self._control is None or self._process is None:
             return
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
-        # A command may have stopped its supervisor, in both senses of the word.
+        # A command may have suspended its supervisor with SIGSTOP.
         self._process.send_signal(signal.SIGCONT)
         if self._last_resort is None:
             after_s = self._order.stop_grace_s + _SURELY_OVER_S
@@ -127,7 +127,7 @@ class Execution:
         )
 
     async def _exit_code(self, process: subprocess.Popen[bytes], control: socket.socket) -> int:
-        """Waits for the supervisor, which ends when nothing of the command is left."""
+        """Waits for the supervisor, which ends when no process of the command is left."""
         loop = asyncio.get_running_loop()
         received = b""
         with suppress(ConnectionError):
@@ -135,12 +135,12 @@ class Execution:
                 if not received:  # the command has begun
                     self._ends_in(self._order.timeout_s)
                 received += piece
-        process.wait()  # it has closed its end, which it does by ending
+        process.wait()  # it closes its end by exiting
         words = dict(line.split(" ", 1) for line in received.decode().splitlines())
         self.began = "pid" in words
         if "exit" in words:
             return int(words["exit"])
-        # Somebody killed the supervisor. What stayed in the command's group can still be reached.
+        # Something killed the supervisor. The command's process group can still be killed.
         if "pid" in words:
             with suppress(OSError):
                 os.killpg(int(words["pid"]), signal.SIGKILL)
@@ -157,10 +157,10 @@ class Execution:
 
 
 def _start(order: Order) -> tuple[list[int], subprocess.Popen[bytes], socket.socket]:
-    """The reading ends of its two outputs, the supervisor, and our end of the control socket."""
+    """Starts the supervisor. Returns the read ends of both outputs, the process, and our end of the control socket."""
     with tempfile.TemporaryFile() if order.stdin else open(os.devnull, "rb") as source:
         if order.stdin:
-            source.write(order.stdin)  # a file needs nobody to feed it
+            source.write(order.stdin)  # a file needs no feeding, unlike a pipe
             source.seek(0)
         return _started(order, source.fileno())
 
@@ -194,7 +194,7 @@ def _started(order: Order, stdin: int) -> tuple[list[int], subprocess.Popen[byte
 
 
 class _Tail(asyncio.Protocol):
-    """The end of an output. It always takes what comes, so that the command never waits for us."""
+    """Keeps the end of an output. It always reads on, so that the command never blocks."""
 
     def __init__(self, max_bytes: int) -> None:
         self.dropped = 0

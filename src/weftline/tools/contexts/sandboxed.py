@@ -1,8 +1,8 @@
-"""Commands in a sandbox of this machine, made by bubblewrap.
+"""Runs commands in a sandbox on this machine, made by bubblewrap.
 
-There is no network in it, nothing of the system but what programs need to start, nothing writable but the handle's
-directory and an empty /tmp, and no other processes. The kernel ends everything in a sandbox with its first process, so
-nothing stays, whatever it does.
+It has no network, only the system files that programs need to start, no writable directories but the handle's and an
+empty /tmp, and no other processes. The kernel ends everything in a sandbox with its first process, so nothing stays
+behind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SYSTEM_FILES = (
     *("/etc/alternatives", "/etc/ca-certificates", "/etc/group", "/etc/ld.so.cache", "/etc/ld.so.conf"),
     *("/etc/ld.so.conf.d", "/etc/localtime", "/etc/nsswitch.conf", "/etc/passwd", "/etc/pki", "/etc/ssl"),
 )
-"""Of /etc only what programs and libraries look for: the rest may hold secrets that this user can read."""
+"""The files of /etc that programs and libraries need. The rest may hold secrets that this user can read."""
 _PROBE_TIMEOUT_S = 20.0
 
 
@@ -112,7 +112,7 @@ def _program() -> str:
 
 
 async def _probe() -> None:
-    """Raises unless a sandbox can be made here: containers and some kernels do not allow it."""
+    """Raises unless a sandbox can be created here, which containers and some kernels do not allow."""
     argv = [_program(), "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
     env = {"PATH": os.environ.get("PATH", os.defpath)}
     result = await Execution(Order(argv=argv, cwd="/", env=env, timeout_s=_PROBE_TIMEOUT_S)).result()

@@ -1,11 +1,11 @@
-"""The parent of one command, in a process of its own: it sees to it that nothing of the command stays behind.
+"""The parent process of one command, which makes sure that nothing of the command stays behind.
 
-It is run as a file by a bare interpreter and knows nothing of Weftline. Our side holds the other end of the control
-socket; when that closes, because the command takes too long, is no longer wanted, or because our process died, the
-command is ended. Orphans of the command become children of this process (on Linux), also those that made a session of
-their own, and are killed when the command is over.
+A bare interpreter runs this file, which imports nothing of Weftline. Our side holds the other end of the control
+socket. When that closes, because the command timed out, was cancelled or our process died, the command is ended. On
+Linux, orphans of the command become children of this process, even if they created their own session, and are killed
+when the command ends.
 
-Every command waits for this file to start, so it does without `signal` and `socket`: they would double the time.
+Every command waits for this file to start, so it does not import `signal` and `socket`, which would double the time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 _SIGKILL, _SIGPIPE, _SIGTERM, _SIGXFSZ = 9, 13, 15, 25
 _PR_SET_CHILD_SUBREAPER = 36
 _GIVE_UP_S = 5.0
-"""A process that cannot even be killed waits for a disk or a driver; it is left behind after this."""
+"""A process that cannot be killed waits for a disk or a driver; it is abandoned after this."""
 _LOOK_AGAIN_S = 0.02
 _REAP_S = 1.0
 
@@ -29,11 +29,11 @@ def main() -> None:
     os.set_inheritable(control, False)
     grace_s, locale, cwd, command = float(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:]
     if not locale:
-        os.environ.pop("LC_CTYPE", None)  # Python sets it for itself where it finds no locale
+        os.environ.pop("LC_CTYPE", None)  # Python sets it for itself if there is no locale
     _adopt_orphans()
     try:
         os.chdir(cwd)
-        # What Python ignores, a command must not.
+        # Signals that Python ignores must have their default in the command.
         child = os.posix_spawnp(
             command[0], command, os.environ, setsid=True, setsigmask=(), setsigdef=(_SIGPIPE, _SIGXFSZ)
         )
@@ -49,7 +49,10 @@ def main() -> None:
 
 
 def _until_it_ends(child: int, control: int, grace_s: float) -> int:
-    """The exit code. When the other end of `control` is closed, the command is asked to end, and then made to."""
+    """Waits for the command and returns its exit code.
+
+    When the other end of `control` closes, it is terminated, then killed.
+    """
     watched, look_again_s = _watch(child)
     kill_at: float | None = None
     while True:
@@ -71,7 +74,7 @@ def _until_it_ends(child: int, control: int, grace_s: float) -> int:
 
 
 def _watch(child: int) -> tuple[list[int], float]:
-    """What becomes readable when `child` ends, and how often to look all the same."""
+    """Returns what becomes readable when `child` ends, and how often to poll anyway."""
     try:
         return [os.pidfd_open(child)], _REAP_S
     except (AttributeError, OSError):
@@ -79,9 +82,9 @@ def _watch(child: int) -> tuple[list[int], float]:
 
 
 def _reap(child: int) -> tuple[int | None, bool]:
-    """Takes leave of everything that has ended: the exit code of `child` if it was among them, and whether any is left.
+    """Reaps all processes that have ended. Returns the exit code of `child` if it did, and whether any are left.
 
-    Once its parent is gone, everything that descends from us is our child.
+    Once its parent is gone, every descendant is a child of this process.
     """
     code: int | None = None
     while True:
@@ -101,7 +104,7 @@ def _kill_the_rest(child: int) -> None:
     _signal_group(child, _SIGKILL)
     while _reap(child)[1] and time.monotonic() < give_up_at:
         for pid, group in _descendants().items():
-            # A whole group at once: one that forks faster than we look has no time to do it.
+            # The whole group at once, as it might otherwise fork faster than we poll.
             if group != os.getpgrp():
                 _signal_group(group, _SIGKILL)
             try:
@@ -113,7 +116,7 @@ def _kill_the_rest(child: int) -> None:
 
 
 def _descendants() -> dict[int, int]:
-    """The processes that descend from this one, and their groups; none where there is no /proc."""
+    """Returns the descendants of this process and their groups; none without /proc."""
     parents: dict[int, tuple[int, int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdigit():
@@ -143,11 +146,11 @@ def _adopt_orphans() -> None:
     try:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     except (AttributeError, OSError):
-        pass  # not Linux: what leaves the group is lost
+        pass  # not Linux: processes that leave the group are lost
 
 
 def _let_go_of_the_outputs() -> None:
-    """Whoever reads what the command prints must not wait for this process."""
+    """Closes the outputs, so that readers of the command's output do not wait for this process."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for place in (0, 1, 2):
         os.dup2(nothing, place)

@@ -1,4 +1,4 @@
-"""Where an MCP server is: at an address that is dialled, or behind a command that starts it."""
+"""The location of an MCP server: a URL to connect to, or a command that starts it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from msgspec import Struct
 from weftline.redaction import Redactor, redact_url
 
 Transport: TypeAlias = Literal["http", "sse"]
-"""Streamable HTTP, or the older kind with one long stream of events."""
+"""Streamable HTTP, or the older transport with one long event stream."""
 
 
 Revision: TypeAlias = Literal["2025-11-25", "2026-07-28"]
-"""Of the protocol. The first stands for all that begin with `initialize`, in which a server can ask during a call.
-Servers of the second ask by a result (`InputRequiredResult`)."""
+"""The revision of the protocol.
+
+The first stands for all that begin with `initialize`, in which a server can ask questions during a call. In the second,
+servers ask with a result (`InputRequiredResult`).
+"""
 TRANSPORTS: Final[tuple[str, ...]] = get_args(Transport)
 REVISIONS: Final[tuple[str, ...]] = get_args(Revision)
 
@@ -30,7 +33,7 @@ class McpAddress(Struct, frozen=True, dict=True):
 
     @cached_property
     def redactor(self) -> Redactor:
-        """Redacts what the server is sent."""
+        """Redacts what is sent to the server."""
         return Redactor.of_request(self.url, dict(self.headers))
 
     @property
@@ -42,11 +45,11 @@ class McpAddress(Struct, frozen=True, dict=True):
 
 
 class McpCommand(Struct, frozen=True, dict=True):
-    """A server that is started as a process of its own, spoken to over its standard input and output."""
+    """A server that runs as a child process, over its standard input and output."""
 
     command: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
-    """Besides the few variables that every program needs, such as PATH: nothing else of ours is passed on."""
+    """Added to the few variables that every program needs, such as PATH; it gets nothing else of our environment."""
     cwd: str | None = None
     workspace: int = 0
 
@@ -56,7 +59,7 @@ class McpCommand(Struct, frozen=True, dict=True):
 
     @property
     def display_url(self) -> str:
-        """Without its arguments: any of them may be a token."""
+        """The program without its arguments, as any of them may be a token."""
         return self.command[0]
 
     def __repr__(self) -> str:

@@ -1,9 +1,9 @@
-"""What MCP servers ask during a call: a person for some values, a model for some text.
+"""Requests of MCP servers during a call: values from a person, or text from a model.
 
-Over most transports a question does not say which call it belongs to. Those of 2026-07-28 are asked within their call;
-for others it is clear while all calls that are under way are of one run, and so were those that were cut off, whose
-questions may still be on their way. Nobody is asked otherwise, nor told what was asked: neither a person nor a model
-may read what another run is about.
+Over most transports, a question does not say which call it belongs to. In revision 2026-07-28 it is asked within its
+call. Otherwise it is only clear if all calls in progress belong to one run, and so did the interrupted ones, whose
+questions may still arrive. In all other cases the question is dropped unread: neither a person nor a model may see what
+another run is about.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SampleMessage(Struct, frozen=True):
 
 
 class SampleRequest(Struct, frozen=True):
-    """What a server wants a model to go on from."""
+    """What a server wants a model to continue."""
 
     messages: tuple[SampleMessage, ...]
     system: str | None
@@ -57,14 +57,14 @@ OnSample: TypeAlias = Callable[[SampleRequest], str | Awaitable[str]]
 
 
 class Caller(Struct, frozen=True):
-    """A call that is under way, as far as the questions of its server are concerned."""
+    """A call in progress, as needed for the questions of its server."""
 
     run: str
-    """Which of all runs that use the server it is of: the workspace and the id, which others may have, too."""
+    """Identifies the run among all that use the server: workspace and id, as another workspace may have the same id."""
     decline: Callable[[str], object]
-    """Told of a question that nobody is asked; of "" if it may be that of another run."""
+    """Called with a question that is declined; with an empty one if it may belong to another run."""
     ask: Callable[[Form], Awaitable[dict[str, Any] | None]] | None = None
-    """Puts a question to the people of its run; None declines."""
+    """Asks the people of its run; None declines."""
     sample: OnSample | None = None
     """Asks the model of its run."""
 
@@ -73,7 +73,10 @@ CALLER: ContextVar[Caller | None] = ContextVar("CALLER", default=None)
 
 
 def caller_of(callers: Sequence[Caller], cut_off: Collection[str] = ()) -> Caller | None:
-    """The one of these calls during which a server asks; None if nobody can tell. Calls of the runs `cut_off` were."""
+    """Returns the call during which a server asks; None if that is unclear.
+
+    `cut_off` has the runs of interrupted calls.
+    """
     own = CALLER.get()
     if own is not None and own in callers:
         return own
@@ -81,13 +84,13 @@ def caller_of(callers: Sequence[Caller], cut_off: Collection[str] = ()) -> Calle
 
 
 class Responders(Struct, frozen=True):
-    """Who answers what servers ask. Where nobody does, questions are declined, and no model is offered at all."""
+    """Answers the requests of servers. Without a responder, questions are declined, and no model is offered."""
 
     on_elicit: OnElicit | Literal["ask"] | None = None
     on_sample: OnSample | Literal["model"] | None = None
 
     async def values(self, params: ElicitRequestParams, caller: Caller | None) -> dict[str, Any] | None:
-        """The answer to a question; None if it is declined."""
+        """Returns the answer to a question; None if it is declined."""
         if self.on_elicit == "ask":
             ask = None if caller is None else caller.ask
             return None if ask is None else await ask(Form.of(params))
@@ -103,7 +106,7 @@ class Responders(Struct, frozen=True):
         return None if answer is None else dict(answer)
 
     async def text(self, params: CreateMessageRequestParams, caller: Caller | None) -> CreateMessageResult | ErrorData:
-        """What a model says to a request."""
+        """Returns a model's answer to a request."""
         from mcp.types import INTERNAL_ERROR, CreateMessageResult, ErrorData, TextContent
 
         on_sample = (None if caller is None else caller.sample) if self.on_sample == "model" else self.on_sample
@@ -123,9 +126,9 @@ class Responders(Struct, frozen=True):
 
 
 async def ask_model(request: SampleRequest, *, further: FurtherCalls, tool: str, redactor: Redactor) -> str:
-    """What the run's own model says. Raises `ToolFailed` if it cannot be asked."""
-    messages = prompts.sampled_messages([(one.role, one.text) for one in request.messages])
-    system = prompts.sampled_system(request.system or "", request.max_tokens)
+    """Returns the answer of the run's own model. Raises `ToolFailed` if it cannot be called."""
+    messages = prompts.remote.sampled_messages([(one.role, one.text) for one in request.messages])
+    system = prompts.remote.sampled_system(request.system or "", request.max_tokens)
     args = {"task": redactor.text(messages[:MAX_SAMPLED_CHARS]), "system": redactor.text(system[:MAX_SAMPLED_CHARS])}
     answer = await ask_further(further, tool, args)
     if answer is None or answer.is_error:

@@ -1,7 +1,7 @@
-"""Questions of MCP servers to people: a form of flat values, which a run asks about like about anything else.
+"""Questions of MCP servers to people: a form of flat values, which a run asks like any other question.
 
-The question is a call of its own, of a tool that no model is offered, below the call during which the server asks. Its
-await is answered with the values: an object, or what is meant by a text.
+The question is a further call of a hidden tool, below the call during which the server asks. Its await is answered with
+the values: an object, or a text that is parsed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ MAX_MESSAGE_CHARS = 4000
 MAX_FIELDS = 20
 _MAX_FIELD_CHARS = 500
 _TRIES = 3
-"""How often a person is asked whose answers do not fit."""
+"""How often a person is asked if the answers do not fit."""
 _YES, _NO = "yes", "no"
 
 
 class Form(Struct, frozen=True, omit_defaults=True):
-    """What a server wants to know. Without fields it wants a yes or a no; with a `url` a person has to go there."""
+    """What a server asks for. Without fields it is a yes or no; with a `url`, a person has to go there."""
 
     message: str
     schema: dict[str, Any] = {}
@@ -59,14 +59,14 @@ class Form(Struct, frozen=True, omit_defaults=True):
 
     @property
     def fault_of_form(self) -> str:
-        """Why nobody can be asked this; "" if they can."""
+        """Why this form cannot be used; empty if it can."""
         if len(self.fields) > MAX_FIELDS:
             return "it has too many fields"
         return refusal(self.schema, encoded=msgspec.json.encode(self.schema)) or ""
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What there is to choose from, if it is one choice."""
+        """The options, if it is a single choice."""
         if not self.fields:
             return (_YES, _NO)
         if len(self.fields) > 1:
@@ -86,7 +86,7 @@ class Form(Struct, frozen=True, omit_defaults=True):
         return "\n".join(lines)
 
     def values(self, answer: str) -> dict[str, Any]:
-        """What is meant by an answer: an object, one value, or a line `name: value` for each."""
+        """Parses an answer: an object, one value, or a line `name: value` for each field."""
         fields = self.fields
         if not fields:
             return {}
@@ -105,7 +105,7 @@ class Form(Struct, frozen=True, omit_defaults=True):
 
 
 class ServerQuestion:
-    """The tool that puts the questions of one server to people. It is never carried out."""
+    """The tool that puts the questions of one server to people. It is never executed."""
 
     effect: Effect = "read"
     concurrent = True
@@ -142,7 +142,7 @@ _decode = msgspec.json.Decoder(Form).decode
 
 
 async def put_to_people(form: Form, *, further: FurtherCalls, tool: str, redactor: Redactor) -> dict[str, Any] | None:
-    """The values that a person has given; None if they declined, or there was nobody to ask."""
+    """Returns the values that a person gave; None if they declined, or there was nobody to ask."""
     if form.fault_of_form:
         return None
     message = redactor.text(form.message[:MAX_MESSAGE_CHARS])
@@ -163,7 +163,7 @@ async def put_to_people(form: Form, *, further: FurtherCalls, tool: str, redacto
 
 
 async def ask_further(further: FurtherCalls, tool: str, args: Mapping[str, Any]) -> ToolOutput | None:
-    """The result of a further call; None if it cannot be made, or the call that wants it was cut off."""
+    """Returns the result of a further call; None if it cannot be made, or the call that makes it was interrupted."""
     try:
         return await further.ask(tool, canonical_value(args).decode())
     except (NotCanonical, ToolFailed):
@@ -195,7 +195,10 @@ def _line(name: str, field: Mapping[str, Any], *, optional: bool) -> str:
 
 
 def _parsed(field: Mapping[str, Any], text: str) -> object:
-    """A value that a person wrote, as the field wants it. What does not fit stays as it is, and is found out later."""
+    """Converts a value that a person wrote to the field's type.
+
+    An invalid one stays as it is, and is reported later.
+    """
     text = text.strip()
     match field.get("type"):
         case "boolean":

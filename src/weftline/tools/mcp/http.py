@@ -1,7 +1,7 @@
-"""The HTTP side of MCP connections: the official client's requests, carried by our own dialer.
+"""The HTTP side of MCP connections: the official client's requests, sent by our own dialer.
 
-That way one egress policy holds for all tools. What goes wrong below MCP is handed up as a JSON-RPC error of the one
-request it happened to, with a code of our own, instead of tearing down a connection that other calls are using.
+That way one egress policy applies to all tools. A failure below MCP becomes a JSON-RPC error of the one request that it
+happened to, with a code of our own, instead of closing a connection that other calls use.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from weftline.tools.mcp.login import Credential, LoginLost
 NOT_SENT = -32901
 """The request did not reach a server."""
 BROKEN = -32902
-"""The request may have been carried out; its response is lost."""
+"""The request may have been processed; its response is lost."""
 SESSION_LOST = -32903
 """The server does not know our session (any more) and did not process the request."""
 REFUSED = -32904
 """The server answered with an HTTP error."""
 UNAUTHORIZED = -32905
-"""The server wants a login that we do not have."""
+"""The server requires a login that we do not have."""
 UNREADABLE = -32906
-"""The server answered something that we do not read."""
+"""The server's response is not one that we can read."""
 
 LOG_IN = "Whoever runs this server can log in there with `weftline mcp login`, or the tool can be given other headers."
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 NOTICE_S = 5.0
 _MAX_SEPARATORS = 1_000_000
-"""Commas and brackets of a streamed response, even inside strings: parsed, it takes a hundred times the memory."""
+"""How many commas and brackets a streamed response may have, even inside strings, as parsing takes far more memory."""
 _MAX_ERROR_BYTES = 64 * 1024
 _SESSION = "mcp-session-id"
 _OURS = frozenset({"host", "content-length", "connection", "accept-encoding", "transfer-encoding"})
@@ -49,7 +49,7 @@ _MEANS_SESSION_LOST = ("session", "not initialized")
 
 
 class DialledTransport(httpx2.AsyncBaseTransport):
-    """Sends with `headers` on every request to `origin`; those that the protocol sets itself win.
+    """Adds `headers` to every request to `origin`; those that the protocol itself sets take precedence.
 
     If the `credential`'s token is refused, it is renewed once and the request sent again: it was not processed.
     """
@@ -79,7 +79,7 @@ class DialledTransport(httpx2.AsyncBaseTransport):
             return _error(request, NOT_SENT, error.message)
 
     async def _send(self, request: httpx2.Request, token: str | None = None) -> tuple[int, httpx2.Response]:
-        """The server's status, and the response as the client should see it."""
+        """Sends a request. Returns the server's status, and the response as the client should see it."""
         protocol = {name: value for name, value in request.headers.items() if name.lower() not in _OURS}
         own = {name: value for name, value in self._headers.items() if name.lower() not in protocol}
         if token is not None:
@@ -112,7 +112,7 @@ class DialledTransport(httpx2.AsyncBaseTransport):
             return reply.status, _refusal(request, reply, body)
         headers = [(name, value) for name, value in reply.headers.items() if name.lower() not in _FRAMING]
         if request.method == "POST" and reply.media_type == "application/json":
-            # Read here, because the client takes a failure in its middle as the end of the whole connection.
+            # Read here, because the client takes a failure in the middle of it as the end of the whole connection.
             try:
                 answer = await reply.read(limit=MAX_ANSWER_BYTES)
             except BodyTooLarge:
@@ -138,8 +138,7 @@ _envelope = msgspec.json.Decoder(_Envelope)
 
 
 def _may_take_long(method: str, body: bytes) -> bool:
-    """Calls and streams may take any time. Notifications (a call was cancelled, the session ends) may not: others wait
-    behind them."""
+    """Whether a request may take any time: calls and streams may. Notifications may not, as others wait behind them."""
     return method == "GET" or (method == "POST" and _envelope.decode(body).id is not msgspec.UNSET)
 
 
@@ -155,7 +154,7 @@ class _Body(httpx2.AsyncByteStream):
         left = MAX_ANSWER_BYTES
         separators = 0
         line: list[bytes] = []
-        """The pieces of an unfinished line: the stream is repaired line by line."""
+        """The pieces of an incomplete line, as the stream is repaired line by line."""
         numbers = LongNumbers()
         try:
             async for piece in self._reply.chunks():
@@ -179,7 +178,7 @@ class _Body(httpx2.AsyncByteStream):
 
 
 def _refusal(request: httpx2.Request, reply: HttpResponse, body: bytes) -> httpx2.Response:
-    """An HTTP error as the JSON-RPC error that it carries or stands for."""
+    """Returns an HTTP error as the JSON-RPC error that it contains or stands for."""
     if reply.status == HTTPStatus.UNAUTHORIZED:
         return _error(request, UNAUTHORIZED, f"The server answered HTTP 401 Unauthorized. {LOG_IN}")
     message = _message(body)
@@ -199,7 +198,7 @@ def _refusal(request: httpx2.Request, reply: HttpResponse, body: bytes) -> httpx
 
 
 def _message(body: bytes) -> str | None:
-    """The message of a JSON-RPC error."""
+    """Returns the message of a JSON-RPC error."""
     try:
         answer: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

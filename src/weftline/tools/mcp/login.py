@@ -1,4 +1,4 @@
-"""A login at an MCP server: the tokens that a person has allowed us, and getting new ones.
+"""A login at an MCP server: the tokens that a person granted us, and their renewal.
 
 How a person logs in is in `weftline.tools.mcp.signing_in`; a login is sealed where it is stored.
 """
@@ -33,11 +33,11 @@ class Credential(Protocol):
     """The credential that a connection sends to its server."""
 
     async def token(self) -> str:
-        """A fresh access token. Raises `LoginLost` or `RequestFailed`."""
+        """Returns a valid access token. Raises `LoginLost` or `RequestFailed`."""
         ...
 
     async def renewed(self, refused: str) -> str:
-        """A new token, to replace one that the server refused. Raises `LoginLost` or `RequestFailed`."""
+        """Returns a new token to replace one that the server refused. Raises `LoginLost` or `RequestFailed`."""
         ...
 
     @property
@@ -48,7 +48,7 @@ class Credential(Protocol):
 
 class Login(Struct, frozen=True, omit_defaults=True):
     url: str
-    """The MCP server's."""
+    """The URL of the MCP server."""
     issuer: str
     token_endpoint: str
     client_id: str
@@ -61,7 +61,7 @@ class Login(Struct, frozen=True, omit_defaults=True):
     scope: str | None = None
     refresh_token: str | None = None
     expires_at: int | None = None
-    """Microseconds since the epoch; None if the server has not said."""
+    """In microseconds since the epoch; None if the server did not say."""
 
     def __repr__(self) -> str:
         return f"Login({self.issuer!r}, [redacted])"
@@ -87,17 +87,20 @@ class _Refusal(Struct):
 
 
 def digest_of(url: str) -> str:
-    """The key that a login at this address is stored under. Raises `InvalidAddress`."""
+    """Returns the key that a login at this address is stored under. Raises `InvalidAddress`."""
     return hashlib.sha256(parse(url).url.encode()).hexdigest()
 
 
 def place_of(digest: str, *, workspace: int) -> str:
-    """What a login is sealed for: it opens nowhere else."""
+    """Returns the context that a login is sealed with: it cannot be opened under any other."""
     return f"mcp_login:{workspace}:{digest}"
 
 
 async def renewed(login: Login, dialer: Dialer, *, now: int) -> Login:
-    """The login with a new access token. Raises `LoginLost`, or `RequestFailed` if the server cannot be asked."""
+    """Returns the login with a new access token.
+
+    Raises `LoginLost`, or `RequestFailed` if the server is unreachable.
+    """
     if login.refresh_token is None:
         raise LoginLost("The login has expired.")
     form = {"grant_type": "refresh_token", "refresh_token": login.refresh_token, "client_id": login.client_id}
@@ -135,7 +138,7 @@ async def renewed(login: Login, dialer: Dialer, *, now: int) -> Login:
 
 
 def _code(answer: bytes) -> str:
-    """The error code, if RFC 6749 defines it: any other text may repeat what the server was sent."""
+    """Returns the error code, if RFC 6749 defines it: any other text may repeat what the server was sent."""
     try:
         error = msgspec.json.decode(answer, type=_Refusal).error
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -1,8 +1,8 @@
 """Connections to MCP servers, shared by the runs that use the same server with the same headers.
 
-Each connection has one owner task that opens it, keeps it, and closes it; calls from other tasks go through it side by
-side. A connection that has been idle for a while is closed, and one whose session the server has forgotten is
-replaced by a new one without the callers losing anything.
+Each connection has one owner task that opens and closes it; calls from other tasks use it concurrently. A connection
+that has been idle for a while is closed, and one whose session the server has forgotten is replaced without callers
+noticing.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64
-"""Of one workspace."""
+"""The limit of one workspace."""
 IDLE_S = 60.0
 CONNECT_S = 10.0
 _REMEMBERED_SERVERS = 1024
 _END_PROGRAMS_S = 10.0
 _LATE_QUESTION_S = 5.0
-"""How long a process may take to ask what belongs to a call that was cut off. A connection is not used again."""
+"""How long a process may take to ask about a call that was interrupted. A connection is not reused after that."""
 
 
 Credentials: TypeAlias = Callable[[McpAddress], Awaitable[Credential | None]]
@@ -57,7 +57,7 @@ class McpMissing(Exception):
 
 
 class McpPool:
-    """A workspace has at most `max_connections` at a time; further ones wait for room."""
+    """A pool of connections. A workspace has at most `max_connections` at a time; further ones wait."""
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ class McpPool:
         revision: Revision | None = None,
         asked: Responders | None = None,
     ) -> None:
-        """`asked` answers what servers ask; without it nobody does.
+        """`asked` answers the requests of servers; without it they are declined.
 
-        Without a `revision`, an address is asked by `mode` and then, if it refuses, for the newest one; a command is
-        asked for the newest at once.
+        Without a `revision`, an address is tried with `mode` and, if it refuses, with the newest one; a command is
+        tried with the newest first.
         """
         self.connect_s = connect_s
         self._asked = asked or Responders()
@@ -82,17 +82,17 @@ class McpPool:
         self._mode: ConnectMode = mode
         self._revision: Revision | None = revision
         self._modern: OrderedDict[str, None] = OrderedDict()
-        """Servers without `initialize`, so that it is not tried each time."""
+        """Servers without `initialize`, so that it is not tried again each time."""
         self._dialer = dialer
         self._idle_s = idle_s
         self._rooms: defaultdict[int, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(max_connections))
-        """By workspace."""
+        """The free slots, by workspace."""
         self._connections: dict[McpPlace, Connection] = {}
         self._closing: set[Connection] = set()
 
     @asynccontextmanager
     async def use(self, address: McpPlace) -> AsyncGenerator[Connection]:
-        """An open connection, kept open for the duration. Raises the error if it cannot be opened."""
+        """Yields an open connection, and keeps it open for the duration. Raises the error if it cannot be opened."""
         connection = self._fit(address)
         if connection is None:
             await _load()
@@ -119,17 +119,17 @@ class McpPool:
         finally:
             connection.users -= 1
             if not connection.users and not connection.ended and self._connections.get(address) is not connection:
-                self.discard(connection)  # another one has taken its place
+                self.discard(connection)  # it has been replaced
             elif not connection.users and self._connections.get(address) is connection:
                 if connection.ended or not connection.is_fit:
                     self.discard(connection)
                 elif isinstance(address, McpAddress):
-                    # A process may have a state that its next call relies on: it stays.
+                    # Processes stay, as the next call may rely on their state.
                     loop = asyncio.get_running_loop()
                     connection.expiry = loop.call_later(self._idle_s, self.discard, connection)
 
     def _fit(self, address: McpPlace) -> Connection | None:
-        """The open connection that the next call may use."""
+        """Returns the open connection that the next call may use."""
         connection = self._connections.get(address)
         return connection if connection is not None and not connection.ended and connection.is_fit else None
 
@@ -152,7 +152,7 @@ class McpPool:
             self.discard(connection)
         owners = [connection.owner for connection in self._closing]
         if owners:
-            # A program has time to end, then it is killed; cancelled in the middle of that it would be left behind.
+            # A program gets time to exit and is then killed; cancelling that midway would leave it behind.
             programs = any(not isinstance(connection.address, McpAddress) for connection in self._closing)
             _, late = await asyncio.wait(owners, timeout=_END_PROGRAMS_S if programs else 2.0)
             for owner in late:
@@ -193,16 +193,16 @@ class Connection:
         may_change: bool = True,
         asked: Responders,
     ) -> None:
-        """`may_change` lets a server without `initialize` be asked for the newest revision."""
+        """`may_change` allows trying the newest revision for a server without `initialize`."""
         loop = asyncio.get_running_loop()
         self.address = address
         self.mode: ConnectMode = mode
         self._may_change = may_change
         self.credential: Credential | None = None
         self.callers: list[Caller] = []
-        """The calls that are under way."""
+        """The calls in progress."""
         self._cut_off: set[str] = set()
-        """Runs whose calls were cut off: what the server asks may still be theirs."""
+        """Runs whose calls were interrupted: a question of the server may still belong to them."""
         self._credentials = credentials
         self._asked = asked
         self.users = 0
@@ -221,11 +221,11 @@ class Connection:
 
     @property
     def is_fit(self) -> bool:
-        """Whether further calls may use it. A process may have a state that they rely on, and is always used."""
+        """Whether further calls may use it. A process may have state that they rely on, so it is always used."""
         return not self._cut_off or not isinstance(self.address, McpAddress)
 
     def cut_off(self, run: str) -> None:
-        """A call of this run has ended without an answer."""
+        """Records that a call of this run ended without an answer."""
         self._cut_off.add(run)
         if not isinstance(self.address, McpAddress):
             asyncio.get_running_loop().call_later(_LATE_QUESTION_S, self._cut_off.discard, run)
@@ -243,17 +243,19 @@ class Connection:
         return self._client.result()
 
     async def opened(self, *, timeout_s: float) -> None:
-        """Returns when the connection is open; raises the error if it cannot be opened."""
+        """Waits until the connection is open; raises the error if it cannot be opened."""
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.shield(self._client)
         except TimeoutError:
             self.close()
-            raise TimeoutError(prompts.MCP_TIMED_OUT if self._has_room else prompts.MCP_NO_CONNECTION) from None
+            raise TimeoutError(
+                prompts.remote.MCP_TIMED_OUT if self._has_room else prompts.remote.MCP_NO_CONNECTION
+            ) from None
 
     def close(self) -> None:
         if self._closing.is_set():
-            return  # a second cancel would hit it while it ends its program
+            return  # a second cancellation would interrupt the ending of its program
         self._closing.set()
         if not self._client.done():
             self.owner.cancel()
@@ -272,7 +274,7 @@ class Connection:
                 if isinstance(cause, asyncio.CancelledError):
                     cause = ConnectionError("The connection was given up.")
                 self._client.set_exception(cause)
-                self._client.exception()  # retrieved here: callers that wait get it, and there may be none
+                self._client.exception()  # retrieved here, as there may be no callers to do so
             elif not isinstance(error, asyncio.CancelledError):
                 logger.info("an MCP connection ended: %s", self.redactor.text(str(_cause(error))))
             if isinstance(error, asyncio.CancelledError):
@@ -298,15 +300,15 @@ class Connection:
                 cache=None,
             ) as client:
                 # The package validates results against the server's own schemas, on the loop and without a time limit.
-                # `McpTool` does that with a bound.
+                # `McpTool` does that with bounded work.
                 setattr(client.session, "validate_tool_result", _unchecked)  # noqa: B010
                 read_leniently(client, server=self.address.display_url, redact=lambda text: self.redactor.text(text))
                 self._client.set_result(client)
                 await self._closing.wait()
         except BaseException as error:
             cause = _cause(error)
-            # Servers of the newest revision have no `initialize`, and refuse it in many ways: an unknown method,
-            # missing headers or metadata, a status without a body, a version that nobody asked for.
+            # Servers of the newest revision have no `initialize`, and refuse it in many ways: with an unknown method,
+            # missing headers or metadata, a status without a body, or another version.
             reached = isinstance(cause, Exception) and not isinstance(cause, TimeoutError)
             if isinstance(cause, MCPError):
                 reached = cause.code not in (NOT_SENT, BROKEN, UNAUTHORIZED)
@@ -322,7 +324,7 @@ class Connection:
             self._closing.set()
 
     async def _elicited(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-        """The answer to the server's question to a person."""
+        """Answers the server's question to a person."""
         from mcp.types import ElicitResult
 
         caller = caller_of(self.callers, self._cut_off)
@@ -339,7 +341,7 @@ class Connection:
     async def _sampled(
         self, context: ClientRequestContext, params: CreateMessageRequestParams
     ) -> CreateMessageResult | ErrorData:
-        """The answer to the server's request for a model."""
+        """Answers the server's request for a model."""
         return await self._asked.text(params, caller_of(self.callers, self._cut_off))
 
 
@@ -349,11 +351,11 @@ def _is_authorized(address: McpAddress) -> bool:
 
 
 async def _unchecked(name: str, result: object) -> None:
-    """Replaces the package's own check."""
+    """Replaces the package's own validation."""
 
 
 async def _load() -> None:
-    """Imports the official client in a thread: it takes the better part of a second."""
+    """Imports the official client in a thread, as it takes most of a second."""
     try:
         await asyncio.to_thread(_import_mcp)
     except ImportError:
@@ -367,7 +369,7 @@ def _import_mcp() -> None:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The first failure inside an exception group."""
+    """Returns the first failure inside an exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error

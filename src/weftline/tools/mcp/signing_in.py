@@ -39,11 +39,11 @@ class Person(Protocol):
         ...
 
     async def ask(self, url: str) -> None:
-        """Shows the page at this address."""
+        """Opens the page at this address."""
         ...
 
     async def answer(self) -> str:
-        """The full URL that the browser was redirected to."""
+        """Returns the full URL that the browser was redirected to."""
         ...
 
 
@@ -96,7 +96,7 @@ async def log_in(
     except Exception as error:
         if memory.tokens is None:
             raise LoginFailed(_describe(error)) from None
-        # The official client gives its first request ten seconds, which the whole login may have taken.
+        # The official client gives its first request ten seconds, and the whole login may take longer.
         try:
             await _connect(url, provider, mode, then)
         except Exception as again:
@@ -121,7 +121,7 @@ async def _connect(
 
 
 class _Memory:
-    """Stores what the official client wants stored, for the duration of the login."""
+    """Stores what the official client needs for the duration of the login."""
 
     def __init__(self) -> None:
         self.tokens: OAuthToken | None = None
@@ -170,7 +170,7 @@ def _login(url: str, provider: OAuthClientProvider) -> Login:
 
 
 def _describe(error: BaseException) -> str:
-    """The message of the first failure inside an exception group."""
+    """Returns the message of the first failure inside an exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     if isinstance(error, LoginFailed | OAuthFlowError | OAuthRegistrationError | OAuthTokenError):

@@ -1,4 +1,4 @@
-"""The tools of an MCP server that the server dials over Streamable HTTP, through the official client."""
+"""The tools of an MCP server that the server connects to over Streamable HTTP, with the official client."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEY = "weftline/idempotency-key"
+"""Where a server finds the idempotency key in the metadata of a call."""
 _NO_QUESTIONS = "no back-channel for server-initiated requests"
-"""What servers made with the official package say if a tool asks in a revision that has no such thing."""
-"""Where a server finds the key in the metadata of a call: the same whenever the call is repeated."""
+"""The error of servers made with the official package if a tool asks in a revision that does not support it."""
 MAX_TOOLS = 2000
 _STINT = 10
-"""Tools that are read at once if there is much to look for in them."""
+"""How many tools are read in one go if redaction is expensive."""
 MAX_PAGES = 2000
 _MAX_NAME = 64
 _MAX_QUESTIONS, _MAX_QUESTION, _MAX_MESSAGE_CHARS = 5, 500, 8000
@@ -56,7 +56,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class McpEntry(Struct, frozen=True):
-    """A tool as the server lists it, in our own terms."""
+    """A tool as the server lists it, in our own types."""
 
     name: str
     description: str
@@ -77,7 +77,7 @@ class McpTool(RemoteTool):
     """
 
     server = ""
-    """The name of the server, if it is one that an agent was given."""
+    """The name of the server, if the agent was given it as a toolset."""
     question = ""
     """The tool that puts the server's questions to people; empty if nobody is asked."""
     model = ""
@@ -94,7 +94,7 @@ class McpTool(RemoteTool):
 
     @property
     def host(self) -> bool:
-        """Whether its calls may ask for further ones: the server's questions and requests are such."""
+        """Whether its calls may make further calls, for the server's questions and requests."""
         return bool(self.question or self.model)
 
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
@@ -115,20 +115,20 @@ class McpTool(RemoteTool):
                             output = _with_questions(self._failed(error), asked)
                             return await redacted_apart(output, connection.redactor)
                     except ValidationError as error:
-                        # The server has answered, but nobody can tell what.
+                        # The server answered, but the answer is unreadable.
                         logger.info("MCP tool %s: its answer cannot be read: %s", self.name, type(error).__name__)
                         return self._failed(None)
             raise AssertionError("unreachable")
         except McpMissing:
-            return ToolOutput.of(prompts.NO_MCP, is_error=True)
+            return ToolOutput.of(prompts.remote.NO_MCP, is_error=True)
         except MCPError as error:
             return self._failed(error)
         except TimeoutError as error:
-            return ToolOutput.of(prompts.tool_failed(self.name, str(error)), is_error=True)
+            return ToolOutput.of(prompts.calls.tool_failed(self.name, str(error)), is_error=True)
         except Exception as error:
-            # A server's responses are untrusted: one that does not parse is the server's failure, not the run's.
+            # A server's responses are untrusted: an unparsable one is the server's failure, not the run's.
             logger.info("MCP tool %s failed: %s", self.name, type(error).__name__)
-            return ToolOutput.of(prompts.tool_failed(self.name, _describe(error)), is_error=True)
+            return ToolOutput.of(prompts.calls.tool_failed(self.name, _describe(error)), is_error=True)
 
     async def _call(
         self, connection: Connection, arguments: dict[str, Any], context: ToolContext, asked: list[str]
@@ -137,7 +137,7 @@ class McpTool(RemoteTool):
         redactor = connection.redactor
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            # Cut well beyond what is displayed, so that half a secret never is.
+            # Cut well beyond what is displayed, so that no part of a secret remains.
             text = redactor.text((message or "")[:_MAX_MESSAGE_CHARS])
             context.on_progress(ToolProgress(progress, total, text))
 
@@ -170,15 +170,15 @@ class McpTool(RemoteTool):
             connection.callers.remove(caller)
 
     async def _checked(self, result: CallToolResult) -> ToolOutput:
-        """The result, if it matches the server's own output schema."""
+        """Returns the result, if it matches the server's own output schema."""
         schema = self._entry.output_schema
         if schema is not None and not result.is_error:
             if result.structured_content is None:
-                return ToolOutput.of(prompts.answer_without_structure(self.name), is_error=True)
+                return ToolOutput.of(prompts.remote.answer_without_structure(self.name), is_error=True)
             issues = await issues_of(msgspec.json.encode(result.structured_content), schema)
             if issues:
                 problems = [f"{issue.path or '(root)'}: {issue.message}" for issue in issues[:5]]
-                return ToolOutput.of(prompts.answer_unlike_schema(self.name, problems), is_error=True)
+                return ToolOutput.of(prompts.remote.answer_unlike_schema(self.name, problems), is_error=True)
         return output_of(result)
 
     def _once_more(self, connection: Connection, error: Exception) -> bool:
@@ -195,7 +195,7 @@ class McpTool(RemoteTool):
         return error.code in (NOT_SENT, SESSION_LOST) or self.effect in ("read", "idempotent")
 
     def _failed(self, error: MCPError | None) -> ToolOutput:
-        """The result of a call that failed; without an error, of one whose answer cannot be read."""
+        """Returns the result of a call that failed; without an error, of one with an unreadable answer."""
         from mcp.types import CONNECTION_CLOSED
 
         from weftline.tools.mcp.http import BROKEN, UNREADABLE
@@ -208,43 +208,46 @@ class McpTool(RemoteTool):
             )
         lost = error is None or error.code in (BROKEN, CONNECTION_CLOSED, UNREADABLE)
         in_doubt = lost and self.effect not in ("read", "idempotent")
-        reason = prompts.MCP_UNREADABLE if error is None else error.message
-        message = prompts.request_failed(self.name, reason, in_doubt=in_doubt)
+        reason = prompts.remote.MCP_UNREADABLE if error is None else error.message
+        message = prompts.remote.request_failed(self.name, reason, in_doubt=in_doubt)
         return ToolOutput.of(message, is_error=True, in_doubt=in_doubt)
 
 
 def _meta(context: ToolContext) -> dict[str, str]:
-    """A connection is shared by calls of several runs, so its headers cannot say whose span a call is in."""
+    """Returns the metadata of a call.
+
+    It includes its span, as the connection and its headers are shared between runs.
+    """
     own = {KEY: context.idempotency_key}
     return own if context.traceparent is None else {**own, "traceparent": context.traceparent}
 
 
 async def list_tools(pool: McpPool, address: McpPlace) -> tuple[McpEntry, ...]:
-    """All tools of a server, over all pages. Raises `McpUnavailable` with a message for the model."""
+    """Returns all tools of a server, over all pages. Raises `McpUnavailable` with a message for the model."""
     await _prepared(address.redactor)
     try:
         async with asyncio.timeout(pool.connect_s):
             return await _listed(pool, address)
     except McpMissing:
-        raise McpUnavailable(prompts.NO_MCP) from None
+        raise McpUnavailable(prompts.remote.NO_MCP) from None
     except TimeoutError:
-        raise McpUnavailable(prompts.MCP_TIMED_OUT) from None
+        raise McpUnavailable(prompts.remote.MCP_TIMED_OUT) from None
     except Exception as error:
         raise McpUnavailable(address.redactor.text(_describe(error))) from None
 
 
 async def _prepared(redactor: Redactor) -> None:
-    """So that the first use does not hold up the event loop."""
+    """Prepares a large redactor in a thread, so that its first use does not block the event loop."""
     if redactor.heavy:
         await asyncio.to_thread(redactor.prepare)
 
 
 def _describe(error: Exception) -> str:
-    """An error in words for the model: what a library says about an answer it cannot read is not for it."""
+    """Describes an error for the model, which does not see a library's message about an unreadable answer."""
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
-        return prompts.MCP_UNREADABLE
+        return prompts.remote.MCP_UNREADABLE
     return str(getattr(error, "message", None) or error) or type(error).__name__
 
 
@@ -304,7 +307,7 @@ def _entry(tool: Listed, redactor: Redactor) -> McpEntry:
 
 
 def _affordable(name: str, schema: dict[str, Any] | None, redactor: Redactor) -> Raw | None:
-    """A schema of the server; a tool whose schema costs too much is offered without it."""
+    """Returns a schema of the server, or None if it is too costly; the tool is then offered without it."""
     if schema is None:
         return None
     encoded = msgspec.json.encode(schema)
@@ -315,7 +318,7 @@ def _affordable(name: str, schema: dict[str, Any] | None, redactor: Redactor) ->
     redacted_schema = redactor.data(encoded)
     try:
         msgspec.json.decode(redacted_schema)
-    except msgspec.DecodeError:  # the secret was a number of the schema
+    except msgspec.DecodeError:  # the secret was a number in the schema
         return None
     return Raw(redacted_schema)
 
@@ -329,10 +332,10 @@ def offered(
     tool_filter: tuple[str, ...] | None,
     taken: frozenset[str] | set[str] = frozenset(),
 ) -> list[McpTool]:
-    """The tools of a server as `<ref>_<tool>`, under names that no other tool of the run has."""
+    """Returns the tools of a server as `<ref>_<tool>`, under names that no other tool of the run has."""
     chosen = [entry for entry in entries if tool_filter is None or entry.name in tool_filter]
     spelled = [address.redactor.text(entry.name) for entry in chosen]
-    # A tool whose name needs no change keeps it, whatever the names of the others become.
+    # A tool whose name needs no change keeps it, whatever the other names become.
     exact = {whole for name in spelled if _is_fit(whole := f"{ref}_{name}")}
     names = set(taken)
     tools: list[McpTool] = []
@@ -349,7 +352,7 @@ def _is_fit(name: str) -> bool:
 
 
 def model_name(ref: str, tool: str, *, taken: set[str]) -> str:
-    """A name that every model API takes, the same in every process."""
+    """Returns a name that every model API accepts, the same in every process."""
     whole = f"{ref}_{tool}"
     name = _NOT_IN_NAMES.sub("_", whole)
     if len(name) <= _MAX_NAME and name not in taken:
@@ -362,21 +365,22 @@ def unavailable(ref: str, reason: str, *, tool: str = "") -> UnavailableTool:
     """The one tool that stands in for an unreachable server."""
     return UnavailableTool(
         tool or f"{ref[: _MAX_NAME - len('_unavailable')]}_unavailable",
-        description=prompts.mcp_stand_in(ref),
-        explanation=prompts.mcp_unavailable(ref, reason),
+        description=prompts.remote.mcp_stand_in(ref),
+        explanation=prompts.remote.mcp_unavailable(ref, reason),
     )
 
 
 def _with_questions(output: ToolOutput, asked: list[str]) -> ToolOutput:
-    """The output, with the questions that the server had for a person."""
+    """Returns the output, with the questions that the server had for a person."""
     notes = [
-        Text(prompts.nobody_to_ask(question) if question else prompts.MCP_ASKED_ABOUT_SOME_RUN) for question in asked
+        Text(prompts.calls.nobody_to_ask(question) if question else prompts.remote.MCP_ASKED_ABOUT_SOME_RUN)
+        for question in asked
     ]
     return replace(output, parts=(*output.parts, *notes))
 
 
 def output_of(result: CallToolResult) -> ToolOutput:
-    """What the model reads of a result: its text, images and files, or its structured content if it has none."""
+    """Returns what the model reads of a result: its text, images and files, or else its structured content."""
     parts: list[UserPart] = []
     for block in result.content:
         parts += content_parts(block)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Disclosure: TypeAlias = Literal["eager", "lazy"]
 
 START_S = 60.0
-"""For a server that is started here: its first start may download it."""
+"""For a server that is started here, as its first start may download it."""
 MAX_PAGES = 100
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
 _MAX_NAME = 32
@@ -136,20 +136,20 @@ def mcp(
 def named_tools(
     server: str, entries: Sequence[McpEntry], *, pool: McpPool, place: McpPlace, only: tuple[str, ...] | None
 ) -> list[McpTool]:
-    """The tools as `<server>__<tool>`, whatever the order in which they were listed.
+    """Returns the tools as `<server>__<tool>`, independent of the order in which they are listed.
 
-    Names of servers have neither two underscores nor one at the end, so the first two in a tool's name end the
-    server's: no tool of one server can have the name of another server's.
+    A server's name has neither double underscores nor one at the end, so the first double underscore in a tool's name
+    ends it: tools of different servers cannot have the same name.
     """
     in_order = tuple(sorted(entries, key=lambda entry: entry.name))
     return offered(f"{server}_", in_order, pool=pool, address=place, tool_filter=only)
 
 
 class _Connected:
-    """What an event loop has of a server; shared by the engines on it."""
+    """The connections of an event loop to a server, shared by the engines on it."""
 
     def __init__(self, *, connect_s: float, revision: Revision | None, asked: Responders) -> None:
-        # The program names the address itself, so private ones are meant.
+        # The program itself chose the address, so private ones are allowed.
         self.dialer = Dialer(Egress("private"))
         self.pool = McpPool(self.dialer, connect_s=connect_s, revision=revision, asked=asked)
         self.users = 0
@@ -160,7 +160,7 @@ class _Connected:
 
 
 class McpServer:
-    """Made by `mcp(…)`; a `weftline.tools.base.ServerToolset`."""
+    """The toolset of an MCP server, made by `mcp(…)`; a `weftline.tools.base.ServerToolset`."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class McpServer:
     def __repr__(self) -> str:
         return f"<mcp {self.name!r} {self._place.display_url}>"
 
-    # As `ServerToolset`
+    # Methods of `ServerToolset`
 
     async def open(self) -> Sequence[Tool]:
         connected = self._enter()
@@ -225,10 +225,10 @@ class McpServer:
             self._connected.pop(loop, None)
             await connected.aclose()
 
-    # What else a server has
+    # Resources and prompts
 
     async def resources(self) -> list[McpResource]:
-        """Everything that the server lets one read."""
+        """Returns everything that the server allows to be read."""
         found: list[McpResource] = []
         async with self._client() as client:
             cursor: str | None = None
@@ -243,13 +243,13 @@ class McpServer:
         return found
 
     async def read_resource(self, uri: str) -> tuple[UserPart, ...]:
-        """What is at a URI of the server's, to be given to a run or shown to a person."""
+        """Returns the content of a resource, to give it to a run or show it to a person."""
         async with self._client() as client:
             result = await client.read_resource(uri)
         return self._redacted([resource_part(one) for one in result.contents])
 
     async def prompts(self) -> list[McpPrompt]:
-        """The prompts that the server has for its users."""
+        """Returns the prompts that the server offers to its users."""
         found: list[McpPrompt] = []
         async with self._client() as client:
             cursor: str | None = None
@@ -265,7 +265,7 @@ class McpServer:
         return found
 
     async def prompt(self, name: str, **arguments: str) -> str:
-        """One of the server's prompts as text, its messages below each other."""
+        """Returns one of the server's prompts as text, its messages one after the other."""
         async with self._client() as client:
             result = await client.get_prompt(name, arguments)
         parts = self._redacted([part for one in result.messages for part in content_parts(one.content)])
@@ -276,7 +276,7 @@ class McpServer:
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[Client]:
-        """Connects for the moment if no engine on this loop has."""
+        """Connects temporarily, if no engine on this loop has a connection."""
         connected = self._enter()
         try:
             async with connected.pool.use(self._place) as connection:

@@ -1,4 +1,4 @@
-"""How a connection reaches its server: as the official client wants it, with word of when the server is gone."""
+"""The transports to MCP servers, as the official client needs them, with a notification when the server is gone."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 MAX_SSE_EVENT_BYTES = 8 * 1024 * 1024
 MAX_OPEN_REQUESTS = 1000
-"""Of a server that were not answered yet: pings, questions to people, requests for a model."""
+"""How many requests of a server may be open: pings, questions to people, requests for a model."""
 
 
 @asynccontextmanager
 async def reached(
     place: McpPlace, *, dialer: Dialer, credential: Credential | None, on_lost: Callable[[], object]
 ) -> AsyncGenerator[TransportStreams]:
-    """The streams to and from a server. `on_lost` is called when no more can come from it."""
+    """Yields the streams to and from a server. Calls `on_lost` when nothing more can come from it."""
     match place:
         case McpCommand():
             async with _watched(stdio_client(_parameters(place), errlog=_stderr()), on_lost) as streams:
@@ -73,7 +73,7 @@ def _parameters(place: McpCommand) -> StdioServerParameters:
 
 
 def _stderr() -> TextIO:
-    """What a server complains about is for whoever started us. Notebooks have a stderr that is not a file."""
+    """Returns our stderr for a server's own. Notebooks have one that is not a file."""
     try:
         sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):
@@ -85,10 +85,10 @@ def _stderr() -> TextIO:
 async def _watched(
     transport: AbstractAsyncContextManager[TransportStreams], on_lost: Callable[[], object]
 ) -> AsyncGenerator[TransportStreams]:
-    """The same transport. A call that is made after its server has died must not be taken for one that was sent.
+    """Wraps a transport to notice when its server is gone, so that a later call is not mistaken for one that was sent.
 
-    It ends with a `ConnectionError` when the server asks too much at once: the official client has a task for each
-    request until it is answered, and takes any number of them.
+    It ends with a `ConnectionError` if the server sends too many requests at once: the official client has a task for
+    each one until it is answered, and does not limit them.
     """
     async with transport as (read, write):
         outgoing, incoming = anyio.create_memory_object_stream[Any](0)
@@ -116,14 +116,14 @@ async def _watched(
 
 
 class _Answering:
-    """A stream to a server that counts the server's requests which have no answer yet."""
+    """A stream to a server that counts the server's unanswered requests."""
 
     def __init__(self, stream: WriteStream[SessionMessage]) -> None:
         self._stream = stream
         self._open = 0
 
     def expect(self) -> None:
-        """Notes a request of the server. Raises `ConnectionError` if there are too many."""
+        """Counts a request of the server. Raises `ConnectionError` if there are too many."""
         self._open += 1
         if self._open > MAX_OPEN_REQUESTS:
             raise ConnectionError(f"The server sent more than {MAX_OPEN_REQUESTS:,} requests at once.")

@@ -1,4 +1,4 @@
-"""What a model, or a person in its place, reads about calls that failed and results that are not whole. Pinned."""
+"""What a model, or a person in its place, reads about calls that failed and results that are not whole."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def ask_what_to_call(tool: str) -> str:
 
 
 def reminder(text: str) -> str:
-    """A text that is meant for the model alone. One that is tagged already stays as it is."""
+    """Tags a text that is meant for the model alone. A text that is tagged already stays as it is."""
     return text if text.lstrip().startswith(_OPEN) else f"{_OPEN}\n{text}\n{_CLOSE}"
 
 
 def after_result(tool: str, text: str) -> str:
-    """What a tool wants to be remembered when its result is read."""
+    """Returns what a tool wants the model to remember when it reads the result."""
     return f"About the result of {tool}: {text} {_UNSPOKEN}"
 
 
@@ -48,7 +48,7 @@ def after_failure(hint: Hint) -> str:
 
 
 def _untagged(text: str) -> str:
-    """What tools and clients say cannot end the reminder that it is in."""
+    """Removes tags, so that texts of tools and clients cannot end the reminder that contains them."""
     return text.replace("<", "‹") if "system-reminder" in text.lower() else text
 
 

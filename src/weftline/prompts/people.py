@@ -1,5 +1,5 @@
 """What a model reads about people: what they approved, refused and answered; and what one that calls an agent over A2A
-reads about their questions. See `prompts`."""
+reads about their questions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a model reads about skills: the catalog, the content of one, and what the three skills tools say.
-
-A sibling of `prompts.py`, under the same rules: plain, complete, pinned by a test.
-"""
+"""What a model reads about skills: the catalog, the content of one, and what the three skills tools say."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ CONTENT_START = "<skill_content"
 
 
 def escaped(text: str) -> str:
-    """Text that cannot end the element or the attribute that it stands in."""
+    """Escapes text so that it cannot end the element or the attribute that contains it."""
     return text.translate(_ENTITIES)
 
 
@@ -26,7 +23,7 @@ CATALOG = (
 
 
 def catalog(skills: Sequence[tuple[str, str]]) -> str:
-    """The skills by name and description; "" if there are none."""
+    """Returns the skills by name and description; empty if there are none."""
     if not skills:
         return ""
     listed = "".join(
@@ -42,7 +39,10 @@ def catalog(skills: Sequence[tuple[str, str]]) -> str:
 def skill_content(
     name: str, body: str, *, directory: str, compatibility: str, allowed_tools: str, resources: Sequence[str], left: str
 ) -> str:
-    """What skills_use answers. `body` must not hold the closing tag; `left` says how many files are not listed."""
+    """Returns the result of skills_use.
+
+    `body` must not contain the closing tag; `left` is the number of files that are not listed.
+    """
     lines = [f'{CONTENT_START} name="{escaped(name)}">', body, ""]
     if directory:
         lines.append(f"Directory of this skill: {escaped(directory)}")
@@ -67,7 +67,7 @@ def resources_left(count: int, *, at_least: bool) -> str:
 
 
 def command_output_cut(text: str, dropped: int) -> str:
-    """The end of an output of which the beginning was dropped."""
+    """Returns the end of an output whose beginning was dropped."""
     return f"…({dropped} bytes truncated from head)…\n{text}"
 
 
@@ -96,7 +96,7 @@ def already_active(name: str) -> str:
 
 
 def unknown_skill(name: str, near: str) -> str:
-    """`near` is a sentence with a leading space, or ""."""
+    """`near` is a sentence with a leading space, or empty."""
     return f"There is no skill named {name!r}.{near} Use one of the skills listed in your instructions."
 
 

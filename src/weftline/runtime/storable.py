@@ -1,6 +1,6 @@
-"""What tools say besides their results, as far as the log can hold it.
+"""Makes what tools return besides their results fit to be stored.
 
-A call must be closed with the result that it has. So what cannot be written is left out, and logged.
+A call must be closed with the result that it has, so what cannot be encoded is left out, and logged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def storable_telemetry(telemetry: Telemetry | None, *, run_id: str, tool: str) -
 
 
 def storable_failure(failure: Failure | None, *, run_id: str, tool: str) -> Failure | None:
-    """A failure with as much of its hint as can be kept."""
+    """The failure, with as much of its hint as can be stored."""
     if failure is None or failure.hint is None:
         return failure
     hint: Hint = failure.hint

@@ -1,7 +1,4 @@
-"""What the tools for files, commands and lists say to a model.
-
-They are prompts like those of `weftline.prompts`, and a test pins them likewise.
-"""
+"""What the tools for files, commands and lists say to a model."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ def file_trouble(path: str, kind: str, reason: str = "") -> str:
 
 READ_FILE = "Reads a text file, from its beginning or from a line on."
 NUMBERED = "Each line comes after its number and a tab, which are not part of the file."
-"""Descriptions of `read_file`, the second one where it numbers lines."""
+"""Descriptions of `read_file`; the second one is for numbered lines."""
 EMPTY_FILE = "(The file is empty.)"
 
 
@@ -45,7 +42,7 @@ OFFSET_FROM_ONE = "offset must be 1 or more: it is the number of the first line 
 
 
 def binary_file(path: str, size: int, *, more: bool = False) -> str:
-    """`more`: there are more bytes than these."""
+    """`more` means that there are further bytes."""
     return f"[{path} is a binary file ({'over ' if more else ''}{size} bytes), which is not shown as text.]"
 
 
@@ -104,7 +101,7 @@ def multi_edit_failed(path: str, number: int, reason: str) -> str:
 
 
 def edits_decided(path: str, *, applied: int, denied: int, failed: int) -> str:
-    """`parse_edit_outcomes` reads this again, and so does whoever shows a stored result."""
+    """`parse_edit_outcomes` parses this again, and so do programs that show a stored result."""
     rest = (f" · {denied} denied" if denied else "") + (f" · {failed} failed" if failed else "")
     return f"Edited {path}: {applied}/{applied + denied + failed} applied{rest}"
 

@@ -1,5 +1,4 @@
-"""What a model reads about code that it writes, and what that code reads about the calls that it makes. Pinned by a
-test."""
+"""What a model reads about code that it writes, and what that code reads about the calls that it makes."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ def too_many_calls(limit: int) -> str:
 
 
 def diverged(before: str, now: str) -> str:
-    """The code was cut off, is carried out again from its start, and takes another course."""
+    """The code was interrupted, is executed again from its start, and behaves differently."""
     how = f"{now} with other arguments than before" if now == before else f"{now} where it called {before} before"
     return (
         f"The code was interrupted and began again, and now calls {how}."
@@ -52,7 +51,7 @@ _PYTHON = (
 
 
 def code_tool(languages: list[str], signatures: dict[str, list[str]]) -> str:
-    """The description of the tool. `signatures` has the functions by the language that they are written in."""
+    """Returns the description of the tool. `signatures` has the functions by language."""
     parts = [
         "Runs code that you write, in a sandbox without files, network or timers, and returns its result and what it"
         " logged.",
@@ -76,7 +75,7 @@ LANGUAGE_PARAMETER = "The language of the code."
 
 
 def code_result(result: str, logs: str, unread: list[str]) -> str:
-    """What the model reads of code that succeeded. `unread` are its calls that failed when it had ended."""
+    """Returns what the model reads about code that succeeded. `unread` are its calls that failed after it had ended."""
     text = result
     if unread:
         text += "\n\nCalls that failed, which the code did not wait for:\n" + "\n".join(unread)
@@ -84,7 +83,7 @@ def code_result(result: str, logs: str, unread: list[str]) -> str:
 
 
 def code_failed(status: str, error: str, logs: str, calls: list[str]) -> str:
-    """What it reads of code that failed. `calls` are those that it made, with what became of each."""
+    """Returns what the model reads about code that failed. `calls` are those that it made, with their outcomes."""
     began = {
         "link_error": "The code was not run",
         "memory": "The code ran out of memory",
@@ -101,7 +100,7 @@ def code_call(function: str, args: str, *, outcome: str) -> str:
 
 
 def calls_left_out(outcomes: Mapping[str, int]) -> str:
-    """In place of the calls in the middle, by what became of them."""
+    """Summarizes the calls in the middle, by their outcomes."""
     counted = ", ".join([f"{number:,} {outcome}" for outcome, number in outcomes.items()])
     return f"… ({sum(outcomes.values()):,} more calls: {counted})"
 
@@ -120,7 +119,7 @@ def sandbox_missing(problem: str) -> str:
 
 
 def tool_out_of_time(limit_s: float) -> str:
-    """Of a stored tool of code."""
+    """For a stored code tool."""
     return f"The code ran for {_seconds(limit_s)}, which is the limit."
 
 

@@ -1,7 +1,4 @@
-"""What models read because of an agent's behavior: stubs, refusals, the list of withheld tools.
-
-The same rules as in `prompts` hold, and a test pins these texts too.
-"""
+"""What models read because of an agent's behavior: stubs, refusals, the list of withheld tools."""
 
 from __future__ import annotations
 
@@ -19,13 +16,13 @@ PLAN = (
 
 
 def escaped(text: str) -> str:
-    """A text as a part of XML, attributes included."""
+    """Escapes a text for XML, including attributes."""
     for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
         text = text.replace(char, entity)
     return text
 
 
-# In place of content
+# Replacing content
 
 
 def compacted(tool: str, size: int) -> str:
@@ -74,7 +71,7 @@ SEARCH_LIMIT = "limit must be above 0."
 
 
 def withheld_tools(names: Sequence[str], *, search: str) -> str:
-    """The list for the system prompt; "" if there are none. `search` is empty if the agent has no search."""
+    """Returns the list for the system prompt; empty if there are none. `search` is empty if the agent has no search."""
     if not names:
         return ""
     how = f" Call {search} to get the input schema of those that you need; then they can be called." if search else ""
@@ -89,7 +86,7 @@ def withheld(tool: str, *, search: str) -> str:
 
 
 def found_tools(found: Sequence[tuple[str, str, str]], *, left: int) -> str:
-    """Name, description and input schema of each, the schema with `<` written as an escape."""
+    """Returns name, description and input schema of each, with `<` escaped in the schema."""
     if not found:
         return "<tool_search_results>\nNo tool matches.\n</tool_search_results>"
     rows = "\n".join(

@@ -1,15 +1,15 @@
-"""What a model reads when the policy of its run is in the way. Pinned by a test."""
+"""What a model reads when the policy of its run is in the way."""
 
 from __future__ import annotations
 
 
 def excluded(tool: str) -> str:
-    """A tool that the run has, and that its policy does not allow."""
+    """For a tool that the run has but its policy does not allow."""
     return f"The tool {tool} is not available in this run. Continue with the tools that are."
 
 
 def withheld(tool: str) -> str:
-    """A tool that is not offered for one turn, because of how it failed in the one before."""
+    """For a tool that is not offered for one turn, because of how it failed in the previous one."""
     return f"The tool {tool} failed in the previous turn and is not available in this one. Continue without it."
 
 
@@ -34,7 +34,7 @@ NO_TIME_TO_BEGIN = "Not run: the time budget of this run is used up."
 
 
 def out_of_time(tool: str, *, in_doubt: bool) -> str:
-    """A call that had begun."""
+    """For a call that had begun."""
     if in_doubt:
         return (
             f"The call to {tool} was cut off because the time budget of this run is used up."

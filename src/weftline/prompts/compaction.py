@@ -1,7 +1,4 @@
-"""What models read when older messages are replaced by a summary: the request for it, and the summary itself.
-
-The same rules as in `prompts` hold, and a test pins these texts too.
-"""
+"""What models read when older messages are replaced by a summary: the request for it, and the summary itself."""
 
 from __future__ import annotations
 

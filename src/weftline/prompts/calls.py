@@ -1,0 +1,202 @@
+"""In place of a result: what a model reads about a call that never began, was cut off or failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.json import encode
+
+SKIPPED = "Skipped: a new message arrived before this call began. Make the call again if you still need it."
+CANCELLED = "Aborted: the run was cancelled before this call finished."
+NOT_RUN = "Not executed: the run ended first."
+NO_MORE_TOOLS = "Not executed: tools are no longer available in this run."
+NO_MORE_TURNS = "Not executed: this run has reached its limit of tool turns."
+LOCAL_TIMEOUT = "Timed out waiting for local tool result"
+"""Clients recognize this text."""
+RESULT_TOO_LARGE = "The client's result was too large to be taken."
+"""Clients recognize this text."""
+LONG_RUNNING = (
+    "NOTE: This is a long-running operation. "
+    "Do not call this tool again if it has already returned an intermediate or pending status."
+)
+"""Ends the description of a tool; part of the protocol."""
+
+NOT_AN_OBJECT = "must be a JSON object"
+TOO_MUCH_TO_CHECK = "too large or too deeply nested to be checked against its schema; send something simpler"
+TOO_MUCH_TO_LIST = "does not fit its schema, in more ways than can be listed; send something simpler"
+OUTPUT_CHANGED = "the tool's validators change their own output"
+"""These appear in lists of what is wrong with arguments and answers."""
+
+_AGAIN = "You may call it again."
+FIND_OUT = (
+    "Do not repeat the call: find out in another way whether it took effect, "
+    "or say in your answer that this is uncertain."
+)
+
+
+def nobody_to_ask(question: str) -> str:
+    return f"The tool asked a person: {question!r}. Nobody can be asked during this run, so the question was declined."
+
+
+# In place of a result: the call never began
+
+
+def unknown_tool(tool: str) -> str:
+    return f"Unknown tool: {tool}. Use one of the tools you were given, or answer without it."
+
+
+ARGUMENTS_NOT_OBJECT = f"The arguments {NOT_AN_OBJECT}."
+
+
+def arguments_not_json(reason: str) -> str:
+    return f"The arguments are not valid JSON: {reason}."
+
+
+def invalid_arguments(tool: str, problems: Sequence[str]) -> str:
+    return f"The arguments do not fit {tool}: {'; '.join(problems)}. Correct them and call it again."
+
+
+def unstable_arguments(tool: str) -> str:
+    return (
+        f"Not executed: {OUTPUT_CHANGED}, so {tool} would run with other arguments than those that were checked. "
+        "This is a fault of the tool, not of your arguments. Continue without it."
+    )
+
+
+def tool_failed_to_prepare(tool: str, reason: str) -> str:
+    return (
+        f"Not executed: {tool} failed while its arguments were checked: {reason}. "
+        "This is a fault of the tool, not of your arguments. Continue without it."
+    )
+
+
+class _InvalidInput(Struct):
+    error: str
+    tool: str
+    message: str
+    issues: Sequence[object]
+
+
+def invalid_input(tool: str, *, message: str, issues: Sequence[object]) -> str:
+    """`invalid_arguments` in the shape that clients of the protocol know."""
+    return encode(_InvalidInput("tool_input_invalid", tool, message, issues)).decode()
+
+
+def budget_spent(tool: str, max_calls: int) -> str:
+    if max_calls == 0:
+        return f"Blocked: {tool} may not be called in this run. Continue without it, or give your final answer."
+    times = "once" if max_calls == 1 else f"{max_calls} times"
+    return (
+        f"Blocked: {tool} may be called {times} in this run, and that budget is used up. "
+        "Continue without it, or give your final answer."
+    )
+
+
+def repeated_call(tool: str) -> str:
+    return (
+        f"Not executed: you have already made this exact call to {tool}, and its result is above. "
+        "Use that result, try something different, or give your final answer."
+    )
+
+
+def repeat_of_doubt(tool: str) -> str:
+    return (
+        f"Not executed: an earlier call to {tool} with the same arguments may already have taken effect, "
+        "so making it again could do the same thing twice. "
+        "Find out in another way whether it took effect, or say in your answer that this is uncertain."
+    )
+
+
+def blocked(reason: str) -> str:
+    return f"Blocked: {reason}"
+
+
+BLOCKED_WITHOUT_REASON = "Tool execution was blocked"
+
+
+def gate_failed(tool: str) -> str:
+    """A reason for `blocked`."""
+    return f"the check that {tool} has to pass failed, so it was not called."
+
+
+def tool_in_doubt(tool: str) -> str:
+    return (
+        f"Not executed: many earlier calls to {tool} may already have taken effect, "
+        "so calling it again could do the same thing twice. "
+        "Find out in another way what took effect, or say in your answer that this is uncertain."
+    )
+
+
+def tool_gone(tool: str) -> str:
+    return f"Not executed: {tool} is no longer available. Use another tool, or answer without it."
+
+
+# In place of a result: the call began
+
+
+def client_gone(tool: str) -> str:
+    return f"Error: the client that was carrying out {tool} is gone, and nobody else has taken its place."
+
+
+def no_fallback(tool: str, why: str) -> str:
+    return f"Error: the client that was carrying out this call is gone, and {tool} cannot take its place: {why}."
+
+
+def in_doubt(tool: str) -> str:
+    return (
+        f"Aborted: this call to {tool} was cut off while it was under way, and it is not known whether it took effect. "
+        "It was not repeated. Do not repeat it either: find out in another way whether it took effect, "
+        "or say in your answer that this is uncertain."
+    )
+
+
+def tool_failed(tool: str, error: str) -> str:
+    return f"{tool} failed: {error}"
+
+
+def tool_timed_out(tool: str, timeout_s: float, *, in_doubt: bool) -> str:
+    stopped = f"{tool} did not finish within {timeout_s:g} seconds and was stopped."
+    return f"{stopped} It is not known whether it took effect. {FIND_OUT}" if in_doubt else f"{stopped} {_AGAIN}"
+
+
+def tool_cancelled_itself(tool: str) -> str:
+    return (
+        f"{tool} was interrupted by an error of its own before it finished. "
+        "Parts of it may have taken effect: check before you call it again."
+    )
+
+
+def result_not_text(tool: str) -> str:
+    return f"{tool} has run, but its result cannot be shown: it is not valid Unicode text."
+
+
+def result_withheld(tool: str) -> str:
+    return f"{tool} has run, but its result cannot be shown: a check that the result has to pass failed. {FIND_OUT}"
+
+
+def result_not_json(tool: str, reason: str) -> str:
+    return f"{tool} has run, but its result cannot be shown: it cannot be written as JSON ({reason})."
+
+
+# The model is not to blame: values that others provide, results that cannot be used
+
+
+def options_do_not_fit(tool: str, option: str, fault: str) -> str:
+    return (
+        f"{tool} has run, but has no result: no answer to the question it asked could be its result "
+        f"(the option {option!r}: {fault}). Go on without it."
+    )
+
+
+def not_injected(tool: str, field: str, reason: str) -> str:
+    why = f"the one that this run has does not fit ({reason})" if reason else "this run was not given one"
+    return f"Not executed: {tool} needs a {field} that is not for you to set, and {why}. Go on without it."
+
+
+def not_adapted(tool: str, reason: str) -> str:
+    return f"Not executed: the arguments could not be passed on to {tool}: {reason}"
+
+
+def not_materialized(tool: str, reason: str) -> str:
+    return f"{tool} has run, but its result cannot be used: {reason}"

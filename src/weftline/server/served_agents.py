@@ -1,0 +1,46 @@
+"""The agents of a Python file that a server serves. A server without such a file does not load this module."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from weftline.agent.child_plans import ChildPlans
+from weftline.agent.code_agents import AgentModels, code_agents
+from weftline.agent.listing import facts_around
+from weftline.agent.loader import load_agents_file
+from weftline.agent.sources import AgentTools, Setup, require_durable
+from weftline.providers.catalog import Catalog
+from weftline.runtime.clock import SystemClock
+from weftline.runtime.engine import Engine
+from weftline.runtime.toolbox import ToolSource
+
+
+class ServedAgents:
+    """The agents and tools of a file. The agents' own model objects are added to `models`.
+
+    Raises:
+        WeftlineError: for a file that cannot be served.
+    """
+
+    def __init__(self, path: Path, models: Catalog) -> None:
+        file = load_agents_file(path)
+        for name, agent in file.agents.items():
+            require_durable(agent, name)
+        self.by_name = file.agents
+        self.tools = file.tools
+        self._models = AgentModels(file.agents, models)
+        self.code = code_agents(file.agents, self._models.by_agent, now_us=SystemClock().now_us())
+        """What clients see of the agents."""
+
+    def source(self, others: ToolSource) -> AgentTools:
+        """Returns the source of the agents' tools, in addition to those of `others`."""
+        tools = AgentTools(others)
+        for name, agent in self.by_name.items():
+            tools.register(name, Setup(agent))
+        return tools
+
+    def connect(self, tools: AgentTools, engine: Engine) -> None:
+        """Lets `tools` read the logs of the engine's runs and start runs of subagents."""
+        tools.facts_around = partial(facts_around, engine)
+        tools.planner = ChildPlans(model_id=self._models.of_child, check=engine.check)
