@@ -26,7 +26,7 @@ def again_and_again(client: Client) -> None:
 
 
 def once(client: Client) -> None:
-    soon = datetime.now(UTC) + timedelta(seconds=0.2)
+    soon = datetime.now(UTC) + timedelta(seconds=2)
     reminder = client.schedules.create("Reminder", "Remind me.", at=soon, agent_id="reporter")
     while (reminder := client.schedules.get(reminder.id)).last_run_id is None:
         time.sleep(0.05)

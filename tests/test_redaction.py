@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from weftline.a2a_answers import state_of
 from weftline.messages import File, Image, Text
+from weftline.process.logs import configure_logs
 from weftline.providers.base import ToolSpec
 from weftline.redaction import REDACTED, Redactor, redact_template, redact_url
-from weftline.server.logs import configure_logs
 from weftline.spellings import Needle
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.remote import RemoteTool, redacted

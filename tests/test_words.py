@@ -67,6 +67,12 @@ STILTED = {
     "of our making": "ours",
     "let go of": "released, dropped",
     " in vain": " without effect",
+    " hear of ": " are notified of ",
+    "nobody's business": "private",
+    "comes to its end": "ends",
+    "come to its end": "end",
+    "has its say": "decides",
+    "what is none": "anything else",
 }
 """Turns that nobody would use, each with what is usual instead."""
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_TIDY_S = 10.0
+_CLEANUP_S = 10.0
 
 
 class LoopThread:
@@ -35,7 +35,7 @@ class LoopThread:
         return self._loop is not None
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if self._is_anothers():  # before the lock, which a thread of the parent may have held
+        if self._is_forked():  # before the lock, which a thread of the parent may have held
             work.close()
             raise RuntimeError("this process was forked from the one that uses this loop: make a new one here")
         with self._lock:
@@ -72,7 +72,7 @@ class LoopThread:
                 if not waiting:
                     work.close()
                 elif waiting[0].cancel():
-                    ended.wait(_TIDY_S)
+                    ended.wait(_CLEANUP_S)
                 raise
             finally:
                 waiting.clear()  # while Ctrl-C is handled, as callbacks of weak references to the task run here
@@ -84,7 +84,7 @@ class LoopThread:
 
     def stop(self, *, patience_s: float | None = None) -> None:
         """Stops the loop; waits at most `patience_s` for the remaining tasks."""
-        if self._is_anothers():
+        if self._is_forked():
             return
         with self._lock:
             loop, thread = self._loop, self._thread
@@ -102,7 +102,7 @@ class LoopThread:
         self._thread.start()
         return loop
 
-    def _is_anothers(self) -> bool:
+    def _is_forked(self) -> bool:
         return self._pid is not None and self._pid != os.getpid()
 
 

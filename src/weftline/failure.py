@@ -51,7 +51,7 @@ _BY_HOW: dict[str, FailureKind] = {
     "loop": "domain_rejection",
     "repeat_of_doubt": "domain_rejection",
 }
-_NOT_THERE = frozenset({"unknown", "excluded"})
+_UNAVAILABLE = frozenset({"unknown", "excluded"})
 
 
 class FieldIssue(Struct, frozen=True, omit_defaults=True):
@@ -178,7 +178,7 @@ def hint_of(head: Closed, *, tool: str, message: str, failure: Failure | None) -
         return failure.hint
     if head.is_error and head.how == "timeout" and head.client is None:
         return Hint("timeout", "", tool)
-    return Hint("tool_unavailable", message, tool) if head.is_error and head.how in _NOT_THERE else None
+    return Hint("tool_unavailable", message, tool) if head.is_error and head.how in _UNAVAILABLE else None
 
 
 def recovery_fault(kind: FailureKind | None, recovery: Recovery | None) -> str:

@@ -129,7 +129,7 @@ class Redactor:
         redacted: list[str] = []
         begin = 0
         for text in texts:
-            redacted.append(_blackened(text, spans, begin))
+            redacted.append(_redacted(text, spans, begin))
             begin += len(text) + 1
         return redacted
 
@@ -140,10 +140,10 @@ class Redactor:
         # Images, sounds and archives are full of apparent escapes, but nobody reads them as text.
         nesting = 0 if b"\0" in data else MAX_NESTING
         spans = spans_of(self._data_needles, text, nesting=nesting, latin=True)
-        return _blackened(text, spans, 0).encode("latin-1") if spans else data
+        return _redacted(text, spans, 0).encode("latin-1") if spans else data
 
 
-def _blackened(text: str, spans: Sequence[Span], begin: int) -> str:
+def _redacted(text: str, spans: Sequence[Span], begin: int) -> str:
     """Returns the text, which begins at `begin` of what was searched, with a mark where each secret begins."""
     pieces: list[str] = []
     at = 0

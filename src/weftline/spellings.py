@@ -109,7 +109,7 @@ class Reading:
 
     @cached_property
     def in_one_alphabet(self) -> str:
-        """Returns it with one base64 alphabet instead of two."""
+        """The text with one base64 alphabet instead of two."""
         return self.text.translate(_ONE_ALPHABET)
 
     def unescaped(self) -> Reading | None:
@@ -145,7 +145,7 @@ class Reading:
 
     @cached_property
     def _changes(self) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Returns everything that was undone: where it starts and ends here, and in the reading below."""
+        """Everything that was undone: where it starts and ends here, and in the reading below."""
         assert self._below is not None
         starts: list[int] = []
         ends: list[int] = []

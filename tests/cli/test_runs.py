@@ -44,8 +44,8 @@ class Where:
 
 
 def test_runs_are_listed_by_their_ids_and_as_json_with_everything(where: Where, ended: str) -> None:
-    assert ended in where("list").out.split()
-    listed = json.loads(where("list", "--json", "--status", "succeeded", "--limit", "50").out)
+    assert where("list").code == 0 and ended in where("list", "--all").out.split()
+    listed = json.loads(where("list", "--json", "--status", "succeeded", "--all").out)
     (one,) = [run for run in listed if run["id"] == ended]
     assert (one["status"], one["turns"], one["model"]["id"]) == ("succeeded", 1, "scripted:hello")
     assert len(where("list", "--limit", "1").out.split()) == 1

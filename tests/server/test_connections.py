@@ -17,7 +17,7 @@ from weftline.server.connections import ConnectionLimits, Connections, network_o
 from weftline.testing import ServerProcess
 
 from .conftest import new_key
-from .kit import TIMEOUT_S, Api
+from .kit import TIMEOUT_S, Api, logged
 from .scripts import SCRIPTS
 
 STRICT = """
@@ -263,7 +263,7 @@ async def test_a_server_without_descriptors_says_so_once_and_goes_on(
         async with aiohttp.ClientSession() as http:
             api = Api(http, server.url, "acme", key)
             assert (await api.play("hello"))[-1].type == "result"
-        assert len([line for line in server.log if "no new connections" in line]) == 1
+        assert len(await logged(server, "no new connections")) == 1
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
         await healthy(server)
 

@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from weftline.server import stopping
-from weftline.server.stopping import Phase, Stopping
+from weftline.process import stopping
+from weftline.process.stopping import Phase, Stopping
 from weftline.testing import ServerProcess
 
 from .conftest import new_key
@@ -30,7 +30,7 @@ import time
 
 import weftline
 from weftline.runtime import fleet
-from weftline.server import stopping
+from weftline.process import stopping
 from weftline.store.sqlite.writer import Writer
 
 fleet.CUT_S = fleet.LAST_TRY_S = stopping.HURRY_S = 0.5  # nothing here ends earlier for a longer wait

@@ -30,7 +30,7 @@ _DECISION = ("_blocked", "_answer", "_answered", "_ask")
 
 
 class Ancestors:
-    """The runs above a child, the nearest first. A run that is nobody's child has none."""
+    """The runs above a child, the nearest first. A run without a parent has none."""
 
     def __init__(self, listeners: Sequence[Listener] = (), *, child_id: str = "", depth: int = 0) -> None:
         self.listeners = tuple(listeners)

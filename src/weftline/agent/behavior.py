@@ -2,8 +2,7 @@
 
     Agent(…, behavior=Behavior(compact_strategy="tail", tool_budgets={"search": 5}))
 
-Each knob is taken from the run, else from the agent, else from its preset, else from `DEFAULTS`. One that is None is
-not given.
+Each knob is taken from the run, else from the agent, else from its preset, else from `DEFAULTS`; None means not set.
 """
 
 from __future__ import annotations

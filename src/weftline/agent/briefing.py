@@ -1,9 +1,9 @@
-"""How the arguments of a call become the message that a subagent's run starts from.
+"""How the arguments of a call become a subagent's prompt.
 
     researcher.as_tool("Researches.", template="Find out about {topic}, in {language}.")
 
-The first of these that is given makes the message: a prompt of the calling agent's, a template, a text, a function.
-Without any it is the task that the model writes, or its arguments as JSON if the tool has arguments of its own.
+The prompt comes from the first of these that is given: a prompt of the calling agent, a template, a text, a function.
+Without any, it is the task that the model writes, or its arguments as JSON if the tool has its own arguments.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _form(
         """Asks an agent.
 
         Args:
-            task: What it is to do, with everything that it needs to know: it sees nothing of this conversation.
+            task: What it should do, with everything that it needs to know: it cannot see this conversation.
         """
         raise NotImplementedError
 

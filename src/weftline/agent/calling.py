@@ -26,7 +26,7 @@ P = TypeVar("P", bound=Point)
 W = TypeVar("W")
 
 
-def _let_through(error: BaseException) -> None:
+def _raise_if_foreign(error: BaseException) -> None:
     """Raises errors that are not the hook's own: interrupts, and the cancellation of the run."""
     if isinstance(error, Exception | SystemExit):
         return
@@ -136,7 +136,7 @@ class Hooks:
             try:
                 await _called(one, point, context)
             except BaseException as error:
-                _let_through(error)
+                _raise_if_foreign(error)
                 logger.exception("the hook %s at %s failed", one.name, point.name)
                 return error
         return None
@@ -149,7 +149,7 @@ class Hooks:
             try:
                 await _called(one, point, context)
             except BaseException as error:
-                _let_through(error)
+                _raise_if_foreign(error)
                 logger.exception("the hook %s at %s failed", one.name, point.name)
                 return one.name, error
             if decided():
@@ -164,7 +164,7 @@ class Hooks:
                 await _called(one, point, context)
                 check(point)
             except BaseException as error:
-                _let_through(error)
+                _raise_if_foreign(error)
                 logger.exception("the hook %s at %s failed; its changes are dropped", one.name, point.name)
                 for name, value in before.items():
                     setattr(point, name, value)
@@ -176,7 +176,7 @@ class Hooks:
             try:
                 await _called(one, point, context)
             except BaseException as error:
-                _let_through(error)
+                _raise_if_foreign(error)
                 logger.exception("the hook %s at %s failed", one.name, point.name)
                 if one.fail_closed:
                     raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error

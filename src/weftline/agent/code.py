@@ -209,7 +209,7 @@ class AgentCode:
             return await self._shaper.shaped(request, turn=turn, attempt=attempt, memory=memory)
         except HookFailed as failed:
             self._raised = failed.__cause__
-            raise CodeFailed(self._in_public(str(failed), failed.__cause__), code="hook_failed") from failed
+            raise CodeFailed(self._public_message(str(failed), failed.__cause__), code="hook_failed") from failed
 
     def taken_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
         return self._notes.taken()
@@ -389,7 +389,7 @@ class AgentCode:
         self.threads.add(call)
         call.add_done_callback(self.threads.discard)
 
-    # Calls that are carried out by child runs
+    # Calls that are child runs
 
     async def plan_child(self, call: PendingCall, context: ToolContext, *, limits: ChildLimits) -> RunPlan:
         subagent = call.tool
@@ -464,14 +464,14 @@ class AgentCode:
         end_points = (points.RunEnded, points.RunCancelled)
         notifies_late = self._facts.waits or any(point in self._hooks for point in end_points)
         has_words = bool(self._frame.skills) or self._observed is not None or notifies_late
-        last = self._last_words(fact, memory) if has_words else None
+        last = self._last_hooks(fact, memory) if has_words else None
         self.leaving.begin(last, None if self._deps is None else error_of(self.info.id, fact, body))
 
     def leave(self) -> None:
         if not self.leaving.begun:
             self.leaving.begin()
 
-    async def _last_words(self, fact: RunEnded, memory: Mapping[str, Any]) -> None:
+    async def _last_hooks(self, fact: RunEnded, memory: Mapping[str, Any]) -> None:
         with suppress(HookFailed):
             await self._facts.judged()
         for one in self._frame.skills:
@@ -494,9 +494,9 @@ class AgentCode:
     def _fail(self, problem: str, cause: BaseException | None, *, code: str = "agent_error") -> None:
         """Makes the next model call, and so the run, fail with this problem."""
         self._raised = self._raised or cause
-        self._problem = self._problem or (code, self._in_public(problem, cause))
+        self._problem = self._problem or (code, self._public_message(problem, cause))
 
-    def _in_public(self, problem: str, cause: BaseException | None) -> str:
+    def _public_message(self, problem: str, cause: BaseException | None) -> str:
         """Returns the problem as it is stored. Clients do not see what the agent's code raised."""
         if not self.for_client:
             return problem

@@ -42,5 +42,5 @@ class Compaction:
 
     @property
     def rule(self) -> CompactionRule:
-        """Returns the rule as the run's log stores it."""
+        """The rule as the run's log stores it."""
         return CompactionRule(self.keep_turns, self.at_tokens, self.model or "", self.at_turns)

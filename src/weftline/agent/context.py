@@ -35,7 +35,7 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     """What the run was given at its start, for its hooks, policies and tools. A child inherits its parent's."""
     parent: str | None = None
-    """The run whose call it carries out."""
+    """The run whose call it executes."""
     parent_agent: str | None = None
     parent_call: str | None = None
     """The id of that call."""

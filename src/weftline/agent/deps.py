@@ -81,7 +81,7 @@ class OwnedDeps:
             if not self._entered.done():
                 self._failed(error)
             elif error is not self._error and not isinstance(error, asyncio.CancelledError):
-                self._ended_badly(error)
+                self._exit_failed(error)
         if not self._over.is_set() and self.lost is None and self._entered.done():
             self.lost = RuntimeError("they were closed before the run had ended")
 
@@ -92,7 +92,7 @@ class OwnedDeps:
         self._entered.set_exception(error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}"))
         self._entered.exception()  # retrieved, as the caller may be gone
 
-    def _ended_badly(self, error: BaseException) -> None:
+    def _exit_failed(self, error: BaseException) -> None:
         if self._over.is_set():
             logger.error("run %s: the deps could not be closed", self._run_id, exc_info=error)
         else:

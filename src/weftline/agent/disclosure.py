@@ -37,7 +37,7 @@ class Disclosure:
 
     @property
     def catalog(self) -> str:
-        """Returns the list of withheld tools for the system prompt. It is the same for every run with these tools."""
+        """The list of withheld tools for the system prompt. It is the same for every run with these tools."""
         return prompts.behavior.withheld_tools([one.wire for one in self.withheld.values()], search=self._search)
 
     def offered(self, tools: Sequence[ToolSpec], memory: Mapping[str, Any]) -> Sequence[ToolSpec]:

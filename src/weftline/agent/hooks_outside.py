@@ -41,7 +41,7 @@ class SkillsResolve(Point, name="skills_resolve"):
 
 @dataclass(eq=False)
 class SkillsCatalog(Point, name="skills_catalog", kind="shaper", settable=("catalog",)):
-    """The skills that are about to be offered, once per agent. What hooks leave is what the model is told of."""
+    """The skills that are about to be offered, once per agent. Hooks may change the list; the model sees the result."""
 
     catalog: list[Skill]
 
@@ -78,7 +78,7 @@ class McpConnect(Point, name="mcp_connect"):
 
 @dataclass(eq=False)
 class McpError(Point, name="mcp_error"):
-    """A server could not be connected. The run goes on without its tools; the next run tries again."""
+    """A server could not be connected. The run continues without its tools; the next run tries again."""
 
     server: str
     error: BaseException

@@ -37,7 +37,7 @@ class Leaving:
             self._on_left()
             return
         self._settled_by = asyncio.get_running_loop().time() + LEAVE_S
-        self._task = asyncio.create_task(self._go(last, error), name=f"end of {self._run_id}")
+        self._task = asyncio.create_task(self._run(last, error), name=f"end of {self._run_id}")
 
     async def settled(self) -> None:
         """Waits until the run has left memory, or until that takes too long."""
@@ -59,7 +59,7 @@ class Leaving:
         elif self._task is not None:
             self._task.cancel()
 
-    async def _go(self, last: Coroutine[Any, Any, None] | None, error: BaseException | None) -> None:
+    async def _run(self, last: Coroutine[Any, Any, None] | None, error: BaseException | None) -> None:
         try:
             if last is not None:
                 await last

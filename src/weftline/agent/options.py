@@ -65,7 +65,7 @@ class RunOptions(TypedDict, Generic[DepsT], total=False):
     hooks: Sequence[Hook[Any, DepsT]]
     """In addition to the agent's. Not with a durable engine: the next process would not have them."""
     metadata: Mapping[str, Any]
-    """Any JSON object, for hooks, tools and whoever reads the log."""
+    """Any JSON object, for hooks, tools and readers of the log."""
     labels: Mapping[str, str]
     """For hooks, policies and tools, also of child runs; no model reads them. At most 16."""
     reminders: Sequence[Reminder]

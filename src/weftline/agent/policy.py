@@ -37,11 +37,11 @@ class Policy:
     max_tool_calls: int | None = None
     """How many tool calls a run may make. A turn that does not fit is refused as a whole."""
     per_turn_max_tool_calls: int | None = None
-    """How many calls of one turn are carried out; the others are refused."""
+    """How many calls of one turn are executed; the others are refused."""
     max_consecutive_failed_tool_calls: int | None = None
     """After this many turns in a row whose calls all failed, the next turn is the last one."""
     failure_counting: Literal["turn", "call"] | None = None
-    """With `call` each failed call counts by itself."""
+    """With `call`, each failed call counts separately."""
     time_budget_s: float | None = None
     """Seconds of active time: waiting for people, clients or a resume does not count."""
     plan_timeout_s: float | None = None
@@ -222,7 +222,7 @@ class PolicyDecision:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """Added to the run's labels, for later turns and tools."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """JSON, for whoever reads the log."""
+    """JSON, for readers of the log."""
 
 
 PolicyEngine: TypeAlias = Callable[[PolicyTurn], PolicyDecision | Awaitable[PolicyDecision]]

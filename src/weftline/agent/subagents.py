@@ -173,7 +173,7 @@ def spawn(*, tools: Sequence[str] | None = None, name: str = "spawn") -> Subagen
         """Gives a task to a subagent, which has the same tools, and returns its answer. Several can work at once.
 
         Args:
-            task: What it is to do, with everything that it needs to know: it sees nothing of this conversation.
+            task: What it should do, with everything that it needs to know: it cannot see this conversation.
             system: Instructions that it follows instead of yours.
         """
         raise NotImplementedError

@@ -142,7 +142,7 @@ class _Look:
         if "tools" in changed:
             found += [
                 self._of_run(row, "tool_gone", f"Its tool {name} is gone: the call will fail.", agent=agent, about=id)
-                for id, name in await self._calls_of_nobody(row, plan)
+                for id, name in await self._orphaned_calls(row, plan)
             ]
         return found
 
@@ -155,7 +155,7 @@ class _Look:
                     now = adopted(now, fact.changed)
         return now
 
-    async def _calls_of_nobody(self, row: RunRow, plan: RunPlan) -> list[tuple[str, str]]:
+    async def _orphaned_calls(self, row: RunRow, plan: RunPlan) -> list[tuple[str, str]]:
         """Returns id and tool of its calls that have no result yet and whose tool this code does not have."""
         names = self._present.tool_names(plan)
         if names is None:

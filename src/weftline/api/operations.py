@@ -75,7 +75,7 @@ T = TypeVar("T")
 _PAGE = 200
 """How many items of a list are returned at once; fewer if they are large."""
 _MAX_DELIVERIES = 200
-_STINT_S = 1.0
+_MAX_ORDER_S = 1.0
 """How long a maintenance order may take, so that its sender can be stopped."""
 _UNFINISHED = ("queued", "running", "paused")
 
@@ -351,18 +351,18 @@ async def _trim(
     """
     key = None if workspace is None else await workspaces.find(at, workspace)
     trimmed = 0
-    until_s = monotonic() + _STINT_S
+    until_s = monotonic() + _MAX_ORDER_S
     while monotonic() < until_s:
-        after, count = await _gently(logs.trim(before=before, after=after, workspace=key))
+        after, count = await _with_pause(logs.trim(before=before, after=after, workspace=key))
         trimmed += count
         if not after:
-            while await _gently(retention.forget_deliveries(at, before=before, workspace=key)):
+            while await _with_pause(retention.forget_deliveries(at, before=before, workspace=key)):
                 pass
             break
     return after, trimmed
 
 
-async def _gently(work: Awaitable[T]) -> T:
+async def _with_pause(work: Awaitable[T]) -> T:
     """Pauses after the work for as long as it took, so that others have the store for at least half of the time."""
     began_s = monotonic()
     value = await work
@@ -377,8 +377,8 @@ async def _back_up(store: Store, *, to: str) -> Copied:
 async def _shrink(store: Store) -> int:
     """Shrinks the store for a moment; returns by how many bytes, 0 if there is nothing left to do."""
     freed = 0
-    until_s = monotonic() + _STINT_S
-    while monotonic() < until_s and (count := await _gently(store.shrink())):
+    until_s = monotonic() + _MAX_ORDER_S
+    while monotonic() < until_s and (count := await _with_pause(store.shrink())):
         freed += count
     return freed
 

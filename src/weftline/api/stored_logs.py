@@ -33,25 +33,25 @@ class StoredLogs:
         return await self._store.trim(before=before, after=after, workspace=workspace)
 
     async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt:
-        raise self._nobody("cancel the run")
+        raise self._no_server("cancel the run")
 
     async def pause(self, key: int, **options: Any) -> None:
-        raise self._nobody("pause the run")
+        raise self._no_server("pause the run")
 
     async def resume(self, key: int, **options: Any) -> None:
-        raise self._nobody("resume the run")
+        raise self._no_server("resume the run")
 
     async def steer(self, key: int, text: str, **options: Any) -> str:
-        raise self._nobody("send the message")
+        raise self._no_server("send the message")
 
     async def follow_up(self, key: int, text: str, **options: Any) -> str:
-        raise self._nobody("send the message")
+        raise self._no_server("send the message")
 
-    def _nobody(self, what: str) -> Conflict:
+    def _no_server(self, what: str) -> Conflict:
         return Conflict(f"No server has this store open: start `weftline serve{db_option(self._folder)}`, then {what}.")
 
     async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
-        raise self._nobody("answer")
+        raise self._no_server("answer")
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
         return None
@@ -60,7 +60,7 @@ class StoredLogs:
         return await add_ended(self._store, write)
 
     async def create(self, workspace: int, plan: RunPlan, **details: Any) -> str:
-        raise self._nobody("start the run")
+        raise self._no_server("start the run")
 
     async def resume_all(self) -> Resumed:
         held = self._store.held

@@ -23,7 +23,7 @@ class UnattendedAgents:
 
     async def usable(self, caller: Caller) -> list[AgentSummary]:
         """Returns those that the caller may use, oldest first."""
-        return [row for row in await agents.usable(self._at, caller) if await self._is_one(row)]
+        return [row for row in await agents.usable(self._at, caller) if await self._is_unattended(row)]
 
     async def client_side_tools(self, row: AgentRow) -> Sequence[str]:
         """Returns the tools of an agent that a client must run; empty if it is unattended."""
@@ -35,7 +35,7 @@ class UnattendedAgents:
         self._known[row.key] = (row.updated_at, not found)
         return found
 
-    async def _is_one(self, row: AgentSummary) -> bool:
+    async def _is_unattended(self, row: AgentSummary) -> bool:
         as_of, known = self._known.get(row.key, (-1, False))
         if as_of == row.updated_at:
             return known

@@ -33,7 +33,7 @@ def command(app: Path, name: str | None) -> None:
     Ctrl-C cancels the answer that is being written; /quit or Ctrl-D ends the conversation.
     """
     from weftline.agent.loader import load_agents_file
-    from weftline.server.logs import configure_logs
+    from weftline.process.logs import configure_logs
 
     configure_logs("error")
     _talk(_chosen(load_agents_file(app).agents, name))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weftline.client.events import Frame
 
 _LOCAL_WORKSPACE = "local"
-_GOODBYE_S = 5.0
+_CANCEL_WAIT_S = 5.0
 _MAX_LISTED = 8
 
 
@@ -142,7 +142,7 @@ def _prompt(given: str | None) -> str:
 
 
 def _without_final_newline(text: str) -> str:
-    """Removes one final newline, since the end of the last line is not part of a prompt."""
+    """Removes one final line break, as it is not part of a prompt."""
     return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -272,12 +272,12 @@ async def _created(here: LocalHost, asked: RunRequest) -> tuple[str, int]:
             message = _with_candidates(message, candidates)
             if asked.model is None and not candidates:
                 message += " Name one with --model; `weftline models` lists them and says why others are missing."
-            message += _of_server_here()
+            message += _local_server_hint()
         raise WeftlineError(message, code=error.code) from None
     return made.run_id, await here.engine.locate(made.run_id, workspace=workspace)
 
 
-def _of_server_here() -> str:
+def _local_server_hint() -> str:
     """Returns a hint for users who started a server in this folder and expect its models here."""
     from weftline.errors import StoreError
     from weftline.store import owner_of
@@ -330,7 +330,7 @@ async def _until_left(
         left.cancel()
         return follow.result()
     if await leave():
-        await asyncio.wait({follow}, timeout=_GOODBYE_S)
+        await asyncio.wait({follow}, timeout=_CANCEL_WAIT_S)
     follow.cancel()
     await asyncio.gather(follow, return_exceptions=True)
     return INTERRUPTED

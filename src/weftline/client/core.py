@@ -30,7 +30,7 @@ from weftline.client.results import (
     decoded,
 )
 from weftline.client.retry import Retry
-from weftline.client.run import GOODBYE_S, AsyncRun
+from weftline.client.run import CANCEL_WAIT_S, AsyncRun
 from weftline.client.schedules import AsyncSchedules
 from weftline.client.session import AsyncSession
 from weftline.client.spec import MessageOptions, RunOptions, SessionOptions, body_of, check_lease
@@ -353,7 +353,7 @@ class AsyncClient:
             # A run that has just ended is still tidying up: its tools are released before the connections close.
             await run.ended()
         if self._late:
-            await asyncio.wait(self._late, timeout=GOODBYE_S)
+            await asyncio.wait(self._late, timeout=CANCEL_WAIT_S)
         await self.http.close()
 
     async def __aenter__(self) -> Self:
@@ -399,7 +399,7 @@ class AsyncClient:
             try:
                 made = await asyncio.shield(creating)
             except asyncio.CancelledError:
-                await self._cancel_unborn(creating)
+                await self._cancel_pending(creating)
                 raise
             created = _created(made)
             await self._warn_of(made, created)
@@ -433,7 +433,7 @@ class AsyncClient:
             await self.cancel_run(created.run_id)
             raise
 
-    async def _cancel_unborn(self, creating: asyncio.Task[Created]) -> None:
+    async def _cancel_pending(self, creating: asyncio.Task[Created]) -> None:
         """Cancels a run whose caller left while it was being created."""
 
         async def finish() -> None:
@@ -448,7 +448,7 @@ class AsyncClient:
         task = asyncio.get_running_loop().create_task(finish())
         self._late.add(task)
         task.add_done_callback(self._late.discard)
-        await asyncio.wait([task], timeout=GOODBYE_S)
+        await asyncio.wait([task], timeout=CANCEL_WAIT_S)
 
 
 def _created(made: Created) -> _CreatedRun:

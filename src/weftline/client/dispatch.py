@@ -27,7 +27,7 @@ logger = logging.getLogger("weftline.client")
 
 _EVERY_5XX = frozenset({408, 425, 429, *range(500, 600)})
 _ANSWERED = 1_000_000_000
-_FOR_AS_LONG_AS_IT_RUNS = 1_000_000
+_UNLIMITED_ATTEMPTS = 1_000_000
 """The number of attempts: only the end of the run ends the delivery."""
 
 
@@ -147,7 +147,7 @@ class Dispatcher:
                 f"/agent-runs/{self._run_id}/tool-results",
                 body=body,
                 idempotency_key=secrets.token_urlsafe(18),
-                retry=Retry(_FOR_AS_LONG_AS_IT_RUNS, policy.first_s, policy.most_s, float("inf")),
+                retry=Retry(_UNLIMITED_ATTEMPTS, policy.first_s, policy.most_s, float("inf")),
                 retried=_EVERY_5XX,
             )
         except (NotFound, Conflict):

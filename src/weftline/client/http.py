@@ -126,7 +126,7 @@ class Http:
         """
         headers = _headers(body, idempotency_key)
         url = self._url(path, query)
-        return await self._persistently(
+        return await self._with_retries(
             lambda: self._once(method, url, headers, body),
             f"{method} {path}",
             policy=retry or self.retry,
@@ -141,7 +141,7 @@ class Http:
         headers = {**_headers(body, idempotency_key), "Accept": "text/event-stream, application/json;q=0.9"}
         url = self._url(path, ())
         try:
-            made = await self._persistently(
+            made = await self._with_retries(
                 lambda: self._created(url, headers, body), f"POST {path}", policy=self.retry, retried=RETRIED
             )
         except ApiError as error:
@@ -151,7 +151,7 @@ class Http:
         # The idempotency key makes it safe to repeat a request whose response could not be read.
         return made or Created(await self.call("POST", path, body=body, idempotency_key=idempotency_key))
 
-    async def _persistently(
+    async def _with_retries(
         self, attempt: Callable[[], Awaitable[T]], what: str, *, policy: Retry, retried: frozenset[int]
     ) -> T:
         failures = 0

@@ -59,7 +59,7 @@ SETTLE_S = 0.2
 
 The run waits while a call is open, so there is such a silence.
 """
-GOODBYE_S = 5.0
+CANCEL_WAIT_S = 5.0
 """How long a caller that leaves waits for the run to be cancelled."""
 _REOPENED = RETRIED | {500, 408, 425}
 
@@ -133,7 +133,7 @@ class AsyncRun(RunPeople):
             lease_s=lease_s,
         )
         loop = asyncio.get_running_loop()
-        self._goodbyes: set[asyncio.Task[None]] = set()
+        self._cancellations: set[asyncio.Task[None]] = set()
         self._expiry: asyncio.Task[None] | None = None
         self._follower = loop.create_task(self._follow())
         self._timer = None if deadline_s is None else loop.call_later(deadline_s, self._expire)
@@ -236,8 +236,8 @@ class AsyncRun(RunPeople):
 
     async def detach(self) -> None:
         """Stops following. The run continues; its calls are no longer answered here."""
-        if self._goodbyes:
-            await asyncio.wait(self._goodbyes, timeout=GOODBYE_S)
+        if self._cancellations:
+            await asyncio.wait(self._cancellations, timeout=CANCEL_WAIT_S)
         if not self._done:
             self._follower.cancel()
             await asyncio.wait([self._follower])
@@ -251,7 +251,7 @@ class AsyncRun(RunPeople):
             await asyncio.wait([self._follower])
             return
         if self._owned:
-            await self._send_goodbye()
+            await self._cancel_in_background()
         await self.detach()
 
     async def __aenter__(self) -> Self:
@@ -270,14 +270,14 @@ class AsyncRun(RunPeople):
             await asyncio.shield(self._news)
         except asyncio.CancelledError:
             if self._owned and not self._done:
-                await self._send_goodbye()
+                await self._cancel_in_background()
             raise
 
-    async def _send_goodbye(self) -> None:
+    async def _cancel_in_background(self) -> None:
         task = asyncio.get_running_loop().create_task(self._cancel_and_wait())
-        self._goodbyes.add(task)
-        task.add_done_callback(self._goodbyes.discard)
-        await asyncio.wait([task], timeout=GOODBYE_S)
+        self._cancellations.add(task)
+        task.add_done_callback(self._cancellations.discard)
+        await asyncio.wait([task], timeout=CANCEL_WAIT_S)
 
     async def _cancel_and_wait(self) -> None:
         try:
@@ -292,7 +292,7 @@ class AsyncRun(RunPeople):
         self._expiry = asyncio.get_running_loop().create_task(self._end_at_deadline())
 
     async def _end_at_deadline(self) -> None:
-        await self._send_goodbye()
+        await self._cancel_in_background()
         if not self._done:
             self._failure = DeadlineExceeded(self.id, reason="deadline")
             await self.detach()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CatchUp: TypeAlias = Literal["skip", "once", "all"]
-_OF_THIS_PROCESS = ("local", "mcp_local", "a2a_local")
+_LOCAL_KINDS = ("local", "mcp_local", "a2a_local")
 
 
 class Schedule(Struct, frozen=True, rename="camel"):
@@ -238,7 +238,7 @@ async def _spec(prompt: str | None, run: RunOptions) -> bytes:
     tools = Toolset(run.get("tools") or ())
     await tools.acquire()
     try:
-        here = [ref.get("name", "") for ref in tools.refs if ref.get("kind") in _OF_THIS_PROCESS]
+        here = [ref.get("name", "") for ref in tools.refs if ref.get("kind") in _LOCAL_KINDS]
         if here:
             raise InvalidSpec(f"a schedule cannot use tools of this process: {', '.join(here)}")
         return body_of(run, prompt=prompt, tools=tools.refs or None)

@@ -53,7 +53,7 @@ BODIES: dict[str, Callable[[bytes], object]] = {
     "turn.completed": bodies.decode_turn,
     "instructions.rendered": bodies.decode_rendered,
     "deploy.adopted": bodies.decode_rendered,
-    "state.changed": bodies.decode_state,
+    "state.changed": bodies.decode_state_changed,
     "output.rejected": bodies.decode_text,
     "call.asked": bodies.decode_asked,
     "call.gated": bodies.decode_gated,

@@ -71,7 +71,7 @@ class HttpClient:
             if loop is here:
                 await _closed(session, closing)
             elif not loop.is_closed():
-                loop.call_soon_threadsafe(_close_there, loop, session, closing)
+                loop.call_soon_threadsafe(_close_on, loop, session, closing)
 
     async def _open(self) -> HttpSession:
         await self.preload()
@@ -106,7 +106,7 @@ async def _closing(
         await session.aclose()
 
 
-def _close_there(loop: asyncio.AbstractEventLoop, session: HttpSession, closing: AsyncGenerator[None]) -> None:
+def _close_on(loop: asyncio.AbstractEventLoop, session: HttpSession, closing: AsyncGenerator[None]) -> None:
     task = loop.create_task(_closed(session, closing))
     _ending.add(task)
     task.add_done_callback(_ending.discard)

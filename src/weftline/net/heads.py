@@ -47,7 +47,7 @@ class BoundedHandler(ResponseHandler):
         if not self._given_up:
             super().data_received(data)
         if self._answered and not self._given_up and self._received > MAX_FRAMING_BYTES:
-            self._weigh()
+            self._check_framing()
 
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
         if not self._given_up and _is_interim(data[0].code):
@@ -59,7 +59,7 @@ class BoundedHandler(ResponseHandler):
         if not self._given_up:
             super().feed_data(data, size)
 
-    def _weigh(self) -> None:
+    def _check_framing(self) -> None:
         payload = self._payload
         if payload is not None and self._received > MAX_FRAMING_BYTES + 2 * payload.total_raw_bytes:
             payload.set_exception(ClientPayloadError("the body is mostly framing"))

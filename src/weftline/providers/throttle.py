@@ -47,7 +47,7 @@ class Throttle:
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
-        self._let_in()
+        self._admit()
         try:
             await turn
         except asyncio.CancelledError:
@@ -60,7 +60,7 @@ class Throttle:
     def leave(self) -> None:
         self.under_way -= 1
         if self._waiting:
-            self._let_in()
+            self._admit()
 
     def succeeded(self, tokens: int) -> None:
         self.limit = min(self.limit + 1.0 / self.limit, float(self._maximum))
@@ -92,21 +92,21 @@ class Throttle:
                 wait_s = max(wait_s, self._spent[0][0] + 60.0 - now)
         return wait_s
 
-    def _let_in(self) -> None:
+    def _admit(self) -> None:
         while self._waiting:
             wait_s = self._free_in()
             if wait_s > 0.0:
                 if wait_s != float("inf") and self._timer is None:
-                    self._timer = asyncio.get_running_loop().call_later(wait_s, self._rang)
+                    self._timer = asyncio.get_running_loop().call_later(wait_s, self._on_timer)
                 return
             turn = self._waiting.popleft()
             if not turn.done():
                 self.under_way += 1
                 turn.set_result(None)
 
-    def _rang(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        self._let_in()
+        self._admit()
 
 
 class ThrottledProvider:

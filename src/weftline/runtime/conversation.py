@@ -322,7 +322,7 @@ class Conversation(Struct, eq=False, gc=False):
                 self.system = rendered.text
                 self._remember(rendered.state)
             case StateChanged():
-                self._remember(bodies.decode_state(body).state)
+                self._remember(bodies.decode_state_changed(body).state)
             case DeployAdopted():
                 if self.digests is not None:
                     self.digests = adopted(self.digests, head.changed)

@@ -506,8 +506,9 @@ const hidden = [
   [][Symbol.iterator](), new Map().entries(), new Set().values(), ''[Symbol.iterator](), 'a'.matchAll(/a/g),
   function* () {}, async function () {}, async function* () {}, (function* () {})(), (async function* () {})(),
   [].values().map((one) => one), Iterator.from({ next() {} }), new Uint8Array(), Promise.resolve(),
-  new Intl.Segmenter().segment('a'), new Intl.Segmenter().segment('a')[Symbol.iterator](),
 ];
+// The prototypes of segments have no name either, and the first segmenter takes some 20 ms: nobody here makes one.
+delete Intl.Segmenter;
 
 // A stack that is full when V8 or deno is entered makes an error of this realm that nobody can catch: `import()` hands
 // it to the code. So errors of this realm lead nowhere: no constructor, no functions of ours behind it, and no frames.

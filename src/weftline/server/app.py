@@ -15,6 +15,7 @@ from weftline.api.cursors import SealedCursors
 from weftline.api.principal import NOBODY
 from weftline.errors import NotFound, RateLimited, WeftlineError
 from weftline.log_context import current_request, fields
+from weftline.process.logs import ACCESS
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
 from weftline.runtime.fair_queue import FairQueue
@@ -26,7 +27,6 @@ from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
 from weftline.server.large import LARGE_BYTES, LargeResponses
 from weftline.server.large_bodies import LargeBodies
-from weftline.server.logs import ACCESS
 from weftline.server.names import OwnNames
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.open_streams import OpenStreams

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -59,6 +60,7 @@ class Connections:
         if max_files is not None:
             self.maximum = min(self.maximum, max(1, max_files - max_files // _SPARE_FILES))
         self._open: set[Aborting] = set()
+        self._closed = asyncio.Event()
         self._count = 0
         self._by_address: Counter[str] = Counter()
         self.on_refused: Callable[[WeftlineError], object] = lambda _: None
@@ -98,6 +100,12 @@ class Connections:
 
     def closed(self, connection: Aborting) -> None:
         self._open.discard(connection)
+        self._closed.set()
+
+    async def next_closed(self) -> None:
+        """Waits until another connection has been closed."""
+        self._closed.clear()
+        await self._closed.wait()
 
     def abort(self) -> None:
         """Closes all connections at once, whatever is waiting to be sent."""

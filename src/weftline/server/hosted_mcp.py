@@ -50,7 +50,7 @@ _MAX_BODY_BYTES = 4 * 1024 * 1024
 SESSION_IDLE_S = 1800.0
 """How long a session lives without requests."""
 MAX_SESSIONS_PER_WORKSPACE = 500
-_LAST_WORDS_S = 1.0
+_CLOSE_NOTICE_S = 1.0
 """How long `close` waits until callers are told that their calls end."""
 
 
@@ -138,7 +138,7 @@ class HostedMcp:
             follower.leave()
         if self._answering:
             # Without an error, a caller of an older revision would wait for an answer until its own timeout.
-            await asyncio.wait(self._answering, timeout=_LAST_WORDS_S)
+            await asyncio.wait(self._answering, timeout=_CLOSE_NOTICE_S)
         self._stop.set()
         await asyncio.gather(*self._tasks)
 

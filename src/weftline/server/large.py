@@ -56,11 +56,11 @@ class LargeResponses:
 
     def hold(self, workspace: str, size: int) -> Reservation:
         """Reserves room. Raises `RateLimited` if there is not enough."""
-        return _there_is(self._rooms.hold(workspace, size))
+        return _require_room(self._rooms.hold(workspace, size))
 
     async def wait_to_hold(self, workspace: str, size: int) -> Reservation:
         """Like `hold`, but waits for a while until there is room."""
-        return _there_is(await self._rooms.wait_to_hold(workspace, size, wait_s=self._wait_s))
+        return _require_room(await self._rooms.wait_to_hold(workspace, size, wait_s=self._wait_s))
 
     async def make_and_send(
         self, request: Request, workspace: str, *, size: int, make: Callable[[], Awaitable[Response]]
@@ -138,7 +138,7 @@ class RequestRoom:
             room.free()
 
 
-def _there_is(room: Reservation | None) -> Reservation:
+def _require_room(room: Reservation | None) -> Reservation:
     if room is None:
         message = "Too many large responses are under way; read those first."
         raise RateLimited(message, code="too_many_large_responses", retry_after_s=5)

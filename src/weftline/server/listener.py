@@ -73,7 +73,7 @@ class Listener:
             self._take(connection, self._connections.address_of(peer[0]) if peer else "")
 
     def _wait(self, error: OSError) -> None:
-        """Stops accepting until a descriptor is free. Clients wait in the kernel's queue."""
+        """Stops accepting for a moment. Clients wait in the kernel's queue."""
         if self._loop.time() - self._complained_at >= _QUIET_S:
             self._complained_at = self._loop.time()
             logger.error(

@@ -291,15 +291,15 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             return
         self._idle_since_s = self.loop.time()
         if self._idle is None:
-            self._idle = self.loop.call_later(self._limits.keep_alive_s, self._look_whether_idle)
+            self._idle = self.loop.call_later(self._limits.keep_alive_s, self._check_idle)
 
-    def _look_whether_idle(self) -> None:
+    def _check_idle(self) -> None:
         self._idle = None
         if self._idle_since_s is None:
             return  # the next response sets it again
         left_s = self._idle_since_s + self._limits.keep_alive_s - self.loop.time()
         if left_s > 0:
-            self._idle = self.loop.call_later(left_s, self._look_whether_idle)
+            self._idle = self.loop.call_later(left_s, self._check_idle)
         else:
             self.transport.close()
 
@@ -320,7 +320,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
                 self._due_in(limits.head_timeout_s)
             else:
                 self._body_until_s = self.loop.time() + limits.body_timeout_s
-                self._look_again()
+                self._check_progress()
 
     @property
     def _answered(self) -> bool:
@@ -343,7 +343,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         if seconds is not None:
             self._deadline = self.loop.call_later(seconds, self._late)
 
-    def _look_again(self) -> None:
+    def _check_progress(self) -> None:
         """Checks the progress of a body periodically, with one timer rather than one that every piece resets."""
         self._seen = self._received
         self._due_in(min(self._limits.body_pause_s, self._body_until_s - self.loop.time()))
@@ -352,7 +352,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         if self._phase is _BODY and self._refusal is None and self.loop.time() < self._body_until_s:
             paused_by_us = self.flow.read_paused
             if self._received != self._seen or paused_by_us:
-                self._look_again()
+                self._check_progress()
                 return
         if self._phase is _IDLE or self._refusal is not None:
             self.abort()

@@ -17,7 +17,7 @@ MAX_LINES = 20
 MAX_WORKSPACES = 200
 """Workspaces counted separately in one window; the rest are counted together."""
 
-_STRANGERS = ""
+_UNAUTHENTICATED = ""
 _OTHERS = "other workspaces"
 
 
@@ -52,6 +52,6 @@ class RefusedRequests:
         self._lines.clear()
         unlogged, self._unlogged = self._unlogged, {}
         for workspace, codes in unlogged.items():
-            whose = "without a valid credential" if workspace == _STRANGERS else f"of {workspace}"
+            whose = "without a valid credential" if workspace == _UNAUTHENTICATED else f"of {workspace}"
             by_code = ", ".join(f"{count:,} {code}" for code, count in codes.most_common(10))
             logger.info("refused %s more requests %s within a minute: %s", f"{codes.total():,}", whose, by_code)

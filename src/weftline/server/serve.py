@@ -27,6 +27,9 @@ from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from, is_loopback
 from weftline.net.transport import AiohttpTransport, Transport
+from weftline.process.memory import return_large_blocks
+from weftline.process.stopping import LOST_ANSWERS, Stopping, finish_within
+from weftline.process.watchdog import LoopWatchdog
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
@@ -39,7 +42,6 @@ from weftline.runtime.toolbox import ToolSource
 from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.listener import Listener
-from weftline.server.memory import return_large_blocks
 from weftline.server.oauth.documents import read_document
 from weftline.server.options import ServerOptions, server_options
 from weftline.server.protocol import CorkedHttpProtocol
@@ -47,8 +49,6 @@ from weftline.server.router import Route
 from weftline.server.routes import FIRST
 from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
-from weftline.server.stopping import LOST_ANSWERS, Stopping, finish_within
-from weftline.server.watchdog import LoopWatchdog
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
 from weftline.tools.own_tools import LoadedTool, loaded_tools, server_tools
@@ -68,7 +68,7 @@ _STEP_S = 5.0
 """How long one step of stopping may take before the next one begins."""
 _TICK_S = 1.0
 """How old the date in responses may be."""
-_GOODBYE_S, _HURRIED_GOODBYE_S = 3.0, 0.5
+_FLUSH_S, _HURRIED_FLUSH_S = 3.0, 0.5
 """How long clients may take to read the last data sent to them."""
 
 
@@ -115,15 +115,24 @@ class _Server(uvicorn.Server):
                     await self._closing.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, but it ends as soon as the last connection has; uvicorn polls at 10 Hz."""
         if self._listener is not None:
             self._listener.close()
-        if not (self.server_state.connections or self.server_state.tasks or len(self._connections)):
-            for sock in sockets or ():
-                sock.close()
-            return  # there is nobody to wait for, and uvicorn would begin with a sleep
-        # Whoever does not read is cut before uvicorn cancels what is still sending, which it would log as a failure.
-        abort = asyncio.get_running_loop().call_later(_GOODBYE_S, self._connections.abort)
-        await super().shutdown(sockets)
+        for sock in sockets or ():
+            sock.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        # Clients that do not read are cut off before what is still sending is cancelled, which would be logged.
+        abort = asyncio.get_running_loop().call_later(_FLUSH_S, self._connections.abort)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STEP_S):
+                while state.connections:
+                    await self._connections.next_closed()
+                while state.tasks:
+                    await asyncio.wait(set(state.tasks))
+        for task in state.tasks:
+            task.cancel()
         abort.cancel()
         self._connections.abort()
 
@@ -132,11 +141,11 @@ class _Server(uvicorn.Server):
         self.should_exit = True
         self._closing.set()
         await asyncio.wait({listening, hurried}, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait({listening}, timeout=_HURRIED_GOODBYE_S)
+        await asyncio.wait({listening}, timeout=_HURRIED_FLUSH_S)
         if not listening.done():
             self.force_exit = True
             self._connections.abort()
-            await asyncio.wait({listening}, timeout=_HURRIED_GOODBYE_S)
+            await asyncio.wait({listening}, timeout=_HURRIED_FLUSH_S)
 
     def _new_protocol(self, address: str) -> CorkedHttpProtocol:
         return CorkedHttpProtocol(self.config, self.server_state, {}, connections=self._connections, address=address)
@@ -297,7 +306,6 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=5,
             backlog=2048,
         ),
         connections,
@@ -311,8 +319,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         ready(address)
         await advise(app.workspaces, db=settings.db, models=models)
         beats = asyncio.create_task(_beat(engine))
-        delivering = asyncio.create_task(_once_moving(engine, deliveries.run))
-        scheduling = asyncio.create_task(_once_moving(engine, alarm.run))
+        delivering = asyncio.create_task(_after_hold(engine, deliveries.run))
+        scheduling = asyncio.create_task(_after_hold(engine, alarm.run))
         warm = asyncio.create_task(_warm_up(app, transport, models))
         asked = asyncio.create_task(stopping.asked.wait())
         await asyncio.wait({listening, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -351,7 +359,7 @@ def _traces(engine: Engine) -> RunTraces:
     return RunTraces(engine)
 
 
-async def _once_moving(engine: Engine, work: Callable[[], Awaitable[None]]) -> None:
+async def _after_hold(engine: Engine, work: Callable[[], Awaitable[None]]) -> None:
     """Runs `work` once the engine's runs may proceed.
 
     A restored backup is held first, as its deliveries and starts have mostly happened since.

@@ -38,12 +38,12 @@ class UnknownFields:
         if unknown:
             if self._refused or prefers_strict(request):
                 raise invalid([Issue(field.path, field.refusal) for field in unknown])
-            if self._has_a_line_left(request.about.workspace):
+            if self._may_log(request.about.workspace):
                 fields = [f"{field.path} ({field.nearest}?)" if field.nearest else field.path for field in unknown]
                 logger.warning("%s %s has ignored fields: %s", request.method, request.path[:500], ", ".join(fields))
         return request_warnings(unknown)
 
-    def _has_a_line_left(self, workspace: str) -> bool:
+    def _may_log(self, workspace: str) -> bool:
         if monotonic() >= self._until_s:
             self._lines.clear()
             self._until_s = monotonic() + WINDOW_S

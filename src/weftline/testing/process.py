@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 _READY_S = 180.0
+_STOP_S = 120.0
+"""Longer than any stop takes on a busy machine: only so that a hang ends."""
 
 
 class ServerProcess:
@@ -103,12 +105,17 @@ class ServerProcess:
         """SIGTERM; returns the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(timeout=60)
+        return self.wait(_STOP_S)
 
-    def wait(self, timeout_s: float = 30.0) -> int:
-        """Waits for the process to end on its own; returns its exit code (negative: the signal)."""
+    def wait(self, timeout_s: float = _STOP_S) -> int:
+        """Waits for the process to end on its own, and for the rest of its log; returns its exit code (negative: the
+        signal).
+        """
         assert self._process is not None
-        return self._process.wait(timeout=timeout_s)
+        code = self._process.wait(timeout=timeout_s)
+        if self._reader is not None:
+            self._reader.join()
+        return code
 
     def create_key(self, workspace: str = "acme", *arguments: str) -> str:
         """`weftline keys create`; works whether or not the server is running, once it has created its store."""

@@ -49,7 +49,7 @@ _WRONG_FORM = (-32601, -32600, -32700, -32602, -32009, -32004)
 """JSON-RPC errors of a peer that does not know the method, shape or revision: it has accepted nothing."""
 _POLL_S = (0.1, 2.0)
 """The first and the longest interval between two polls of a task."""
-_MAX_FAILED_LOOKS = 5
+_MAX_FAILED_POLLS = 5
 """How many polls may fail in a row."""
 
 
@@ -286,7 +286,7 @@ class A2ATool(RemoteTool):
                 raise _TaskLost(str(error)) from None
             except (_Rejected, RequestFailed) as error:
                 failed += 1
-                if failed == _MAX_FAILED_LOOKS:
+                if failed == _MAX_FAILED_POLLS:
                     raise _TaskLost(str(error)) from None
             else:
                 failed = 0

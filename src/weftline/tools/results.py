@@ -109,17 +109,17 @@ def causes_of(error: BaseException) -> tuple[Cause, ...]:
     found: dict[Cause, None] = {}
     seen = {id(error)}
     own = Cause(type(error).__name__, whole(_message_of(error)))
-    one = _led_to(error)
+    one = _cause_of(error)
     while one is not None and id(one) not in seen and len(found) < _MAX_CAUSES:
         seen.add(id(one))
         cause = Cause(type(one).__name__, whole(_message_of(one)) or prompts.remote.FAILED_WITHOUT_WORDS)
         if cause != own:
             found.setdefault(cause)
-        one = _led_to(one)
+        one = _cause_of(one)
     return tuple(found)
 
 
-def _led_to(error: BaseException) -> BaseException | None:
+def _cause_of(error: BaseException) -> BaseException | None:
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 

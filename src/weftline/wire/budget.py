@@ -18,7 +18,7 @@ class WireBudget(Struct, rename="camel", omit_defaults=True):
 
     @property
     def rule(self) -> BudgetRule | None:
-        """Returns the rule; None if it limits nothing."""
+        """The rule; None if it limits nothing."""
         rule = BudgetRule(
             None if self.usd is None else smallest("usd", self.usd),
             self.tokens,

@@ -62,14 +62,14 @@ def parse_profile(asked: str | None) -> frozenset[str] | None:
     return types_of(names[0] if len(names) == 1 else names, known=TYPES)
 
 
-def _as_it_is(head: Fact, body: bytes, event: tuple[str, bytes]) -> tuple[str, bytes]:
+def _unchanged(head: Fact, body: bytes, event: tuple[str, bytes]) -> tuple[str, bytes]:
     return event
 
 
 class ProfiledFrames:
     """Builds the frames of a stream with a profile. `show` returns an entry's event as streams show it."""
 
-    def __init__(self, projection: DetailProjection, types: frozenset[str], *, show: Show = _as_it_is) -> None:
+    def __init__(self, projection: DetailProjection, types: frozenset[str], *, show: Show = _unchanged) -> None:
         self._projection = projection
         self._types = types | TERMINAL_EVENTS
         self._show = show

@@ -38,7 +38,7 @@ class WirePolicy(Struct, rename="camel", omit_defaults=True):
 
     @property
     def rule(self) -> PolicyRule | None:
-        """Returns the rule; None if it limits nothing."""
+        """The rule; None if it limits nothing."""
         rule = PolicyRule(
             max_tool_calls=self.max_tool_calls or None,
             per_turn_max_tool_calls=self.per_turn_max_tool_calls or None,

@@ -39,7 +39,7 @@ def skill_tools(skills: Offer, names: Sequence[str]) -> tuple[Tool, ...]:
         return ()
 
     async def skills_use(name: str, context: ToolContext) -> str:
-        """Takes up a skill: makes it active and returns its instructions. Follow them.
+        """Activates a skill and returns its instructions. Follow them.
 
         Args:
             name: Name of the skill, as your instructions list it.

@@ -30,7 +30,7 @@ def _pattern(value: object) -> object:
 
 
 class AnswerModel(Part):
-    """What a person says to an await. Who that is, the credential says."""
+    """A person's answer to an await. The credential identifies the person."""
 
     outcome: Literal["approved", "denied", "answered"]
     args: dict[str, Any] | None = None

@@ -125,7 +125,7 @@ class TokenResponse(Struct, frozen=True):
 
 
 class Nothing(Struct, frozen=True):
-    """What RFC 7009 has a client hear of a revocation."""
+    """The empty response to a revocation, as in RFC 7009."""
 
 
 class Introspection(Struct, frozen=True, omit_defaults=True):

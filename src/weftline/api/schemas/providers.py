@@ -25,7 +25,7 @@ _Count = Annotated[int, Field(ge=1, le=2**53)]
 
 
 class OfferedModelModel(BaseModel):
-    """A model that a provider is to offer. What is absent is unknown."""
+    """A model that a provider should offer. Absent fields are unknown."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 

@@ -44,7 +44,7 @@ class ScheduleModel(Part):
 
 
 class ScheduleChangesModel(Part):
-    """What is to change of a schedule."""
+    """Changes to a schedule. Absent fields stay as they are."""
 
     name: _Name | None = None
     spec: _Spec | None = None

@@ -34,7 +34,7 @@ from weftline.redaction import REDACTED
 
 BASE_URL: Final = "https://generativelanguage.googleapis.com"
 _VERSION: Final = "v1beta"
-_REST_S: Final = 1.0
+_TRAILING_S: Final = 1.0
 
 
 class Google:
@@ -167,7 +167,7 @@ class Google:
 async def _take_rest(pieces: AsyncIterator[bytes], parser: WholePairs, reader: Reader, chunks: list[Chunk]) -> None:
     """Reads what follows the finish, if it comes soon: the usage, the sources of a search."""
     with suppress(RequestFailed, TimeoutError):
-        async with asyncio.timeout(_REST_S):
+        async with asyncio.timeout(_TRAILING_S):
             async for piece in pieces:
                 for event in parser.feed(piece):
                     reader.feed(event.data, chunks)

@@ -35,13 +35,13 @@ class Deliveries:
     async def deliver(self, row: RunRow, sent: SentMessage, *, sender: str) -> None:
         while (other := self._under_way.get(row.key)) is not None:
             await asyncio.wait({other})
-        task = self._under_way[row.key] = asyncio.ensure_future(self._hand_over(row, sent, sender=sender))
+        task = self._under_way[row.key] = asyncio.ensure_future(self._pass_on(row, sent, sender=sender))
         task.add_done_callback(lambda _: self._under_way.pop(row.key))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved, as nobody may wait
         # Waits for the commit: if the caller goes away, its retry must count as the same message.
         await asyncio.shield(task)
 
-    async def _hand_over(self, row: RunRow, sent: SentMessage, *, sender: str) -> None:
+    async def _pass_on(self, row: RunRow, sent: SentMessage, *, sender: str) -> None:
         engine = self._host.engine
         if named := asking.named_answers(sent.content):
             await self._answer(row, sent, named, sender=sender)

@@ -57,7 +57,7 @@ STATES: dict[str, State] = {
 }
 TERMINAL = frozenset({"completed", "failed", "canceled"})
 
-_TALK = (KIND[MessageQueued], KIND[TurnCompleted], KIND[AwaitOpened], KIND[AwaitClosed])
+_CONVERSATION = (KIND[MessageQueued], KIND[TurnCompleted], KIND[AwaitOpened], KIND[AwaitClosed])
 _CALLS = (KIND[CallOpened], KIND[CallClosed])
 _LOOK_BACK = 200
 """How many entries are read to find open calls, however short the requested history."""
@@ -184,7 +184,7 @@ async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> 
     if row.ended_at is not None and not history:
         return []
     # Results of server tools can be large, so calls are only read if the caller may be asked to answer one.
-    kinds = (*_TALK, *_CALLS) if run.outline.asks_client else _TALK
+    kinds = (*_CONVERSATION, *_CALLS) if run.outline.asks_client else _CONVERSATION
     limit = max(_LOOK_BACK, history)
     stored = await engine.stored.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
     # Nothing newer than the row: followers of the task get that as an event.

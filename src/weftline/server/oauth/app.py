@@ -79,7 +79,7 @@ class OAuthServer:
         return self.names.url
 
     def require_own_page(self, request: Request) -> None:
-        """Raises `Forbidden` for a form or script of another site, based on the browser's Origin."""
+        """Raises `Forbidden` for a form or script of another site, by the headers that browsers send."""
         if request.header(b"sec-fetch-site") in ("cross-site", "same-site"):
             raise Forbidden("This request comes from another site's page.")
         origin = request.header(b"origin")
@@ -108,7 +108,7 @@ class OAuthServer:
                 "Clients cannot register themselves at this server.",
                 hint="Use `weftline oauth apps create`, or set oauth_registration in the [server] table.",
             )
-        self._draw_registration(request)
+        self._count_registration(request)
 
     async def learn_client(self, request: Request, client_id: str) -> None:
         """Reads the document that describes a client, unless it was read not long ago.
@@ -117,13 +117,13 @@ class OAuthServer:
         """
         if self.documents is None or await self.documents.known(client_id):
             return
-        self._draw_registration(request)
+        self._count_registration(request)
         try:
             await self.documents.learn(client_id)
         except DocumentUnusable as error:
             raise InvalidConsent(client_id=str(error)) from None
 
-    def _draw_registration(self, request: Request) -> None:
+    def _count_registration(self, request: Request) -> None:
         sender, now = self.client(request), self.workspaces.clock.now_us()
         if wait_s := self._registrations.wait_s(sender, now_us=now):
             raise RateLimited("Too many registrations. Please wait a moment.", retry_after_s=math.ceil(wait_s))

@@ -92,7 +92,7 @@ def consent_page(question: ConsentForm) -> Response:
         f'<input type="hidden" name="token" value="{escape(question.token)}">\n'
         f"{_workspaces(question)}"
         f"<p><strong>{name}</strong> asks for permission to:</p>\n<ul>\n{items}\n</ul>\n"
-        f"{_agents(question)}{_stranger(question)}"
+        f"{_agents(question)}{_registration_note(question)}"
         f'<p class="note">Either way you will continue to {escape(question.redirect_host)}.</p>\n'
         '<button class="yes" type="submit" name="decision" value="approve">Allow</button>\n'
         '<button type="submit" name="decision" value="deny">Do not allow</button>\n</form>'
@@ -133,7 +133,7 @@ def _agents(question: ConsentForm) -> str:
     )
 
 
-def _stranger(question: ConsentForm) -> str:
+def _registration_note(question: ConsentForm) -> str:
     if not question.registered:
         return ""
     return (

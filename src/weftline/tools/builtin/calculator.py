@@ -24,8 +24,8 @@ _MAX_LEVELS = 300
 def calculator(expression: str) -> int | float:
     """Evaluates an arithmetic expression.
 
-    Knows + - * / // % **, parentheses, the constants pi, e and tau, and the functions abs, round, min, max, sqrt, exp,
-    log, log2, log10, sin, cos, tan, asin, acos, atan, floor and ceil. Angles are in radians.
+    Supports + - * / // % **, parentheses, the constants pi, e and tau, and the functions abs, round, min, max, sqrt,
+    exp, log, log2, log10, sin, cos, tan, asin, acos, atan, floor and ceil. Angles are in radians.
 
     Args:
         expression: For example "(3 + 4) * sqrt(2)".

@@ -18,7 +18,7 @@ _NUMBERED = re.compile(r"\s*(\d+)\t(.*)", re.DOTALL)
 _PREVIEW_LINES = 10
 _COMPARED_LINES = 5_000
 _COMPARED_CHARS = 200
-_CLOSE_LOOKS = 200
+_MAX_COMPARED = 200
 """How many lines are compared in detail for a preview; the others only by their letters."""
 _NEAR = 0.4
 _TRIALS = 200
@@ -83,7 +83,7 @@ def befores(data: bytes, edits: Sequence[Edit]) -> tuple[list[bytes], bool]:
         return [], False  # removed text could have been anywhere
     trials = [_TRIALS]
     found: list[bytes] = []
-    for before in _taken_back(data, list(edits), trials):
+    for before in _undone(data, list(edits), trials):
         try:
             if before not in found and all_applied(before, edits)[0] == data:
                 found.append(before)
@@ -92,7 +92,7 @@ def befores(data: bytes, edits: Sequence[Edit]) -> tuple[list[bytes], bool]:
     return found, trials[0] > 0
 
 
-def _taken_back(data: bytes, edits: list[Edit], trials: list[int]) -> Iterator[bytes]:
+def _undone(data: bytes, edits: list[Edit], trials: list[int]) -> Iterator[bytes]:
     if not edits:
         yield data
         return
@@ -103,7 +103,7 @@ def _taken_back(data: bytes, edits: list[Edit], trials: list[int]) -> Iterator[b
             if trials[0] <= 0:
                 return
             if all(later - place >= len(new) for place, later in pairwise(places)):
-                yield from _taken_back(_put_back(data, places, old, len(new)), earlier, trials)
+                yield from _undone(_put_back(data, places, old, len(new)), earlier, trials)
 
 
 def _subsets(data: bytes, new: bytes) -> Iterator[tuple[int, ...]]:
@@ -176,7 +176,7 @@ def nearest(data: bytes, old: str) -> str:
     if not sought:
         return ""
     lines = [line.decode("utf-8", "replace").rstrip("\r") for line in data.split(b"\n")[:_COMPARED_LINES]]
-    best, best_ratio, looks = -1, _NEAR, _CLOSE_LOOKS
+    best, best_ratio, looks = -1, _NEAR, _MAX_COMPARED
     matcher = SequenceMatcher(autojunk=False)
     matcher.set_seq2(sought[0].strip()[:_COMPARED_CHARS])
     for number, line in enumerate(lines):

@@ -43,7 +43,7 @@ def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
 
         Args:
             url: The address, beginning with http:// or https://.
-            start: The character to begin at, to read on in a long page.
+            start: The character to start at, to continue a long page.
         """
         if not url.lower().startswith(("http://", "https://")):
             raise ToolFailed(prompts.builtin.FETCH_HTTP_ONLY)

@@ -132,7 +132,7 @@ def _list_files(place: Workplace) -> Tool:
 
         Args:
             path: The directory, relative to the working directory.
-            offset: How many entries to leave out, to go on in a long list.
+            offset: How many entries to skip, to continue a long list.
         """
         async with errors_for_model():
             listing = await listed(place, parse_path(path), recursive=False, skip=())
@@ -150,7 +150,7 @@ def _glob(place: Workplace, *, skip: Collection[str]) -> Tool:
         Args:
             pattern: Such as `src/**/*.py`; `**` stands for any number of directories, `{a,b}` for either.
             path: The directory that the pattern starts in, relative to the working directory.
-            offset: How many paths to leave out, to go on in a long list.
+            offset: How many paths to skip, to continue a long list.
         """
         wanted = parse_glob(pattern)
         async with errors_for_model():
@@ -185,9 +185,9 @@ def _grep(place: Workplace, *, skip: Collection[str], ripgrep: bool) -> Tool:
             pattern: A regular expression in Python's syntax, matched against each line.
             path: The directory or file to search, relative to the working directory.
             glob: Only files whose path matches this, such as `*.py` or `src/**/*.ts`.
-            ignore_case: Whether capitals and small letters are the same.
+            ignore_case: Whether to ignore case.
             head_limit: How many matches to return at most; 0 for all.
-            offset: How many matches to leave out, to go on after a limit.
+            offset: How many matches to skip, to continue after a limit.
         """
         for name, value in (("head_limit", head_limit), ("offset", offset)):
             if value < 0:
@@ -238,11 +238,11 @@ class WriteFile(FunctionTool[..., Any]):
 
 def _write_file(changing: Changing) -> Tool:
     async def write_file(context: ToolContext, path: str, content: str) -> str:
-        """Creates a file or replaces its whole content. Directories that are missing are made.
+        """Creates a file or replaces its whole content. Missing directories are created.
 
         Args:
             path: The file, relative to the working directory.
-            content: All that the file is to contain.
+            content: The whole content of the file.
         """
         return await changing.write(path, content, context)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import cast
 
-_ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_NEEDS_ESCAPE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPED = re.compile(r"[\\\"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPE = re.compile(r'\\(?:([\\"nrt])|x([0-9a-f]{2})|u([0-9a-f]{4}))')
 _SHORT = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -19,7 +19,7 @@ _LONG = {"\\": "\\", '"': '"', "n": "\n", "r": "\r", "t": "\t"}
 def display_path(path: str) -> str:
     """Returns a path on one line, in valid Unicode."""
     quoted = len(path) > 1 and path[0] == path[-1] == '"'
-    if not quoted and not _ODD.search(path):
+    if not quoted and not _NEEDS_ESCAPE.search(path):
         return path
     return '"' + _ESCAPED.sub(lambda found: _escape(found[0]), path) + '"'
 

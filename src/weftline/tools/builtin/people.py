@@ -60,13 +60,13 @@ def _ask_user(
         question: The question, complete: the user may not have followed what you did.
         options: The answers to choose from, if there are only a few. Without them the user writes a text.
         multiple: Whether the user may choose several of the options.
-        further: More questions, to be answered along with the first. Ask everything at once that you need to know.
+        further: More questions, to be answered along with the first. Ask everything that you need to know at once.
     """
     raise AssertionError("it is never executed")
 
 
 def _present_plan(plan: str) -> str:
-    """Shows the user your plan and waits until it is approved. Carry nothing out before it is.
+    """Shows the user your plan and waits until it is approved. Do not carry out any of it before that.
 
     Args:
         plan: The steps in their order, what each one changes, and what is uncertain.

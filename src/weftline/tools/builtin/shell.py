@@ -68,7 +68,7 @@ def shell(
     async def run_in_shell(command: str, timeout_s: float | None = None) -> str:
         """Runs a command line in the working directory and returns what it prints.
 
-        It gets no input, and nothing that it starts goes on running when it is over.
+        It gets no input, and everything that it started is stopped when it ends.
 
         Args:
             command: The command line, for a POSIX shell.

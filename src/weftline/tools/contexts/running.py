@@ -23,11 +23,11 @@ from weftline.tools.contexts.base import MAX_OUTPUT_BYTES, TIMED_OUT, ExecResult
 
 STOP_GRACE_S = 0.5
 _SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
-_LAST_WORDS_S = 1.0
+_OUTPUT_DRAIN_S = 1.0
 """How long to wait for outputs that are still held open when the command and its children are gone."""
 _START_S = 30.0
 """How long the supervisor may take to start, which on a busy machine is not the command's fault."""
-_SURELY_OVER_S = 8.0
+_STOP_LIMIT_S = 8.0
 """How long a supervisor takes to end after a stop and its grace; one that takes longer was itself stopped."""
 _SLACK_BYTES = 1 << 16
 _KILLED = 128 + signal.SIGKILL
@@ -90,7 +90,7 @@ class Execution:
         # A command may have suspended its supervisor with SIGSTOP.
         self._process.send_signal(signal.SIGCONT)
         if self._last_resort is None:
-            after_s = self._order.stop_grace_s + _SURELY_OVER_S
+            after_s = self._order.stop_grace_s + _STOP_LIMIT_S
             self._last_resort = asyncio.get_running_loop().call_later(after_s, self._process.kill)
 
     async def _life(self) -> ExecResult:
@@ -108,7 +108,7 @@ class Execution:
                 transport, _ = await loop.connect_read_pipe(lambda tail=tail: tail, pipe)
                 transports.append(transport)
             code = await self._exit_code(self._process, self._control)
-            await asyncio.wait([tail.ended for tail in tails], timeout=_LAST_WORDS_S)
+            await asyncio.wait([tail.ended for tail in tails], timeout=_OUTPUT_DRAIN_S)
         finally:
             for timer in (self._timer, self._last_resort):
                 if timer is not None:

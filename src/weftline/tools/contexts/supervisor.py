@@ -20,7 +20,7 @@ _SIGKILL, _SIGPIPE, _SIGTERM, _SIGXFSZ = 9, 13, 15, 25
 _PR_SET_CHILD_SUBREAPER = 36
 _GIVE_UP_S = 5.0
 """A process that cannot be killed waits for a disk or a driver; it is abandoned after this."""
-_LOOK_AGAIN_S = 0.02
+_POLL_S = 0.02
 _REAP_S = 1.0
 
 
@@ -42,9 +42,9 @@ def main() -> None:
         _report(control, f"exit {127 if isinstance(error, FileNotFoundError) else 126}\n")
         return
     _report(control, f"pid {child}\n")
-    _let_go_of_the_outputs()
+    _close_outputs()
     status = _until_it_ends(child, control, grace_s)
-    _kill_the_rest(child)
+    _kill_descendants(child)
     _report(control, f"exit {status}\n")
 
 
@@ -53,14 +53,14 @@ def _until_it_ends(child: int, control: int, grace_s: float) -> int:
 
     When the other end of `control` closes, it is terminated, then killed.
     """
-    watched, look_again_s = _watch(child)
+    watched, poll_s = _watch(child)
     kill_at: float | None = None
     while True:
         code, _ = _reap(child)
         if code is not None:
             return code
         if kill_at is None:
-            ready, _, _ = select.select([*watched, control], [], [], look_again_s)
+            ready, _, _ = select.select([*watched, control], [], [], poll_s)
             if control in ready and not _received(control):
                 kill_at = time.monotonic() + grace_s
                 _signal_group(child, _SIGTERM)
@@ -70,7 +70,7 @@ def _until_it_ends(child: int, control: int, grace_s: float) -> int:
                 _signal_group(child, _SIGKILL)
             if left_s <= -_GIVE_UP_S:
                 return 128 + _SIGKILL
-            select.select(watched, [], [], min(look_again_s, left_s if left_s > 0 else _LOOK_AGAIN_S))
+            select.select(watched, [], [], min(poll_s, left_s if left_s > 0 else _POLL_S))
 
 
 def _watch(child: int) -> tuple[list[int], float]:
@@ -78,7 +78,7 @@ def _watch(child: int) -> tuple[list[int], float]:
     try:
         return [os.pidfd_open(child)], _REAP_S
     except (AttributeError, OSError):
-        return [], _LOOK_AGAIN_S
+        return [], _POLL_S
 
 
 def _reap(child: int) -> tuple[int | None, bool]:
@@ -99,7 +99,7 @@ def _reap(child: int) -> tuple[int | None, bool]:
             code = code if code >= 0 else 128 - code
 
 
-def _kill_the_rest(child: int) -> None:
+def _kill_descendants(child: int) -> None:
     give_up_at = time.monotonic() + _GIVE_UP_S
     _signal_group(child, _SIGKILL)
     while _reap(child)[1] and time.monotonic() < give_up_at:
@@ -112,7 +112,7 @@ def _kill_the_rest(child: int) -> None:
             except OSError:
                 pass
         if _reap(child)[1]:
-            select.select([], [], [], _LOOK_AGAIN_S)
+            select.select([], [], [], _POLL_S)
 
 
 def _descendants() -> dict[int, int]:
@@ -149,7 +149,7 @@ def _adopt_orphans() -> None:
         pass  # not Linux: processes that leave the group are lost
 
 
-def _let_go_of_the_outputs() -> None:
+def _close_outputs() -> None:
     """Closes the outputs, so that readers of the command's output do not wait for this process."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for place in (0, 1, 2):
@@ -167,7 +167,7 @@ def _report(control: int, line: str) -> None:
     try:
         os.write(control, line.encode())
     except OSError:
-        pass  # nobody listens any more
+        pass  # nobody is listening any more
 
 
 if __name__ == "__main__":

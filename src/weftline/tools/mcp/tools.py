@@ -47,7 +47,7 @@ KEY = "weftline/idempotency-key"
 _NO_QUESTIONS = "no back-channel for server-initiated requests"
 """The error of servers made with the official package if a tool asks in a revision that does not support it."""
 MAX_TOOLS = 2000
-_STINT = 10
+_TOOLS_PER_BATCH = 10
 """How many tools are read in one go if redaction is expensive."""
 MAX_PAGES = 2000
 _MAX_NAME = 64
@@ -111,7 +111,7 @@ class McpTool(RemoteTool):
                         output = _with_questions(await self._checked(result), asked)
                         return await redacted_apart(output, connection.redactor)
                     except MCPError as error:
-                        if not self._once_more(connection, error) or last:
+                        if not self._may_retry(connection, error) or last:
                             output = _with_questions(self._failed(error), asked)
                             return await redacted_apart(output, connection.redactor)
                     except ValidationError as error:
@@ -181,7 +181,7 @@ class McpTool(RemoteTool):
                 return ToolOutput.of(prompts.remote.answer_unlike_schema(self.name, problems), is_error=True)
         return output_of(result)
 
-    def _once_more(self, connection: Connection, error: Exception) -> bool:
+    def _may_retry(self, connection: Connection, error: Exception) -> bool:
         """Whether a failed call may be sent again, over a new connection."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
@@ -275,7 +275,7 @@ async def _pages(connection: Connection) -> tuple[McpEntry, ...]:
         redactor = connection.redactor
         for count, tool in enumerate(page.tools):
             if len(found) < MAX_TOOLS:
-                if redactor.heavy and count % _STINT == 0:
+                if redactor.heavy and count % _TOOLS_PER_BATCH == 0:
                     await asyncio.sleep(0)
                 found.setdefault(tool.name, _entry(tool, redactor))
             elif tool.name not in found:

@@ -34,7 +34,7 @@ HURRY_S = 2.0
 """`CLOSING_S` after a second signal."""
 _LEAVING_S = 3.0
 """How long it may take once the store is closed, when only threads are left that cannot be stopped."""
-_LAST_WORDS_S = 0.5
+_FINAL_LOG_S = 0.5
 LOST_ANSWERS = 74
 """The exit code if the store refused results of runs: EX_IOERR of sysexits.h."""
 
@@ -134,7 +134,7 @@ class Stopping:
                 target=logger.critical, args=("something did not stop in time; exiting anyway",), daemon=True
             )
             words.start()
-            words.join(_LAST_WORDS_S)
+            words.join(_FINAL_LOG_S)
         self._leave(self._code)
 
 
