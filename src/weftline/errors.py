@@ -166,6 +166,10 @@ def run_has_ended() -> Conflict:
     return Conflict("The run has ended.", code="run_terminal", reason="completed_run")
 
 
+def entry_damaged(run_id: str, seq: int) -> StoreError:
+    return StoreError(f"The log of run {run_id} is damaged: entry {seq} cannot be read.", code=LOG_DAMAGED)
+
+
 MAX_ISSUES = 100
 """Issues listed in one error; any more are left out."""
 _ISSUES_IN_MESSAGE = 3

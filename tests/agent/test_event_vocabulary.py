@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
+import pytest
 from hypothesis import given, settings
 from msgspec import Raw
 
 from kernel.histories import History, histories, lived
 from weftline import events
 from weftline.agent.event_page import NAMES, details_table, table
+from weftline.agent.profiled import classes_of, profiled_events
 from weftline.agent.projection import events_of
 from weftline.client.events import Frame, parse_frame
+from weftline.details.projection import DetailProjection, RunFacts
+from weftline.errors import StoreError
 from weftline.events import AnyEvent, Event
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
@@ -125,6 +130,37 @@ def test_what_only_newer_code_knows_is_an_event_without_a_meaning() -> None:
     newer = Stored(1, 0, "gate.asked", b'{"type":"gate.asked","turn":0}', b"{}")
     batch = EntryBatch("run_1", [newer], size=0, last_seq=1, ended=False, newer=True)
     assert list(events_of(batch)) == [events.UnknownEvent(run_id="run_1", seq=1, type="gate.asked")]
+
+
+def plain(batch: EntryBatch) -> list[Event]:
+    return list(events_of(batch))
+
+
+def profiled(batch: EntryBatch) -> list[Event]:
+    projection = DetailProjection(RunFacts("run_1", None, None, "run_1"))
+    return list(profiled_events(batch, projection, classes_of("all")))
+
+
+@pytest.mark.parametrize("read", [plain, profiled])
+@pytest.mark.parametrize(
+    ("kind", "head", "body"),
+    [
+        ("gate.asked", b'{"type":"gate.asked","turn":0}', b"{}"),
+        ("run.ended", b'{"type":"run.ended","sta', b"{}"),
+        ("run.ended", b'{"type":"run.ended","status":"succeeded"}', b'{"text":1}'),
+        ("delta.text", b"", b'{"text":1}'),
+        ("delta.smell", b"", b"{}"),
+    ],
+)
+def test_an_unreadable_entry_is_damage_unless_newer_code_wrote_it(
+    read: Callable[[EntryBatch], list[Event]], kind: str, head: bytes, body: bytes
+) -> None:
+    batch = EntryBatch("run_1", [Stored(1, 0, kind, head, body)], size=0, last_seq=1, ended=False, newer=True)
+    assert read(batch)[-1] == events.UnknownEvent(run_id="run_1", seq=1, type=kind)
+    batch.newer = False
+    with pytest.raises(StoreError, match=r"^The log of run run_1 is damaged: entry 1 cannot be read\.$") as damage:
+        read(batch)
+    assert damage.value.code == "log_damaged"
 
 
 def test_the_page_about_events_has_the_tables_of_the_code() -> None:

@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 
 from weftline import Agent, AwaitGate, Engine, Limits, ToolGate, hook, prompts, spawn, tool
-from weftline.agent.granted import to_grant
 from weftline.agent.hooks_outside import SpawnBefore
 from weftline.canonical import canonical_value, digest
 from weftline.errors import WeftlineError
 from weftline.events import AwaitOpened, CallFinished
-from weftline.replay.reading import read_export
 from weftline.runtime import ids
-from weftline.runtime.grants import grants_in
 from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.function import FunctionTool
@@ -77,8 +74,9 @@ async def test_the_log_and_its_export_tell_everything_about_every_grant(tmp_path
         assert call.started_at == use.at.timestamp() * 1_000_000
     assert unused.used == () and unused.remember is False and second.remember == {"amount": 2}
     assert [one.shown_args for one in grants] == [{"amount": 1}, {"amount": 2}, {"amount": 4}]
-    (exported,) = read_export(path).runs
-    assert [to_grant(one) for one in grants_in(run.id, exported.items)] == grants
+    async with Engine() as elsewhere:
+        await elsewhere.import_runs(path)
+        assert await elsewhere.grants(run.id) == grants
 
 
 async def test_only_those_who_are_named_may_decide() -> None:

@@ -35,4 +35,5 @@ def test_a_run_with_a_policy_ends_as_it_would_have_after_a_kill_at(point: str, t
     asked = (tmp_path / "asked.txt").read_text().split()
     assert asked == sorted(asked) and set(asked) == {"0", "1"}
     assert len(asked) <= 2 + len(plan), "asked again without a kill"
-    assert point != "policy.decided:after" or asked == ["0", "1"]
+    # By the time the kill takes effect the run may have gone on to the next turn and asked for that.
+    assert point != "policy.decided:after" or asked.count("0") == 1, "a durable decision was asked for again"

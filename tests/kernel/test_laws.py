@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from weftline.kernel import accept, batches, leases
+from weftline.kernel import accept, leases
+from weftline.kernel.decide import decide
 from weftline.kernel.entries import AttemptStarted, CallAsked, CallOpened, Effect, FinalForced, Limits, TimerFired
 from weftline.kernel.lease import LeaseRule
 from weftline.kernel.policy import CapReached, PolicyRule, RunUnattended
@@ -20,6 +21,7 @@ from weftline.testing.simulation.leases import check_leases
 from weftline.testing.simulation.policies import Stopwatch, check_policy
 
 from . import laws
+from . import world as worlds
 from .histories import History, bring_to_its_end, lived
 from .world import AT0, SECOND, Entry, Fault, World, call
 
@@ -41,30 +43,27 @@ def is_noticed(law: Law, first: int = 0, length: int = 400) -> bool:
 
 
 def test_calls_of_a_run_with_a_policy_are_announced_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = batches._admit  # pyright: ignore[reportPrivateUsage]
-
     def planted(s: State) -> Decision:
-        decision = real(s)
+        decision = decide(s)
         plain = all(isinstance(new.head, CallOpened) and not new.head.blocked for new in decision.append)
         backwards = s.limits.policy is not None and plain
         return replace(decision, append=decision.append[::-1]) if backwards else decision
 
-    monkeypatch.setattr(batches, "_admit", planted)
+    monkeypatch.setattr(worlds, "decide", planted)
     assert is_noticed(laws.every_call_is_answered_before_the_run_goes_on)
 
 
 def test_a_call_that_no_gate_looks_at_is_not_kept_back_by_one_that_a_gate_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """One call of the turn waits for a person; the others are announced in the wrong order."""
-    real = batches._admit  # pyright: ignore[reportPrivateUsage]
 
     def planted(s: State) -> Decision:
-        decision = real(s)
+        decision = decide(s)
         opened = [new for new in decision.append if isinstance(new.head, CallOpened) and not new.head.blocked]
         others = [new for new in decision.append if new not in opened]
         waits = any(one.asks is not None or one.gated for one in s.batch.calls)
         return replace(decision, append=(*others, *opened[::-1])) if waits else decision
 
-    monkeypatch.setattr(batches, "_admit", planted)
+    monkeypatch.setattr(worlds, "decide", planted)
     assert is_noticed(laws.every_call_is_answered_before_the_run_goes_on)
 
 

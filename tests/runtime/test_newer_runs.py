@@ -78,6 +78,8 @@ async def test_what_only_newer_code_knows_is_left_alone_by_its_number_and_damage
         assert (unsupported(row), row.ended_at) == (f"log format {FORMAT + 1}", None)
         page = await older.stored.logs.page(row.key, after=0, max_bytes=2**20)
         assert page is not None and page.items == log, "readers get it as it is stored"
+        assert [call.name for call in await older.stored.calls(row)] == ["ask"]
+        assert await older.stored.grants(row) == []
         with pytest.raises(Conflict) as refused:
             await older.answer(row.key, "call_0_0", ToolOutput.of("42"))
         assert refused.value.code == "unsupported_run"

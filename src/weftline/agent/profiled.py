@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from weftline.agent.projection import events_of
 from weftline.details import AnyDetail, PhaseChanged, UsageRecorded
-from weftline.details.projection import NEEDED_HEADS, DetailProjection, comes_after, facts_of
-from weftline.errors import InvalidRequest
+from weftline.details.projection import DetailProjection, comes_after
+from weftline.errors import InvalidRequest, entry_damaged
 from weftline.events import AnyEvent, Event, RunEnded
+from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import decode_fact
-from weftline.runtime.engine import Engine, EntryBatch
+from weftline.runtime.engine import EntryBatch
 from weftline.store.base import Stored
 from weftline.suggestions import did_you_mean
 
@@ -26,7 +27,6 @@ _NAMED: dict[str, frozenset[type[Event]]] = {
     "all": frozenset(_KNOWN),
     "metrics": frozenset({UsageRecorded, PhaseChanged}),
 }
-_MANY = 2**31 - 1
 
 
 def classes_of(profile: Profile) -> frozenset[type[Event]]:
@@ -46,18 +46,6 @@ def classes_of(profile: Profile) -> frozenset[type[Event]]:
     return frozenset(profile) | {RunEnded}
 
 
-async def projection_of(host: Engine, key: int, run_id: str) -> DetailProjection:
-    """Returns a projection that can begin at any entry of the run."""
-    row, first = await host.stored.row(key), await host.stored.entry(key, 1)
-    thread = None if row is None else await host.stored.session_id(row.listed_under)
-    projection = DetailProjection(facts_of(run_id, created=None if first is None else first.body, thread=thread))
-    for head in await host.stored.logs.heads(key, kinds=NEEDED_HEADS):
-        projection.learn(decode_fact.decode(head))
-    for one in await host.stored.newest_facts(key, kinds=projection.needed, limit=_MANY, max_bytes=_MANY):
-        projection.learn_whole(decode_fact.decode(one.head), one.body)
-    return projection
-
-
 def profiled_events(
     batch: EntryBatch, projection: DetailProjection, classes: frozenset[type[Event]]
 ) -> Iterator[AnyEvent | AnyDetail]:
@@ -65,8 +53,16 @@ def profiled_events(
     plain = {event.seq: event for event in events_of(batch)}
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
-        head = None if not item.head else next(heads) if heads is not None else decode_fact.decode(item.head)
-        for seq, details in _details(item, head, projection):
+        head = None
+        try:
+            if item.head:
+                head = next(heads) if heads is not None else decode_fact.decode(item.head)
+            found = list(_details(item, head, projection))
+        except UNREADABLE:
+            if not batch.newer:
+                raise entry_damaged(batch.run_id, item.seq) from None
+            found: list[tuple[int, list[AnyDetail]]] = [(seq, []) for seq in range(item.seq, item.last_seq + 1)]
+        for seq, details in found:
             if not batch.after < seq <= batch.last_seq:
                 continue
             event = plain.get(seq)

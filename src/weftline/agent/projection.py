@@ -11,11 +11,13 @@ from msgspec.structs import replace
 
 from weftline import events
 from weftline.agent.results import RETRYABLE
+from weftline.errors import entry_damaged
 from weftline.events import AnyEvent
 from weftline.failure import CallFailure, Failure, failed_as, hint_of, recovers_by
 from weftline.kernel import bodies
 from weftline.kernel import entries as log
 from weftline.kernel.context import ContextCompacted, ContextRestored
+from weftline.kernel.damage import UNREADABLE, observations_are_readable
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.notes import ARGS_DELTA, CHILD_NOTE, PROMPT_NOTE, RUN_NOTE
@@ -32,14 +34,20 @@ _decode_thought = msgspec.json.Decoder(events.ThinkingDelta).decode
 
 
 def events_of(batch: EntryBatch) -> Iterator[AnyEvent]:
-    """Yields the events of a batch: at most one per entry, whatever came before it."""
+    """Yields the events of a batch: at most one per entry, whatever came before it.
+
+    Raises `StoreError` (`log_damaged`) at an unreadable entry; one of newer code is an `UnknownEvent`.
+    """
     run_id = batch.run_id
     heads = iter(batch.heads) if batch.heads is not None else None
     for item in batch.items:
         if not item.head:
+            readable = batch.heads is not None or observations_are_readable(item.kind, item.body, item.count)
+            if not readable and not batch.newer:
+                raise entry_damaged(run_id, item.seq)
             if item.kind in _HIDDEN:
                 continue
-            make = _OBSERVED.get(item.kind)
+            make = _OBSERVED.get(item.kind) if readable else None
             for seq, body in enumerate(item.body.split(b"\n"), item.seq):
                 if batch.after < seq <= batch.last_seq:
                     event = events.UnknownEvent(type=item.kind) if make is None else make(body)
@@ -47,11 +55,12 @@ def events_of(batch: EntryBatch) -> Iterator[AnyEvent]:
             continue
         try:
             head = next(heads) if heads is not None else decode_fact.decode(item.head)
-        except msgspec.ValidationError:
-            yield events.UnknownEvent(run_id=run_id, seq=item.seq, type=item.kind)
-            continue
-        of_fact = _FACTS.get(type(head))
-        event = None if of_fact is None else of_fact(head, item.body)
+            of_fact = _FACTS.get(type(head))
+            event = None if of_fact is None else of_fact(head, item.body)
+        except UNREADABLE:
+            if not batch.newer:
+                raise entry_damaged(run_id, item.seq) from None
+            event = events.UnknownEvent(type=item.kind)
         if event is not None:
             yield replace(event, run_id=run_id, seq=item.seq)
 

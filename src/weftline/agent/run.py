@@ -8,9 +8,10 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 from weftline.agent.bubbling import Cursor, with_children
 from weftline.agent.budget import Budget
 from weftline.agent.budgeted import BudgetUse
+from weftline.agent.detail_projection import projection_of
 from weftline.agent.log_pages import LogPage, log_page
 from weftline.agent.output import OutputType
-from weftline.agent.profiled import Profile, classes_of, profiled_events, projection_of
+from weftline.agent.profiled import Profile, classes_of, profiled_events
 from weftline.agent.projection import events_of
 from weftline.agent.records import record_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 from msgspec.json import decode, encode
 
+from weftline.api.controlling import ControlledRuns, answer_run
 from weftline.api.operator import operated_run, operator_name
-from weftline.api.schemas.awaits import AnsweredAwait, AnswerModel, answer_of, parsed_as
+from weftline.api.schemas.awaits import AnsweredAwait, AnswerModel, parsed_as
 from weftline.api.views import await_views
-from weftline.kernel.entries import AwaitOutcome
-from weftline.runtime.answering import Answer
 from weftline.runtime.finding import row_of
 from weftline.runtime.names import StoredNames
-from weftline.runtime.reading import StoredRuns
 from weftline.store.awaits import AwaitFilter
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.workspace import agents, workspaces
 from weftline.workspace.context import Workspaces
 
 _PAGE = 200
-
-
-class AskingLogs(Protocol):
-    """The source of awaits: a running engine, or a store without one."""
-
-    @property
-    def stored(self) -> StoredRuns: ...
-    async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome: ...
 
 
 class AwaitList(Struct, frozen=True):
@@ -39,7 +29,7 @@ class AwaitList(Struct, frozen=True):
 
 async def list_awaits(
     at: Workspaces,
-    logs: AskingLogs,
+    logs: ControlledRuns,
     *,
     workspace: str,
     run: str | None = None,
@@ -77,10 +67,8 @@ async def list_awaits(
 
 
 async def answer_await(
-    at: Workspaces, logs: AskingLogs, *, run: str, id: str, body: dict[str, Any], workspace: str | None = None
+    at: Workspaces, logs: ControlledRuns, *, run: str, id: str, body: dict[str, Any], workspace: str | None = None
 ) -> AnsweredAwait:
     row = await operated_run(at, logs.stored.logs, run, workspace=workspace)
     sent, _ = parsed_as(AnswerModel, body)
-    by = operator_name()
-    outcome = await logs.answer_await(row.key, id, answer_of(sent, request=""), by=by)
-    return AnsweredAwait(id=id, run_id=run, outcome=outcome, by=by)
+    return await answer_run(logs, row.key, sent, run_id=run, await_id=id, by=operator_name())

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, to_builtins
 from msgspec.json import Decoder
 
+from weftline.errors import entry_damaged
 from weftline.kernel.damage import UNREADABLE, observations_are_readable
 from weftline.kernel.entries import (
     TEXT_DELTA,
@@ -27,7 +28,6 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.runtime.engine import EntryBatch, Follower
-from weftline.wire.damage import damaged
 from weftline.wire.responses import RunView, usage_triple
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def _events(batch: EntryBatch) -> Iterator[Event]:
             if item.kind == TEXT_DELTA:
                 if batch.heads is None and not observations_are_readable(item.kind, item.body, item.count):
                     if not batch.newer:
-                        raise damaged(batch.run_id, item.seq)
+                        raise entry_damaged(batch.run_id, item.seq)
                     continue
                 # Observations of one commit share a row, and the reader may have some of them already.
                 for body in item.body.split(b"\n")[max(batch.after + 1 - item.seq, 0) :]:
@@ -106,7 +106,7 @@ def _events(batch: EntryBatch) -> Iterator[Event]:
             fact = next(heads) if heads is not None else decode_fact.decode(item.head)
         except UNREADABLE:
             if not batch.newer:
-                raise damaged(batch.run_id, item.seq) from None
+                raise entry_damaged(batch.run_id, item.seq) from None
             logger.warning("run %s: entry %d was written by newer code and is not shown", batch.run_id, item.seq)
             continue
         what = _kind_of(fact)

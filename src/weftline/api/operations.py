@@ -14,14 +14,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct, convert
 
-from weftline.api.await_operations import AskingLogs, answer_await, list_awaits
+from weftline.api.await_operations import answer_await, list_awaits
 from weftline.api.budget_operations import list_budgets, set_budget
 from weftline.api.control import Operation
+from weftline.api.controlling import ControlledRuns
 from weftline.api.oauth_operations import OPERATIONS as OAUTH
 from weftline.api.operator import operated_run
 from weftline.api.planning import plan_warnings
 from weftline.api.run_operations import (
-    ControlledRuns,
     EndedLogs,
     fork,
     import_file,
@@ -88,7 +88,7 @@ class ListPage(Struct, Generic[T], frozen=True):
     """Where the next page begins; None if this is the last."""
 
 
-class Logs(AskingLogs, EndedLogs, SchedulingLogs, ControlledRuns, Protocol):
+class Logs(EndedLogs, SchedulingLogs, ControlledRuns, Protocol):
     """The logs, as administration needs them: a running engine, or a store without one."""
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...

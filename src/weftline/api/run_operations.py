@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from weftline.agent.imported import import_export
+from weftline.api.controlling import ControlledRuns, pause_run, resume_run, send_message
 from weftline.api.forking import Forking, fork_run, parse_fork
 from weftline.api.operator import operated_run, operator_name
 from weftline.api.schemas.awaits import (
@@ -23,7 +23,6 @@ from weftline.api.schemas.awaits import (
 from weftline.api.views import call_views, grant_views
 from weftline.replay.importing import Imported, ImportTarget
 from weftline.replay.reading import read_export
-from weftline.runtime.reading import StoredRuns
 from weftline.store.base import Store
 from weftline.wire.calls import Call
 from weftline.wire.grants import Grant
@@ -64,55 +63,28 @@ async def list_doubts(at: Workspaces, logs: EndedLogs, *, workspace: str, before
     return CallList(call_views(page.calls), page.before)
 
 
-class ControlledRuns(Protocol):
-    """Where people send input to runs: a running engine, or a store without one."""
-
-    @property
-    def stored(self) -> StoredRuns: ...
-
-    async def pause(
-        self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
-    ) -> None: ...
-
-    async def resume(
-        self,
-        key: int,
-        *,
-        notes: str = "",
-        requested_by: str = "",
-        labels: Mapping[str, str] | None = None,
-        messages: Sequence[str] = (),
-    ) -> None: ...
-
-    async def steer(self, key: int, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> str: ...
-    async def follow_up(self, key: int, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> str: ...
-
-
 async def pause(
     at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any], workspace: str | None = None
 ) -> Acknowledged:
     sent, _ = parsed_as(PauseModel, body)
-    row, by = await operated_run(at, logs.stored.logs, run, workspace=workspace), operator_name()
-    await logs.pause(row.key, reason=sent.reason, requested_by=by, labels=sent.labels)
-    return Acknowledged(by=by)
+    row = await operated_run(at, logs.stored.logs, run, workspace=workspace)
+    return await pause_run(logs, row.key, sent, by=operator_name())
 
 
 async def resume(
     at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any], workspace: str | None = None
 ) -> Acknowledged:
     sent, _ = parsed_as(ResumeModel, body)
-    row, by = await operated_run(at, logs.stored.logs, run, workspace=workspace), operator_name()
-    await logs.resume(row.key, notes=sent.notes, requested_by=by, labels=sent.labels, messages=sent.messages)
-    return Acknowledged(by=by)
+    row = await operated_run(at, logs.stored.logs, run, workspace=workspace)
+    return await resume_run(logs, row.key, sent, by=operator_name())
 
 
 async def message(
     at: Workspaces, logs: ControlledRuns, *, run: str, body: dict[str, Any], workspace: str | None = None
 ) -> QueuedMessage:
     sent, _ = parsed_as(MessageToRunModel, body)
-    row, by = await operated_run(at, logs.stored.logs, run, workspace=workspace), operator_name()
-    send = logs.steer if sent.mode == "steer" else logs.follow_up
-    return QueuedMessage(id=await send(row.key, sent.text, by=by, labels=sent.labels), by=by)
+    row = await operated_run(at, logs.stored.logs, run, workspace=workspace)
+    return await send_message(logs, row.key, sent, by=operator_name())
 
 
 async def fork(

@@ -50,7 +50,7 @@ class StoredLogs:
     def _no_server(self, what: str) -> Conflict:
         return Conflict(f"No server has this store open: start `weftline serve{db_option(self._folder)}`, then {what}.")
 
-    async def answer_await(self, key: int, await_id: str, answer: Answer, *, by: str) -> AwaitOutcome:
+    async def answer_await(self, key: int, await_id: str, answer: Answer, **options: Any) -> AwaitOutcome:
         raise self._no_server("answer")
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:

@@ -9,12 +9,12 @@ from typing import Any
 from msgspec.json import Decoder
 
 from weftline.client.events import Frame, frame_of
+from weftline.errors import entry_damaged
 from weftline.kernel.damage import UNREADABLE, observations_are_readable
 from weftline.kernel.entries import FORMAT, decode_fact
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.hub import PAGE_BYTES
 from weftline.store.base import LogReader
-from weftline.wire.damage import damaged
 from weftline.wire.events import project
 from weftline.wire.observed import HIDDEN, observed
 
@@ -33,7 +33,7 @@ def frames_of(batch: EntryBatch) -> Iterator[Frame]:
         if not item.head:
             if batch.heads is None and not observations_are_readable(item.kind, item.body, item.count):
                 if not batch.newer:
-                    raise damaged(batch.run_id, item.seq)
+                    raise entry_damaged(batch.run_id, item.seq)
                 continue
             if item.kind in HIDDEN:
                 continue
@@ -45,7 +45,7 @@ def frames_of(batch: EntryBatch) -> Iterator[Frame]:
             projected = project(fact, item.body, run_id=batch.run_id)
         except UNREADABLE:
             if not batch.newer:
-                raise damaged(batch.run_id, item.seq) from None
+                raise entry_damaged(batch.run_id, item.seq) from None
             logger.warning("run %s: entry %d was written by newer code and is not shown", batch.run_id, item.seq)
             continue
         if projected is not None:

@@ -7,9 +7,10 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.errors import LOG_DAMAGED, StoreError
+from weftline.errors import entry_damaged
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
+    FORMAT,
     AwaitClosed,
     AwaitOpened,
     CallClosed,
@@ -74,9 +75,8 @@ async def calls_of(log: LogReader, row: RunRow, *, store_id: str) -> list[Logged
             try:
                 _take(found, decode_fact.decode(item.head), at=item.at, row=row, store_id=store_id)
             except UNREADABLE:
-                raise StoreError(
-                    f"The log of run {run_id} is damaged: entry {item.seq} cannot be read.", code=LOG_DAMAGED
-                ) from None
+                if row.format <= FORMAT:  # otherwise newer code wrote it
+                    raise entry_damaged(run_id, item.seq) from None
     return list(found.values())
 
 

@@ -6,15 +6,15 @@ Everything is in the entries, so an exported log contains the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from msgspec import UNSET, Raw, Struct
 
-from weftline.errors import LOG_DAMAGED, StoreError
+from weftline.errors import entry_damaged
 from weftline.kernel.bodies import AnswerBody, Pattern, decode_answer, decode_await
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
+    FORMAT,
     OF_RUN,
     AwaitClosed,
     AwaitKind,
@@ -88,17 +88,8 @@ async def grants_of(log: LogReader, row: RunRow) -> list[LoggedGrant]:
         try:
             found.take(item)
         except UNREADABLE:
-            raise StoreError(
-                f"The log of run {run_id} is damaged: entry {item.seq} cannot be read.", code=LOG_DAMAGED
-            ) from None
-    return found.given
-
-
-def grants_in(run_id: str, items: Iterable[Stored]) -> list[LoggedGrant]:
-    """The grants in the entries of a run, such as those of an export."""
-    found = _Grants(run_id)
-    for item in items:
-        found.take(item)
+            if row.format <= FORMAT:  # otherwise newer code wrote it
+                raise entry_damaged(run_id, item.seq) from None
     return found.given
 
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from weftline.api.views import run_view
+from weftline.errors import entry_damaged
 from weftline.kernel.damage import UNREADABLE, observations_are_readable
 from weftline.kernel.entries import decode_fact
 from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.display_hints import DisplayHints
 from weftline.server.http import DEPARTURE, FLOW, Departure, Flow, Headers, Request
-from weftline.wire.damage import damaged, damaged_event
+from weftline.wire.damage import damaged_event
 from weftline.wire.details import ProfiledFrames
 from weftline.wire.events import project
 from weftline.wire.observed import OBSERVED, delta_frames, frame
@@ -202,7 +203,7 @@ class DamagedLog(Exception):
 
     def __init__(self, frames: list[bytes], run_id: str, seq: int) -> None:
         super().__init__()
-        self.frames = b"".join([*frames, frame(seq, *damaged_event(damaged(run_id, seq)))])
+        self.frames = b"".join([*frames, frame(seq, *damaged_event(entry_damaged(run_id, seq)))])
 
 
 def _frames(batches: Sequence[EntryBatch], view: View) -> tuple[bytes, bool]:

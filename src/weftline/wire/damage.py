@@ -8,10 +8,6 @@ from msgspec.json import encode
 from weftline.errors import LOG_DAMAGED, StoreError
 
 
-def damaged(run_id: str, seq: int) -> StoreError:
-    return StoreError(f"The log of run {run_id} is damaged: entry {seq} cannot be read.", code=LOG_DAMAGED)
-
-
 def unreadable(run_id: str) -> StoreError:
     return StoreError(f"The log of run {run_id} is damaged: its first or last entry cannot be read.", code=LOG_DAMAGED)
 

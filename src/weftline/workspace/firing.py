@@ -90,16 +90,11 @@ class ScheduleAlarm:
                     async with asyncio.timeout(wait_s):
                         await self._wake.wait()
 
-    async def fire_due(self) -> bool:
-        """Starts everything that is due now. Returns False if some of it has to be tried again."""
-        due = await self._at.records.read(schedules.due_workspaces(self._at.clock.now_us()))
-        return None not in await asyncio.gather(*map(self._fire_due_of, due))
-
     async def _lane(self, workspace: int) -> None:
         try:
             while True:
                 self._again.discard(workspace)
-                fired = await self._fire_due_of(workspace)
+                fired = await self.fire_due(workspace)
                 if fired is None:
                     await asyncio.sleep(_RETRY_S)
                 elif not fired and workspace not in self._again:
@@ -107,7 +102,7 @@ class ScheduleAlarm:
         finally:
             self._lanes.discard(workspace)
 
-    async def _fire_due_of(self, workspace: int) -> int | None:
+    async def fire_due(self, workspace: int) -> int | None:
         """How many schedules of the workspace have handled what was due; None if some have to be tried again."""
         now = self._at.clock.now_us()
         after, fired, again = (0, 0), 0, False

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+import shutil
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from weftline.server.router import Narrowed, Route
 from weftline.server.routes.every import ROUTES
 
 from .kit import Browser, Reply, World, check_error
+from .worlds import new_world
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "auth.md"
 TOOL = {"kind": "local", "name": "lookup"}
@@ -80,12 +83,32 @@ class Office:
         return Belongings(agent["id"], agent["slug"], run["runId"], session["sessionId"], schedule["id"])
 
 
+@pytest.fixture(scope="module")
+def furnished(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Office]:
+    """A store with an office in it, made once: each test works on a copy."""
+    path = shutil.copytree(empty_store, tmp_path_factory.mktemp("office") / "store")
+
+    async def furnish() -> Office:
+        async with new_world(path) as world:
+            office = Office(world, await world.key())
+            office.mine, office.theirs = await office.settle("Mine"), await office.settle("Theirs")
+            office.nobodys = await office.settle(None)
+            office.narrow = await world.key(agents=[office.mine.id])
+            return office
+
+    return path, asyncio.run(furnish())
+
+
 @pytest.fixture
-async def office(world: World) -> Office:
-    office = Office(world, await world.key())
-    office.mine, office.theirs = await office.settle("Mine"), await office.settle("Theirs")
-    office.nobodys = await office.settle(None)
-    office.narrow = await world.key(agents=[office.mine.id])
+async def world(furnished: tuple[Path, Office], tmp_path: Path) -> AsyncGenerator[World]:
+    async with new_world(shutil.copytree(furnished[0], tmp_path / "store")) as world:
+        yield world
+
+
+@pytest.fixture
+def office(furnished: tuple[Path, Office], world: World) -> Office:
+    office = copy(furnished[1])
+    office.world, office.usages = world, {}
     return office
 
 

@@ -11,6 +11,7 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from weftline import run_ids
+from weftline.api.controlling import answer_run, pause_run, resume_run, send_message
 from weftline.api.cursors import await_cursor, await_of
 from weftline.api.parsing import parsed
 from weftline.api.schemas.awaits import (
@@ -21,7 +22,6 @@ from weftline.api.schemas.awaits import (
     PauseModel,
     QueuedMessage,
     ResumeModel,
-    answer_of,
     parsed_as,
 )
 from weftline.api.views import await_views
@@ -111,9 +111,19 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
     who = principal.who
     # The same answer from somebody else is a different one, so that it is clear whose answer counted.
     request_id = token_hex(16) if once is None else f"{who} {once}"
-    given = answer_of(sent, request=request_id, idempotency_key=once or "")
-    outcome = await app.engine.answer_await(key, await_id, given, by=who, person_of=partial(person_of, app.workspaces))
-    return Response(encode(AnsweredAwait(id=await_id, run_id=run_id, outcome=outcome, by=who, warnings=warnings)))
+    answered = await answer_run(
+        app.engine,
+        key,
+        sent,
+        run_id=run_id,
+        await_id=await_id,
+        by=who,
+        request=request_id,
+        idempotency_key=once or "",
+        person_of=partial(person_of, app.workspaces),
+        warnings=warnings,
+    )
+    return Response(encode(answered))
 
 
 async def _waiting(app: App, request: Request, principal: Principal) -> int:
@@ -130,18 +140,14 @@ async def pause(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
     sent, unknown = parsed_as(PauseModel, await read_body(request))
     warnings = app.unknown_fields.warnings(request, unknown)
-    await app.engine.pause(key, reason=sent.reason, requested_by=principal.who, labels=sent.labels)
-    return Response(encode(Acknowledged(by=principal.who, warnings=warnings)))
+    return Response(encode(await pause_run(app.engine, key, sent, by=principal.who, warnings=warnings)))
 
 
 async def resume(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
     sent, unknown = parsed_as(ResumeModel, await read_body(request))
     warnings = app.unknown_fields.warnings(request, unknown)
-    await app.engine.resume(
-        key, notes=sent.notes, requested_by=principal.who, labels=sent.labels, messages=sent.messages
-    )
-    return Response(encode(Acknowledged(by=principal.who, warnings=warnings)))
+    return Response(encode(await resume_run(app.engine, key, sent, by=principal.who, warnings=warnings)))
 
 
 async def message(app: App, request: Request, principal: Principal) -> Response:
@@ -150,9 +156,9 @@ async def message(app: App, request: Request, principal: Principal) -> Response:
     raw = await request.body(limit=_BODY_BYTES)
     sent, unknown = parsed_as(MessageToRunModel, await parsed(decode_object, raw))
     warnings = app.unknown_fields.warnings(request, unknown)
-    send = app.engine.steer if sent.mode == "steer" else app.engine.follow_up
-    id = await send(key, sent.text, by=principal.who, labels=sent.labels, idempotency_key=once)
-    return Response(encode(QueuedMessage(id=id, by=principal.who, warnings=warnings)))
+    who = principal.who
+    queued = await send_message(app.engine, key, sent, by=who, idempotency_key=once, warnings=warnings)
+    return Response(encode(queued))
 
 
 async def read_body(request: Request) -> dict[str, Any]:

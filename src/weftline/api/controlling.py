@@ -1,0 +1,116 @@
+"""What people can tell a run: answers, pauses, resumes and messages. Routes and commands both call these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from msgspec import UNSET
+
+from weftline.api.schemas.awaits import (
+    Acknowledged,
+    AnsweredAwait,
+    AnswerModel,
+    MessageToRunModel,
+    PauseModel,
+    QueuedMessage,
+    ResumeModel,
+    answer_of,
+)
+from weftline.kernel.entries import AwaitOutcome
+from weftline.runtime.answering import Answer
+from weftline.runtime.four_eyes import PersonOf, as_named
+from weftline.runtime.reading import StoredRuns
+from weftline.wire.responses import Warnings
+
+
+class ControlledRuns(Protocol):
+    """Where people say something to runs: a running engine, or a store without one."""
+
+    @property
+    def stored(self) -> StoredRuns: ...
+
+    async def answer_await(
+        self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
+    ) -> AwaitOutcome: ...
+
+    async def pause(
+        self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
+    ) -> None: ...
+
+    async def resume(
+        self,
+        key: int,
+        *,
+        notes: str = "",
+        requested_by: str = "",
+        labels: Mapping[str, str] | None = None,
+        messages: Sequence[str] = (),
+    ) -> None: ...
+
+    async def steer(
+        self,
+        key: int,
+        text: str,
+        *,
+        by: str = "",
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str = "",
+    ) -> str: ...
+
+    async def follow_up(
+        self,
+        key: int,
+        text: str,
+        *,
+        by: str = "",
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str = "",
+    ) -> str: ...
+
+
+async def answer_run(
+    runs: ControlledRuns,
+    key: int,
+    sent: AnswerModel,
+    *,
+    run_id: str,
+    await_id: str,
+    by: str,
+    request: str = "",
+    idempotency_key: str = "",
+    person_of: PersonOf = as_named,
+    warnings: Warnings = UNSET,
+) -> AnsweredAwait:
+    """`request` distinguishes a repeated request from another one with the same answer."""
+    answer = answer_of(sent, request=request, idempotency_key=idempotency_key)
+    outcome = await runs.answer_await(key, await_id, answer, by=by, person_of=person_of)
+    return AnsweredAwait(id=await_id, run_id=run_id, outcome=outcome, by=by, warnings=warnings)
+
+
+async def pause_run(
+    runs: ControlledRuns, key: int, sent: PauseModel, *, by: str, warnings: Warnings = UNSET
+) -> Acknowledged:
+    await runs.pause(key, reason=sent.reason, requested_by=by, labels=sent.labels)
+    return Acknowledged(by=by, warnings=warnings)
+
+
+async def resume_run(
+    runs: ControlledRuns, key: int, sent: ResumeModel, *, by: str, warnings: Warnings = UNSET
+) -> Acknowledged:
+    await runs.resume(key, notes=sent.notes, requested_by=by, labels=sent.labels, messages=sent.messages)
+    return Acknowledged(by=by, warnings=warnings)
+
+
+async def send_message(
+    runs: ControlledRuns,
+    key: int,
+    sent: MessageToRunModel,
+    *,
+    by: str,
+    idempotency_key: str = "",
+    warnings: Warnings = UNSET,
+) -> QueuedMessage:
+    send = runs.steer if sent.mode == "steer" else runs.follow_up
+    id = await send(key, sent.text, by=by, labels=sent.labels, idempotency_key=idempotency_key)
+    return QueuedMessage(id=id, by=by, warnings=warnings)
