@@ -29,7 +29,7 @@ OBSERVED = {
 HIDDEN = frozenset({RUN_NOTE, PROMPT_NOTE, CHILD_NOTE, ARGS_DELTA})
 """Kinds that only a stream with a profile has."""
 _HEADS_KEPT = 1024
-"""Most runs have fewer entries. Beyond that the beginnings of frames are made anew each time."""
+"""Most runs have fewer entries. Beyond that the beginnings of frames are not kept."""
 _heads: dict[str, list[bytes]] = {kind: [] for kind in OBSERVED}
 """The beginnings of frames by kind and seq: those of all runs are alike."""
 
