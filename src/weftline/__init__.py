@@ -153,7 +153,7 @@ if TYPE_CHECKING:
     from weftline.tools.builtin.people import ask_user, present_plan
     from weftline.tools.builtin.shell import shell
     from weftline.tools.builtin.todo import todo
-    from weftline.tools.function import tool
+    from weftline.tools.decorator import tool
     from weftline.tools.injected import Injected
     from weftline.tools.mcp.toolset import mcp
     from weftline.tools.peers import a2a
@@ -238,7 +238,7 @@ else:
         "skills": "weftline.agent.skills.toolset",
         "spawn": "weftline.agent.subagents",
         "todo": "weftline.tools.builtin.todo",
-        "tool": "weftline.tools.function",
+        "tool": "weftline.tools.decorator",
         "tool_search": "weftline.agent.disclosure",
         "toolset": "weftline.agent.toolsets",
     }

@@ -20,7 +20,7 @@ from weftline.server.sse import DamagedLog, sse_frames
 from weftline.store.base import Stored
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolContext, ToolProgress
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 
 SCRIPTS: dict[str, Any] = {
     "work": {

@@ -57,7 +57,7 @@ from weftline.store.memory import MemoryDisk
 from weftline.store.records import budgets
 from weftline.testing.budgets import unlike
 from weftline.tools.base import ToolOutput
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 
 NUSD = 1_000_000_000
 PRICE = Price(input_per_1m_usd=1_000.0, output_per_1m_usd=1_000.0)

@@ -27,7 +27,7 @@ from weftline.store.memory import MemoryDisk
 from weftline.store.sqlite.faults import FaultyDisk
 from weftline.store.sqlite.store import SqliteStore
 from weftline.tools.base import ToolContext, ToolOutput
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 from weftline.wire.plan import plan_from_spec
 
 SCRIPTS: dict[str, Any] = {

@@ -17,7 +17,7 @@ from weftline.store.memory import MemoryDisk
 from weftline.store.memory.log import MemoryLog
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import WallClock
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 
 TURNS = 1_000
 SCRIPTS: dict[str, Any] = {

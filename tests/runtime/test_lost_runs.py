@@ -18,7 +18,7 @@ from weftline.runtime.budgets import Ledger
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 
 SCRIPTS: dict[str, Any] = {
     name: {"turns": [{"tool_calls": [{"name": name, "args": {}}]}, {"text": "thanks"}]} for name in ("ask", "hold")

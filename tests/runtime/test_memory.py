@@ -13,7 +13,7 @@ from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import retained, timers
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolOutput
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 
 SCRIPTS: dict[str, Any] = {
     "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},

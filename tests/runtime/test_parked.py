@@ -24,7 +24,7 @@ from weftline.store.memory import MemoryDisk
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import ThreadDraft

@@ -23,7 +23,7 @@ from weftline.runtime.live import WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ClientKind, Reconciled, Tool, ToolContext, ToolOutput, Unknown
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 
 
 class Own:

@@ -42,7 +42,7 @@ from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.records import threads
 from weftline.testing.simulation.conversation import naive_exchange
 from weftline.tools.base import ToolOutput
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 
 ASK: dict[str, Any] = {"tool_calls": [{"name": "ask", "args": {}}]}
 SCRIPTS: dict[str, Any] = {

@@ -22,7 +22,7 @@ from weftline.store.memory import MemoryDisk
 from weftline.store.memory.run import MemoryRun
 from weftline.store.records import threads
 from weftline.tools.base import ToolOutput
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 
 
 def _look(n: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from weftline.plan import LocalRef, ServerRef
 from weftline.store.budgets import Limit, workspace_account
 from weftline.store.memory import MemoryDisk
 from weftline.store.records import budgets
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 
 DAY_US = 86_400_000_000
 SCRIPTS: dict[str, Any] = {

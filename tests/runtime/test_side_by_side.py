@@ -26,7 +26,8 @@ from weftline.store.memory import MemoryDisk
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
-from weftline.tools.function import FunctionTool, tool
+from weftline.tools.decorator import tool
+from weftline.tools.function import FunctionTool
 
 
 def _calls(*names: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from weftline.api.views import run_summary, run_view
 from weftline.kernel.state import FOLD
 from weftline.plan import ServerRef
 from weftline.store.memory import MemoryDisk
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 from weftline.wire.responses import CallName
 
 SCRIPTS: dict[str, Any] = {"pay": {"turns": [{"tool_calls": [{"name": "pay", "args": {}}]}, {"text": "paid"}]}}

@@ -22,7 +22,8 @@ from weftline import prompts
 from weftline.messages import Image, Text, joined_text
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Happened, Tool, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
-from weftline.tools.function import FunctionTool, tool
+from weftline.tools.decorator import tool
+from weftline.tools.function import FunctionTool
 
 
 def context(name: str = "t") -> ToolContext:

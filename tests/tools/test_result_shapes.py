@@ -8,7 +8,7 @@ from runtime.kit import MoodyStore, ended, engine_on, plan
 from weftline.messages import Image, Text, ToolResult, ToolResults
 from weftline.plan import ServerRef
 from weftline.store.memory import MemoryDisk
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 
 
 @tool(effect="read")

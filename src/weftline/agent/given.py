@@ -44,7 +44,7 @@ def to_tool(one: AgentTool[Any]) -> Tool[Any] | Toolset:
     if (hasattr(one, "spec") and hasattr(one, "prepare")) or is_toolset(one):
         return cast("Tool[Any] | Toolset", one)
     if isroutine(one):
-        from weftline.tools.function import tool  # only needed for functions
+        from weftline.tools.decorator import tool  # only needed for functions
 
         made: Tool[Any] = tool(cast("Any", one))
         return made

@@ -1,14 +1,4 @@
-"""Python functions as tools.
-
-@weftline.tool(effect="read", concurrent=True)
-async def weather(city: str, days: int = 1) -> dict[str, object]:
-    \"\"\"Forecast for a city.
-
-    Args:
-        city: Name of the city, in English.
-        days: How many days ahead.
-    \"\"\"
-"""
+"""A Python function as a tool: what the decorator `weftline.tool` makes of it."""
 
 from __future__ import annotations
 
@@ -20,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from functools import cached_property, update_wrapper
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 from msgspec import Raw
 
@@ -63,17 +53,17 @@ if TYPE_CHECKING:
     P = ParamSpec("P", default=...)
     R = TypeVar("R", default=Any)
     D = TypeVar("D", default=Any, contravariant=True)
-    W = TypeVar("W")
 else:
     from typing import ParamSpec, TypeVar
 
     P = ParamSpec("P")
     R = TypeVar("R")
     D = TypeVar("D", contravariant=True)
-    W = TypeVar("W")
 
 _NAME = re.compile(r"[a-zA-Z0-9_]{1,64}")
 _log = logging.getLogger("weftline.tools")
+_BETWEEN = (__name__, "weftline.tools.decorator")
+"""The modules between a function and the names around its definition."""
 
 
 class FunctionTool(Generic[P, R, D]):
@@ -378,141 +368,6 @@ class FunctionTool(Generic[P, R, D]):
         return question_of(question)
 
 
-class Decorates(Protocol):
-    """Turns a function into a tool, for agents with the deps of its context."""
-
-    @overload
-    def __call__(
-        self, fn: Callable[Concatenate[ToolContext[W], P], R], /
-    ) -> FunctionTool[Concatenate[ToolContext[W], P], R, W]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> FunctionTool[P, R, object]: ...
-
-
-@overload
-def tool(fn: Callable[Concatenate[ToolContext[W], P], R], /) -> FunctionTool[Concatenate[ToolContext[W], P], R, W]: ...
-@overload
-def tool(fn: Callable[P, R], /) -> FunctionTool[P, R, object]: ...
-@overload
-def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    effect: Effect | None = None,
-    concurrent: bool = False,
-    timeout_s: float | None = None,
-    blocking: bool = True,
-    reconcile: Callable[..., Any] | None = None,
-    confirm: str | Callable[..., str | None] | None = None,
-    confirm_timeout_s: float | None = None,
-    approvers: Iterable[str] | None = None,
-    in_doubt: Literal["report", "ask"] | None = None,
-    tags: Iterable[str] = (),
-    bookkeeping: bool = False,
-    terminal: bool = False,
-    example: Mapping[str, Any] | None = None,
-    reminder: str = "",
-    bounded: bool | Paging = False,
-    external: bool = False,
-    title: str = "",
-    display_hint: str = "",
-) -> Decorates: ...
-def tool(
-    fn: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    effect: Effect | None = None,
-    concurrent: bool = False,
-    timeout_s: float | None = None,
-    blocking: bool = True,
-    reconcile: Callable[..., Any] | None = None,
-    confirm: str | Callable[..., str | None] | None = None,
-    confirm_timeout_s: float | None = None,
-    approvers: Iterable[str] | None = None,
-    in_doubt: Literal["report", "ask"] | None = None,
-    tags: Iterable[str] = (),
-    bookkeeping: bool = False,
-    terminal: bool = False,
-    example: Mapping[str, Any] | None = None,
-    reminder: str = "",
-    bounded: bool | Paging = False,
-    external: bool = False,
-    title: str = "",
-    display_hint: str = "",
-) -> Any:
-    """Turns a function into a tool. The schema comes from its type hints, the descriptions from its docstring.
-
-    A parameter with the type hint `ToolContext` is filled in by the runtime and hidden from the model. Plain functions
-    run in a thread, `async` ones on the event loop.
-
-    Args:
-        fn: The function, if the decorator is used without parentheses.
-        name: What the model calls it; the function's name by default.
-        description: What the model reads; by default the docstring up to its first section.
-        effect: Whether it may run again after a crash: `read`, `idempotent`, `reconcile` or `once`. The default is
-            `once`, or `reconcile` if that function is given.
-        concurrent: Whether it may run alongside the other calls of its turn.
-        timeout_s: Seconds after which a call is given up; the runtime's default if not given.
-        blocking: False for a plain function quick enough to run on the event loop without a thread.
-        reconcile: Asked after a crash whether a call that had started took place. It takes the tool's arguments that it
-            names, and the `ToolContext` as `context`, and returns `Happened(result)`, `WillNotHappen()` or
-            `Unknown()`.
-        confirm: What a person is asked before each call, with the arguments in braces: `"Pay {amount} to {payee}?"`. Or
-            a function that takes those of the tool's arguments that it names and returns the question, or None if the
-            call may begin at once.
-        confirm_timeout_s: Seconds after which an unanswered question counts as a no; by default the run's limit.
-        approvers: Who may decide, by the names in the log: `user:…`, `key:…`, `operator:…`, or a hook as
-            `hook:…`; anybody by default.
-        in_doubt: What happens if a crash cuts a call off and its outcome is unknown: the model is told (`report`), or a
-            person is asked (`ask`). By default the run's setting.
-        tags: For the filters of a policy, such as `costly`.
-        bookkeeping: Exempts its calls from the caps of a policy; they may finish in the grace after a time budget.
-        terminal: Whether the run ends, without an answer, after a successful call.
-        example: The arguments of a correct call, shown to the model after one that did not fit.
-        external: Whether its calls are executed outside: the function is never called, and results that are provided
-            must fit its return type.
-        title: What people call it; its name in words by default.
-        display_hint: What people read about a call in progress, with the arguments in braces: `"Looking for {name}"`.
-            The title by default.
-        reminder: A reminder for the model when it reads a result, in that request only.
-        bounded: Whether results are part of something larger: the function returns `Bounded(…)`. With
-            `Paging("cursor")` the argument of that name takes the cursor of a result that was cut.
-
-    Raises:
-        TypeError: if the function cannot be called with named JSON arguments.
-        ValueError: if an option has a value that is not allowed.
-    """
-
-    def made(function: Callable[..., Any]) -> FunctionTool:
-        return FunctionTool(
-            function,
-            name=name,
-            description=description,
-            effect=effect,
-            concurrent=concurrent,
-            timeout_s=timeout_s,
-            blocking=blocking,
-            reconcile=reconcile,
-            confirm=confirm,
-            confirm_timeout_s=confirm_timeout_s,
-            approvers=approvers,
-            in_doubt=in_doubt,
-            tags=tags,
-            bookkeeping=bookkeeping,
-            terminal=terminal,
-            example=example,
-            reminder=reminder,
-            bounded=bounded,
-            external=external,
-            title=title,
-            display_hint=display_hint,
-        )
-
-    return made if fn is None else made(fn)
-
-
 def _checked_example(name: str, example: object) -> dict[str, Any] | None:
     if example is None:
         return None
@@ -544,7 +399,7 @@ def _names_around(fn: Callable[..., Any]) -> dict[str, Any] | None:
     if "<locals>" not in getattr(fn, "__qualname__", ""):
         return None
     frame = inspect.currentframe()
-    while frame is not None and frame.f_globals is globals():
+    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
         frame = frame.f_back
     return None if frame is None else dict(frame.f_locals)
 

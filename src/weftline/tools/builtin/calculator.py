@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 
 from weftline import prompts
 from weftline.tools.base import ToolFailed
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 
 Number: TypeAlias = int | float
 

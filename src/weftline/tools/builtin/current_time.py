@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from weftline import prompts
 from weftline.tools.base import ToolFailed
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 
 
 @tool(effect="read", concurrent=True, blocking=False)

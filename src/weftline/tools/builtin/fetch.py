@@ -19,7 +19,8 @@ from weftline.net.egress import Egress
 from weftline.net.errors import RequestFailed
 from weftline.net.response import HttpResponse
 from weftline.tools.base import Tool, ToolContext, ToolFailed
-from weftline.tools.function import FunctionTool, tool
+from weftline.tools.decorator import tool
+from weftline.tools.function import FunctionTool
 
 logger = logging.getLogger(__name__)
 

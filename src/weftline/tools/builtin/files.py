@@ -25,7 +25,8 @@ from weftline.tools.builtin.reading import LIMIT, MAX_BYTES, checked_slice, is_b
 from weftline.tools.builtin.searching import Match, Search, entry_line, inside, listed, parse_glob
 from weftline.tools.builtin.workplace import Workplace, errors_for_model, off_the_loop, workplace
 from weftline.tools.contexts.base import ExecutionContext
-from weftline.tools.function import FunctionTool, tool
+from weftline.tools.decorator import tool
+from weftline.tools.function import FunctionTool
 from weftline.tools.workers import shared_workers
 
 SKIPPED = frozenset(

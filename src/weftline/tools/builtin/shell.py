@@ -11,7 +11,7 @@ from weftline.tools.base import Tool, ToolFailed
 from weftline.tools.builtin.reading import whole_tail
 from weftline.tools.builtin.workplace import Workplace, errors_for_model, workplace
 from weftline.tools.contexts.base import TIMEOUT_S, ExecResult, ExecutionContext
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 
 MAX_OUTPUT_BYTES = 32_768
 MAX_TIMEOUT_S = 600.0

@@ -9,7 +9,7 @@ from msgspec import to_builtins
 
 from weftline import prompts
 from weftline.tools.base import Tool, ToolContext, ToolFailed
-from weftline.tools.function import tool
+from weftline.tools.decorator import tool
 
 KEY = "todo"
 MAX_ITEMS = 100
