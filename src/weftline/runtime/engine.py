@@ -149,7 +149,7 @@ class StreamPlace(Protocol):
         ...
 
 
-class Health(Protocol):
+class Readiness(Protocol):
     """Whether an engine takes requests, and whether its runs may proceed."""
 
     @property
@@ -263,7 +263,7 @@ class Steering(Protocol):
         ...
 
 
-class Control(Protocol):
+class Requests(Protocol):
     """Facts from outside for runs that have not ended, and their early end."""
 
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
@@ -421,7 +421,7 @@ class Upkeep(Protocol):
         ...
 
 
-class Engine(Health, Creation, Steering, Control, OfferedCalls, People, Streams, Upkeep, Protocol):
+class Engine(Readiness, Creation, Steering, Requests, OfferedCalls, People, Streams, Upkeep, Protocol):
     @property
     def stored(self) -> StoredRuns:
         """What can be read of runs and threads: of every engine the same, from its store."""
