@@ -111,8 +111,8 @@ class Sink:
     def __init__(self) -> None:
         self.said: dict[str, str] = {TEXT_DELTA: "", THINKING_DELTA: ""}
 
-    def emit(self, kind: str, encoded: list[bytes]) -> None:
-        for one in encoded:
+    def emit(self, kind: str, lines: bytes, count: int = 1) -> None:
+        for one in lines.split(b"\n"):
             self.said[kind] += json.loads(one)["text"]
 
     async def permit(self) -> None: ...

@@ -127,7 +127,10 @@ class Assistant(Struct, frozen=True, tag_field="role", tag="assistant"):
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        return tuple([part for part in self.parts if type(part) is ToolCall])
+        parts = self.parts
+        if len(parts) == 1 and type(parts[0]) is Text:  # the usual answer
+            return ()
+        return tuple([part for part in parts if type(part) is ToolCall])
 
 
 class ToolResult(Struct, frozen=True, omit_defaults=True):
@@ -198,4 +201,6 @@ def joined_text(parts: Sequence[UserPart]) -> str:
 
 def visible_text(parts: Sequence[AssistantPart]) -> str:
     """Returns the text that a model wrote; its parts are pieces of one text."""
+    if len(parts) == 1 and type(first := parts[0]) is Text:
+        return first.text
     return "".join([part.text for part in parts if type(part) is Text])

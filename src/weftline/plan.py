@@ -109,7 +109,7 @@ class ParentCall(Struct, frozen=True, forbid_unknown_fields=True):
     args: Raw
 
 
-class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The plan of a run, stored with its defaults: a default that changes later must not affect an existing run."""
 
     v: int = PLAN_VERSION

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from weftline import Agent, Engine, Limits, Policy, RunContext, RunInfo, ToolContext, spawn, tool
+from weftline.agent import engine as library
 from weftline.agent.hooks import BeforeModel
+from weftline.agent.hooks_outside import SpawnBefore
 from weftline.agent.run import Run
 from weftline.details import ChildRunLinked, ToolCallUpdated
+from weftline.errors import Conflict
 from weftline.events import AwaitOpened, CallFinished, CallOpened, ChildEnded, RunEnded
 from weftline.messages import Assistant, User
 from weftline.runtime import ids
-from weftline.store.base import RunFilter
+from weftline.store.base import RunFilter, Store
 from weftline.testing import ScriptedModel, calls
 
 PATIENCE_S = 60
@@ -203,3 +207,73 @@ async def asked_below(run: Run[Any]) -> None:
     async for event in run.events(children=True):
         if isinstance(event, AwaitOpened):
             return
+
+
+class Delegating:
+    """A boss that waits before it starts its clerk, until it is let on."""
+
+    def __init__(self) -> None:
+        self.about_to_start, self.let_on, self.started = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        clerk = Agent(ScriptedModel(["Looked."]), name="clerk")
+        self.boss = Agent(
+            ScriptedModel([calls("clerk", task="Look."), "Done."]), name="boss", tools=[clerk.as_tool("Looks.")]
+        )
+        self.boss.on(SpawnBefore)(self._wait)
+        clerk.on(BeforeModel)(self._start)
+
+    async def _wait(self, _: SpawnBefore, __: RunContext[Any]) -> None:
+        self.about_to_start.set()
+        await self.let_on.wait()
+
+    def _start(self, _: BeforeModel, __: RunContext[Any]) -> None:
+        self.started.set()
+
+
+async def until_it_closes(engine: Engine) -> None:
+    with suppress(Conflict):
+        while await engine.runtime():  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0)
+
+
+async def test_a_subagent_can_be_started_while_the_engine_closes(tmp_path: Path) -> None:
+    first, second = Delegating(), Delegating()
+    async with asyncio.timeout(PATIENCE_S):
+        async with Engine(tmp_path, agents=[first.boss]) as engine:
+            run = await engine.start(first.boss, "Go.")
+            await first.about_to_start.wait()
+            closing = asyncio.create_task(engine.close())
+            await until_it_closes(engine)
+            first.let_on.set()
+            await closing
+        second.let_on.set()
+        async with Engine(tmp_path, agents=[second.boss]) as engine:
+            result = await engine.attach(run.id).result()
+    assert [(call.how, call.result) for call in result.calls] == [("returned", "Looked.")]
+
+
+async def test_a_subagent_can_be_started_while_the_engine_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Delegating(), Delegating()
+    open_store = library.open_store_off_loop
+
+    async def open_slowly(folder: str | Path) -> Store:
+        store = await open_store(folder)
+        next_due = store.log.next_due
+
+        async def later(after: int) -> int | None:
+            second.let_on.set()
+            await second.started.wait()
+            return await next_due(after)
+
+        monkeypatch.setattr(store.log, "next_due", later)
+        return store
+
+    async with asyncio.timeout(PATIENCE_S):
+        async with Engine(tmp_path, agents=[first.boss], drain_s=0.0) as engine:
+            run = await engine.start(first.boss, "Go.")
+            await first.about_to_start.wait()
+        monkeypatch.setattr(library, "open_store_off_loop", open_slowly)
+        async with Engine(tmp_path, agents=[second.boss]) as engine:
+            result = await engine.attach(run.id).result()
+    assert [(call.how, call.result) for call in result.calls] == [("returned", "Looked.")]

@@ -103,8 +103,9 @@ class Emitted:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def emit(self, kind: str, encoded: list[bytes]) -> None:
-        self.texts += [decode(one)["text"] for one in encoded]
+    def emit(self, kind: str, lines: bytes, count: int = 1) -> None:
+        assert lines.count(b"\n") == count - 1
+        self.texts += [decode(one)["text"] for one in lines.split(b"\n")]
 
 
 def test_thousands_of_deltas_that_come_at_once_are_some_hundred_events() -> None:

@@ -16,9 +16,14 @@ class Wire:
     def __init__(self) -> None:
         self.sent = b""
         self.closed = False
+        self.writes = 0
 
     def write(self, data: bytes) -> None:
         self.sent += data
+        self.writes += 1
+
+    def write_now(self, data: bytes) -> None:
+        self.write(data)
 
     def close(self) -> None:
         self.closed = True
@@ -57,6 +62,7 @@ async def test_a_body_of_known_length_is_sent_as_it_is() -> None:
     await answer.send(start((b"content-length", b"2")))
     await answer.send(body(b"ok"))
     assert wire.sent == b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: 2\r\n\r\nok"
+    assert wire.writes == 1
     assert answer.response_complete and not wire.closed
 
 

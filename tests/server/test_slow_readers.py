@@ -22,8 +22,8 @@ from weftline.runtime.engine import EntryBatch, OwnedEngine
 from weftline.runtime.hub import PAGE_BYTES, QUEUE_BYTES, Hub
 from weftline.runtime.ids import parse
 from weftline.runtime.new_engine import new_engine
+from weftline.server.corked import WRITE_BYTES, Corked
 from weftline.server.http import FLOW, Request
-from weftline.server.protocol import WRITE_BYTES, _Corked  # pyright: ignore[reportPrivateUsage]
 from weftline.server.sse import Backlog, send_events
 from weftline.store.base import Page, Stored
 from weftline.store.memory import MemoryStore
@@ -224,7 +224,7 @@ class Transport:
 
 async def test_small_writes_of_one_turn_of_the_loop_are_one_and_large_ones_are_not_kept_back() -> None:
     transport = Transport()
-    corked = _Corked(cast("asyncio.Transport", transport), asyncio.get_running_loop())
+    corked = Corked(cast("asyncio.Transport", transport), asyncio.get_running_loop())
     for _ in range(3):
         corked.write(b"x" * 10)
     assert transport.writes == []

@@ -145,13 +145,18 @@ def test_no_file_of_a_store_is_removed_or_replaced_unnoticed(
     path = tmp_path / "store"
     store, chain = written(path)
     if settled:  # the directory's own times are looked at from now on
-        monkeypatch.setattr(files, "_SETTLED_NS", -1)
+        monkeypatch.setattr(files, "settles_after_ns", lambda changed: -1)  # pyright: ignore[reportUnknownLambdaType]
         assert store.outcomes(chain.append(b"kept")) == ["ok"]
         wait_for_a_later_time_than(path)
     how(path / name)
     assert store.commit(chain.append(b"lost")) is None
     assert store.fatal is not None and store.fatal.startswith(f"{told} of the store ({path / name}) was removed")
     store.close()
+
+
+def test_a_file_system_that_rounds_to_seconds_is_given_more_time() -> None:
+    assert files.settles_after_ns(1_700_000_000_000_000_000) == 3_000_000_000
+    assert files.settles_after_ns(1_700_000_000_010_000_000) == 200_000_000
 
 
 def test_a_store_whose_directory_was_renamed_stops_before_it_acknowledges(tmp_path: Path) -> None:

@@ -394,10 +394,9 @@ def test_what_is_not_json_is_noted_as_text(sent: bytes) -> None:
 
 def test_notes_stand_in_frames_between_deltas_by_their_own_seq() -> None:
     notes = [bodies.note_body(msgspec.structs.replace(SEARCH, id=f"s{n}"), turn=0) for n in range(3)]
-    frames = delta_frames(7, PROVIDER_CALL, b"\n".join(notes), after=7, upto=8)
-    assert len(frames) == 1
-    head, data = frames[0].split("data: ")
-    assert head == "id: 8\nevent: tool_result\n"
+    frame = delta_frames(7, PROVIDER_CALL, b"\n".join(notes), after=7, upto=8)
+    head, data = frame.split(b"data: ")
+    assert head == b"id: 8\nevent: tool_result\n"
     shown = json.decode(data)
     assert (shown["seq"], shown["type"], shown["toolUseId"], shown["data"]["toolUseId"]) == (
         8,
@@ -410,8 +409,9 @@ def test_notes_stand_in_frames_between_deltas_by_their_own_seq() -> None:
 
 def test_deltas_are_shown_as_they_are_stored() -> None:
     joined = b'{"text":"a","turn":0,"attempt":1}\n{"text":"b","turn":0,"attempt":1}'
-    (frame,) = delta_frames(2, TEXT_DELTA, joined, after=2, upto=9)
-    assert frame == (
-        'id: 3\nevent: assistant_delta\ndata: {"seq":3,"type":"assistant_delta","text":"b","turn":0,"attempt":1,'
-        '"data":{"text":"b","turn":0,"attempt":1}}\n\n'
-    )
+    for first in (2, 1022, 1_000_000):  # the beginnings of early frames are kept
+        expected = (
+            b'id: %d\nevent: assistant_delta\ndata: {"seq":%d,"type":"assistant_delta","text":"b","turn":0,"attempt":1,'
+            b'"data":{"text":"b","turn":0,"attempt":1}}\n\n'
+        ) % (first + 1, first + 1)
+        assert delta_frames(first, TEXT_DELTA, joined, after=first, upto=first + 7) == expected

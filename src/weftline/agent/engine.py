@@ -102,7 +102,6 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             raise TypeError(f"code_version must be a str, not {type(code_version).__name__}")
         self._code_version = code_version
         self._starter = Starter(self._tools, self._models, durable=self.durable, register=self._admit)
-        self._tools.planner = ChildPlans(model_id=self._starter.child_model, check=self._check)
         self._tools.on_left = self._left
         self.own_tools: dict[str, Tool] = {}
         """The server's tools that clients' runs may name; see `weftline.server.mounted`."""
@@ -198,7 +197,9 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             self._tools.use_version(self._code_version)
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
         host = new_engine(store, models=models, tools=self._tools, limits=limits)
+        # Not through `self.runtime`: runs also go on while the engine opens and closes.
         self._tools.facts_around = partial(facts_around, host)
+        self._tools.planner = ChildPlans(model_id=self._starter.child_model, check=host.check)
         await host.start()
         self._host, self._loop, self._pid = host, asyncio.get_running_loop(), os.getpid()
         self._workspace = await host.workspace(self._slug)
@@ -504,9 +505,6 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         if prompt is None and not options.get("files") and not await thread.messages():
             raise InvalidRequest(f"The thread {name!r} has no messages to continue from: give the run a prompt.")
         return await thread.key()
-
-    async def _check(self, plan: RunPlan, /, *, workspace: int) -> None:
-        await (await self.runtime()).check(plan, workspace=workspace)
 
     async def model_id(self, model: str | Provider | None) -> str | None:
         """Returns the id of the model that an agent was given."""

@@ -115,7 +115,7 @@ async def create_checked(
             caller.workspace,
             planned(whole.spec) if is_small(whole.spec) else await parsed(planned, whole.spec),
             sent=whole.spec,
-            metadata=encode(body.metadata).decode(),
+            metadata=encode(body.metadata).decode() if body.metadata else "{}",
             idempotency=idempotency,
             secrets=app.workspaces.vault.seal_headers(whole.headers, workspace=caller.workspace),
             blobs=body.blobs,

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, ClassVar, final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -40,6 +42,7 @@ from weftline.surrogates import whole
 MAX_COUNT = 10**12
 """The largest token count that every JSON reader keeps exact; a larger one is nonsense and is capped."""
 
+_text = attrgetter("text")
 _BLOCK = 1024
 """How many pieces of text are joined into one."""
 
@@ -94,16 +97,13 @@ class Assembler:
 
     def feed(self, chunks: Sequence[Chunk]) -> None:
         """Takes the next chunks in upstream order."""
-        # Nearly all of a stream is text, so a delta that continues the open text costs one append and no call.
-        in_text = self._in_text
-        append = self._pieces.append
-        for chunk in chunks:
-            if in_text and type(chunk) is TextDelta:
-                append(chunk.text)
+        # Nearly all of a stream is text, and the deltas of one read are taken together.
+        for kind, run in groupby(chunks, type):
+            if kind is TextDelta and not self.complete:
+                self._take_texts([*map(_text, run)])
             else:
-                self._take(chunk)
-                in_text = self._in_text
-                append = self._pieces.append
+                for chunk in run:
+                    self._take(chunk)
         if len(self._pieces) - self._blocks >= _BLOCK:
             # A string takes fifty bytes besides its characters, of which a delta has ten or twenty.
             self._pieces[self._blocks :] = ["".join(self._pieces[self._blocks :])]
@@ -113,9 +113,6 @@ class Assembler:
         if self.complete:
             raise ProviderError("server", f"{self.provider}: the stream went on after its end")
         self.takes[type(chunk)](self, chunk)
-
-    def _take_delta(self, chunk: TextDelta) -> None:
-        self._take_text(chunk.text)
 
     def _take_thinking(self, chunk: ThinkingDelta) -> None:
         if chunk.text:
@@ -150,18 +147,19 @@ class Assembler:
         self._finish = chunk.reason
         self.complete = True
 
-    def _take_text(self, text: str) -> None:
-        # An empty delta (many APIs begin with one) opens no part and ends no block of thinking.
-        if text:
-            if not self._in_text:
-                self._close_run()
-                self._in_text = True
-            self._pieces.append(text)
+    def _take_texts(self, texts: list[str]) -> None:
+        if not self._in_text:
+            # An empty delta (many APIs begin with one) opens no part and ends no block of thinking.
+            if not any(texts):
+                return
+            self._close_run()
+            self._in_text = True
+        self._pieces += texts
 
     def _take_whole(self, chunk: Whole) -> None:
         part = chunk.part
         if isinstance(part, Text):
-            self._take_text(part.text)
+            self._take_texts([part.text])
             return
         if isinstance(part, Thinking | ToolCall) and not part.provider:
             part = replace(part, provider=self.provider)
@@ -240,7 +238,6 @@ class Assembler:
         return visible_text(self.message().parts)
 
     takes: ClassVar[dict[type[Chunk], Callable[[Assembler, Any], None]]] = {
-        TextDelta: _take_delta,
         ThinkingDelta: _take_thinking,
         ThinkingDone: _end_thinking,
         CallStart: _start_call,

@@ -34,4 +34,4 @@ class ArgumentDeltas:
             if key in self._calls and any(texts)
         ]
         if deltas:
-            self._sink.emit(ARGS_DELTA, deltas)
+            self._sink.emit(ARGS_DELTA, b"\n".join(deltas), len(deltas))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from weftline.errors import NotFound
 from weftline.kernel.entries import RunEnded
@@ -29,6 +30,7 @@ from weftline.store.base import Progress, Write, Written
 logger = logging.getLogger(__name__)
 
 _ENDED = Progress.ENDED
+_head = attrgetter("head")
 
 
 class Commits:
@@ -66,7 +68,7 @@ class Commits:
     def committed(self, run: LiveRun, write: Write, drafts: Sequence[Draft], result: Written, *, size: int) -> None:
         self._kept.sweep_if_full()
         if write.items:
-            facts = [draft.head for draft in drafts]
+            facts = [*map(_head, drafts)]
             batch = committed_batch(run.id, write, facts, first_seq=result.first_seq, size=size)
             self._hub.publish(run.key, batch, workspace=run.workspace)
         if write.progress is _ENDED:

@@ -111,7 +111,7 @@ _NOT_COUNTED = frozenset[How](
 _NOTHING: dict[str, Any] = {}
 
 
-class Conversation(Struct, eq=False):
+class Conversation(Struct, eq=False, gc=False):
     """`size` is roughly the number of bytes that a model reads. Results beyond the limit are not counted."""
 
     messages: list[Message]

@@ -140,6 +140,8 @@ def message_bytes(message: Message) -> int:
     """Roughly what a model reads of a message."""
     match message:
         case User():
+            if len(message.parts) == 1 and isinstance(only := message.parts[0], Text):
+                return text_bytes(only.text)
             return sum([text_bytes(one.text) if isinstance(one, Text) else _OTHER_PART_BYTES for one in message.parts])
         case System():
             return text_bytes(message.content)
@@ -159,7 +161,8 @@ def input_bytes(plan: RunPlan, *, messages: Sequence[Message] | None = None, sys
     """Roughly the bytes of a plan that a model reads, besides its tools; with `messages` in place of its own."""
     system = system or plan.system
     size = text_bytes(system) if system else 0
-    size += sum([message_bytes(message) for message in (plan.messages if messages is None else messages)])
+    for message in plan.messages if messages is None else messages:
+        size += message_bytes(message)
     return size if plan.output_schema is None else size + memoryview(plan.output_schema.schema).nbytes
 
 

@@ -6,9 +6,9 @@ as they are there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import cast
+from operator import attrgetter
 
 from msgspec.json import Encoder
 
@@ -18,6 +18,7 @@ from weftline.runtime.services import Sink
 from weftline.surrogates import whole
 
 _encode_lines = Encoder().encode_lines
+_text = attrgetter("text")
 _MAX_RUN = 512
 """More deltas of one read than this are merged into this many: each is a separate event for everyone who follows the
 run.
@@ -44,8 +45,8 @@ class Deltas:
             runs = _encoded(chunks, self._tail) if not self._half else None
         except UnicodeEncodeError:
             runs = None
-        for kind, encoded in _encoded(self._joined(chunks), self._tail) if runs is None else runs:
-            self._sink.emit(kind, encoded)
+        for kind, lines, count in _encoded(self._joined(chunks), self._tail) if runs is None else runs:
+            self._sink.emit(kind, lines, count)
 
     def _joined(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """The same text in whole characters. A high surrogate waits for the rest of its character while the text
@@ -75,18 +76,18 @@ class Deltas:
             joined.append(TextDelta(half) if self._kind == TEXT_DELTA else ThinkingDelta(half))
 
 
-def _encoded(chunks: Sequence[Chunk], tail: bytes) -> list[tuple[str, list[bytes]]]:
-    runs: list[tuple[str, list[bytes]]] = []
+def _encoded(chunks: Sequence[Chunk], tail: bytes) -> list[tuple[str, bytes, int]]:
+    """Runs of deltas of one kind: the kind, their bodies as lines, and how many there are."""
+    runs: list[tuple[str, bytes, int]] = []
     for delta, run in groupby(chunks, type):
         kind = _KINDS.get(delta)
         if kind is not None:
-            deltas = [chunk for chunk in cast("Iterable[TextDelta | ThinkingDelta]", run) if chunk.text]
-            if len(deltas) > _MAX_RUN:
-                step = -(-len(deltas) // _MAX_RUN)
-                texts = [chunk.text for chunk in deltas]
-                deltas = [TextDelta("".join(texts[first : first + step])) for first in range(0, len(texts), step)]
-            if deltas:
+            texts = [*filter(None, map(_text, run))]
+            if len(texts) > _MAX_RUN:
+                step = -(-len(texts) // _MAX_RUN)
+                texts = ["".join(texts[first : first + step]) for first in range(0, len(texts), step)]
+            if texts:
                 # All at once. Line breaks in a text are escaped, so each remaining one ends a delta.
-                lines = _encode_lines(deltas).replace(b"}\n", tail + b"\n")
-                runs.append((kind, lines[:-1].split(b"\n")))
+                lines = b'{"text":' + _encode_lines(texts)[:-1].replace(b"\n", tail + b'\n{"text":') + tail
+                runs.append((kind, lines, len(texts)))
     return runs

@@ -132,7 +132,7 @@ class Driver:
             self.record(run, facts)
             if code is not None:
                 for kind, encoded in code.taken_notes():  # left by rendering its instructions
-                    self._log.observe(run, kind, encoded)
+                    self._log.observe(run, kind, b"\n".join(encoded), len(encoded))
             commands = self.advance(run)
             while (commands or _is_finishing(run)) and not self.stopping and run.residency is not GONE:
                 if code is not None:
@@ -228,7 +228,7 @@ class Driver:
         row.
         """
         self.take_over(run)
-        self._log.observe(run, kind, encoded)
+        self._log.observe(run, kind, b"\n".join(encoded), len(encoded))
 
     def take_over(self, run: LiveRun) -> None:
         """Before the first entry of this process: records that no process was running since the latest entry of
@@ -376,7 +376,7 @@ class Driver:
         if outcome.child is not None:
             draft = self._with_child(run, draft, outcome.child)
         for kind, encoded in outcome.notes:
-            self._log.observe(run, kind, encoded)
+            self._log.observe(run, kind, b"\n".join(encoded), len(encoded))
         run.work.answering = None
         return (draft,)
 
@@ -441,8 +441,8 @@ class RunSink:
     async def durable(self) -> None:
         await self._log.durable(self._run)
 
-    def emit(self, kind: str, encoded: list[bytes]) -> None:
-        self._log.observe(self._run, kind, encoded)
+    def emit(self, kind: str, lines: bytes, count: int = 1) -> None:
+        self._log.observe(self._run, kind, lines, count)
 
     def wanted(self) -> bool:
         state = self._run.log.state

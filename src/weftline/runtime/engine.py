@@ -61,7 +61,7 @@ class CreateOptions(TypedDict, total=False):
     """The messages before that, which its thread begins with."""
 
 
-class EntryBatch(Struct, eq=False):
+class EntryBatch(Struct, eq=False, gc=False):
     """Consecutive entries of one run, from one commit or from one page of its log.
 
     `heads` has the decoded facts, in order, of a batch that comes from a commit; None for one read from the log.

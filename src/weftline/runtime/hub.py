@@ -362,7 +362,7 @@ def committed_batch(run_id: str, write: Write, heads: Sequence[Fact], *, first_s
     )
 
 
-class _RecentRun(Struct, eq=False):
+class _RecentRun(Struct, eq=False, gc=False):
     workspace: int
     batches: list[EntryBatch] = []
     size: int = 0

@@ -37,7 +37,7 @@ class Closed(Struct, frozen=True):
 Nested: TypeAlias = NestedCall | Closed
 
 
-class LatestTurn(Struct, eq=False):
+class LatestTurn(Struct, eq=False, gc=False):
     """The content of one turn; every completed turn starts a new one. Indexes are those of the calls."""
 
     body: TurnBody | None = None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -57,6 +57,8 @@ _ENDINGS: frozenset[type[Fact]] = frozenset({TurnCompleted, CallClosed, ContextC
 """Facts that show that a run does not kill the process, because something it began has ended."""
 _OUTCOMES: frozenset[type[Fact]] = frozenset({TurnCompleted, AttemptFailed, ContextCompacted, CompactionFailed})
 """The outcomes of model calls."""
+_NOTED: frozenset[type[Fact]] = frozenset({RunCreated, RunEnded, AwaitOpened, AwaitClosed})
+"""Facts of which the row or the write has more than the entry."""
 
 
 class Observer(Protocol):
@@ -139,23 +141,14 @@ class Log:
             encoded, body = encode(head), draft.body
             write.items.append(Item(at, KIND[kind], encoded, body))
             size += len(encoded) + len(body) + ITEM_BYTES
-            if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
-                write.progress = _ENDED
             if kind is AttemptStarted or kind is CompactionStarted:
                 row.starts(at)
             elif kind in _OUTCOMES:
                 log.outcome_seq = seq
-            elif kind is RunEnded:
-                row.ends(at)
-                write.wakes = run.parent
-            elif kind is RunCreated:
-                row.latest = at
-                if run.new is not None:
-                    run.new.created_at = at
-            elif type(head) is AwaitOpened:
-                write.awaits.append(_new_await(run, head, body, at, state=state))
-            elif type(head) is AwaitClosed:
-                write.answered.append(head.id)
+            elif kind in _NOTED:
+                _note(run, write, head, body, at=at, state=state)
+            if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
+                write.progress = _ENDED
             if draft.child is not None:
                 write.children.append(draft.child)
                 size += sum([item.size for item in draft.child.items])
@@ -171,8 +164,9 @@ class Log:
             account = run.work.account
             write.closes = None if account is None else account.own
 
-    def observe(self, run: LiveRun, kind: str, encoded: list[bytes]) -> None:
-        """Queues observations of one kind, one seq each. They change neither state nor version.
+    def observe(self, run: LiveRun, kind: str, lines: bytes, count: int = 1) -> None:
+        """Queues observations of one kind, one seq each: a line is the body of one. They change neither state nor
+        version.
 
         Nothing is added to a run that has ended: work that refuses to stop may outlive its run.
         """
@@ -181,17 +175,16 @@ class Log:
             return
         outbox = log.outbox
         write = outbox.pending or self._touch(run)
-        for some in _rows(encoded):
-            joined = b"\n".join(some)
+        for joined, some in _rows(lines, count):
             last = write.items[-1] if write.items else None
             if last is not None and last.kind == kind and not last.head and last.size + len(joined) <= ROW_BYTES:
-                write.items[-1] = Item(last.at, kind, b"", last.body + b"\n" + joined, last.count + len(some))
+                write.items[-1] = Item(last.at, kind, b"", last.body + b"\n" + joined, last.count + some)
             else:
-                write.items.append(Item(self._clock.now_us(), kind, b"", joined, len(some)))
+                write.items.append(Item(self._clock.now_us(), kind, b"", joined, some))
                 outbox.size += ITEM_BYTES
             outbox.size += len(joined)
         write.progress = write.progress or _STREAMED
-        log.next_seq += len(encoded)
+        log.next_seq += count
 
     def write_row(self, run: LiveRun) -> None:
         """Queues the run's row for the next flush even though nothing was appended."""
@@ -491,6 +484,20 @@ def _unbook(run: LiveRun, *writes: Write | None) -> None:
                 account.undo(write.bookings)
 
 
+def _note(run: LiveRun, write: Write, head: Fact, body: bytes, *, at: int, state: State) -> None:
+    if type(head) is RunEnded:
+        run.log.row.ends(at)
+        write.wakes = run.parent
+    elif type(head) is RunCreated:
+        run.log.row.latest = at
+        if run.new is not None:
+            run.new.created_at = at
+    elif type(head) is AwaitOpened:
+        write.awaits.append(_new_await(run, head, body, at, state=state))
+    elif type(head) is AwaitClosed:
+        write.answered.append(head.id)
+
+
 def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int, *, state: State) -> NewAwait:
     parent = run.state.parent
     root = run.key if parent is None else ids.root_key(parent)
@@ -499,17 +506,17 @@ def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int, *, state: 
     return NewAwait(head.id, run.workspace, root, head.kind, at, deadline_at, body, tool)
 
 
-def _rows(encoded: list[bytes]) -> Iterator[list[bytes]]:
-    """Groups encoded observations into rows, with at least one in each."""
-    if sum(map(len, encoded)) <= ROW_BYTES:
-        yield encoded
-        return
+def _rows(lines: bytes, count: int) -> Sequence[tuple[bytes, int]]:
+    """Groups observations into rows, with at least one in each; returns the lines of each row and their number."""
+    if len(lines) <= ROW_BYTES or count == 1:
+        return ((lines, count),)
+    groups: list[tuple[bytes, int]] = []
     group: list[bytes] = []
     size = 0
-    for one in encoded:
-        if group and size + len(one) > ROW_BYTES:
-            yield group
+    for line in lines.split(b"\n"):
+        if group and size + len(line) > ROW_BYTES:
+            groups.append((b"\n".join(group), len(group)))
             group, size = [], 0
-        group.append(one)
-        size += len(one) + 1
-    yield group
+        group.append(line)
+        size += len(line) + 1
+    return [*groups, (b"\n".join(group), len(group))]

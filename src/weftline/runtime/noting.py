@@ -44,4 +44,4 @@ class ProviderNotes:
         encoded = run_note(text, labels, turn=self._turn)
         if self._left and self._sink.wanted() and not self._sink.full():
             self._left -= 1
-            self._sink.emit(RUN_NOTE, [encoded])
+            self._sink.emit(RUN_NOTE, encoded)

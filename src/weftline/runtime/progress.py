@@ -41,7 +41,7 @@ class ProgressNotes:
         self._next_at = now + EVERY_S
         message = whole(progress.message[:MAX_MESSAGE_CHARS])
         note = ProgressNote(self._call, self._name, progress.progress, progress.total, message)
-        self._sink.emit(TOOL_PROGRESS, [bodies.encode(note)])
+        self._sink.emit(TOOL_PROGRESS, bodies.encode(note))
 
     def emit(self, kind: str, data: object) -> None:
         """Records a note of the tool's own. Raises `ValueError` for data that is not JSON, or too large."""
@@ -51,7 +51,7 @@ class ProgressNotes:
         if len(encoded) > MAX_NOTE_BYTES:
             raise ValueError(f"a note has at most {MAX_NOTE_BYTES:,} bytes, not {len(encoded):,}")
         self._left -= 1
-        self._sink.emit(TOOL_NOTE, [bodies.encode(ToolNote(self._call, self._name, whole(kind), Raw(encoded)))])
+        self._sink.emit(TOOL_NOTE, bodies.encode(ToolNote(self._call, self._name, whole(kind), Raw(encoded))))
 
     def close(self) -> None:
         self._left = 0

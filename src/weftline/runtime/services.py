@@ -58,8 +58,8 @@ class Sink(Protocol):
         """Returns when everything appended to the run so far is durable."""
         ...
 
-    def emit(self, kind: str, encoded: list[bytes]) -> None:
-        """Appends observations of one kind."""
+    def emit(self, kind: str, lines: bytes, count: int = 1) -> None:
+        """Appends observations of one kind. `lines` are their bodies, joined by newlines."""
         ...
 
     def wanted(self) -> bool:

@@ -9,6 +9,7 @@ that closes it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
@@ -80,6 +81,7 @@ class Step(Struct):
 def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
     """Folds `facts`, then appends what the kernel decides until it has nothing more to append."""
     entries: list[Draft] = []
+    account = work.account
     if time_has_come(state, at):
         facts = (Draft(TimerFired(at)), *facts)
     for draft in facts:
@@ -87,16 +89,16 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
         state = take_in(state, work, draft, at=at)
     for _ in range(MAX_ROUNDS):
         decision = decide(state)
-        if decision.append and work.account is not None:
-            if work.account.active:
-                decision = weighed(decision, state, work, work.account, at=at)
+        if decision.append and account is not None:
+            if account.active:
+                decision = weighed(decision, state, work, account, at=at)
             if state.budget.refused is not None:
-                decision = settled_if_raised(decision, state, work.account)
+                decision = settled_if_raised(decision, state, account)
         if not decision.append:
             end = thread_end(state, work) if entries else None
             return Step(state, entries, decision.start, decision.due_at, end)
         # A whole decision is encoded before any of it is folded: it was made on one state.
-        for draft in [write_down(state, work, new) for new in decision.append]:
+        for draft in [*map(write_down, repeat(state), repeat(work), decision.append)]:
             entries.append(draft)
             state = take_in(state, work, draft, at=at)
     # A driver that fails, and a run that is given up, are better than a server that does nothing else.
@@ -129,23 +131,24 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
     """An entry that the kernel decided on, completed with the content that the kernel does not know."""
     head = new.head
     conversation = work.conversation
-    match head:  # the most common ones first: each pattern that does not match costs as much as a call
-        case AttemptStarted():
-            toolbox = work.toolbox or EMPTY
-            offered = ""
-            if not state.totals.attempts:
-                system = work.plan.system if conversation.system is None else conversation.system
-                offered = offered_digest(system, toolbox)
-            model = model_ref(work, head.choice)
-            return Draft(replace(head, model=model, estimate=conversation.estimate(toolbox), offered=offered))
-        case RunEnded():
-            # An attempt that is still open here is closed in the same append, with an estimate.
-            estimated = state.totals.estimated or state.attempt.open or state.compaction.open
-            return Draft(replace(head, estimated=True) if estimated else head, _ended(state, work, head, new.text))
-        case CallOpened():
-            return Draft(head, bodies.encode(offer_body(work, head)))
-        case CallStarted():
-            return Draft(_with_current_effect(state, work, head))
+    # By type where it is usual: a pattern that does not match costs as much as a call.
+    if type(head) is AttemptStarted:
+        toolbox = work.toolbox or EMPTY
+        offered = ""
+        if not state.totals.attempts:
+            system = work.plan.system if conversation.system is None else conversation.system
+            offered = offered_digest(system, toolbox)
+        model = model_ref(work, head.choice)
+        return Draft(replace(head, model=model, estimate=conversation.estimate(toolbox), offered=offered))
+    if type(head) is CallOpened:
+        return Draft(head, bodies.encode(offer_body(work, head)))
+    if type(head) is CallStarted:
+        return Draft(_with_current_effect(state, work, head))
+    if type(head) is RunEnded:
+        # An attempt that is still open here is closed in the same append, with an estimate.
+        estimated = state.totals.estimated or state.attempt.open or state.compaction.open
+        return Draft(replace(head, estimated=True) if estimated else head, _ended(state, work, head, new.text))
+    match head:
         case CallClosed():
             return _closed(state, work, head, new.text)
         case AwaitOpened(kind="budget"):

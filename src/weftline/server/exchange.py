@@ -7,9 +7,11 @@ values, so the head is checked as a whole.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from weftline.server.corked import Corked
 
 _CHUNKED = (b"transfer-encoding", b"chunked")
 _CLOSE = (b"connection", b"close")
@@ -19,6 +21,9 @@ _LINE_FEED, _RETURN, _NULL = b"\n\r\0"
 
 
 class Exchange(RequestResponseCycle):
+    _head = b""
+    """Of a response with a length, until some of its body comes: usually that is all of it."""
+
     async def send(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
@@ -54,19 +59,27 @@ class Exchange(RequestResponseCycle):
         head = b"".join(lines)
         if _LINE_FEED in head or _RETURN in head or _NULL in head:
             raise RuntimeError("A header of the response has a line break or a null byte.")
-        self.transport.write(STATUS_LINE[status] + b"\r\n".join(lines))
+        head = STATUS_LINE[status] + b"\r\n".join(lines)
+        if length is None:
+            self.transport.write(head)
+        else:
+            self._head = head
 
     def _continue(self, body: bytes, *, more: bool) -> None:
-        if self.scope["method"] == "HEAD":
-            self.expected_content_length = 0
-        elif self.chunked_encoding:
+        if self.chunked_encoding:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             self.transport.write(chunk if more else chunk + b"0\r\n\r\n")
         else:
+            if self.scope["method"] == "HEAD":
+                body, self.expected_content_length = b"", 0
             self.expected_content_length -= len(body)
             if self.expected_content_length < 0 or not (more or self.expected_content_length == 0):
                 raise RuntimeError("The response's body does not have the length that its head says.")
-            self.transport.write(body)
+            data, self._head = self._head + body, b""
+            if more:
+                self.transport.write(data)
+            else:
+                cast(Corked, self.transport).write_now(data)
         if not more:
             self.response_complete = True
             self.message_event.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -25,6 +26,7 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 StreamedResponse: TypeAlias = Callable[[], Awaitable[None]]
 """A response that takes long: it is sent after the handler has returned and released what it held."""
 
+_name = itemgetter(0)
 _JSON = (b"content-type", b"application/json")
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 """Tells browsers to trust the content type, so that foreign content is not taken for a page."""
@@ -263,7 +265,7 @@ async def send_response(request: Request, answer: Response) -> None:
         NO_SNIFFING,
         *answer.headers,
     ]
-    if answer.body and b"content-type" not in dict(answer.headers):
+    if answer.body and b"content-type" not in map(_name, answer.headers):
         headers.append(_JSON)
     await request.send({"type": "http.response.start", "status": answer.status, "headers": headers})
     body = b"" if request.method == "HEAD" else answer.body

@@ -247,7 +247,7 @@ def _framed(batch: EntryBatch, profile: ProfiledFrames | None, hints: DisplayHin
                 framed = profile.of_observations(item.seq, item.kind, item.body, at=item.at, after=after, upto=upto)
                 frames.append(framed)
             elif item.kind in OBSERVED:
-                frames.append("".join(delta_frames(item.seq, item.kind, item.body, after=after, upto=upto)).encode())
+                frames.append(delta_frames(item.seq, item.kind, item.body, after=after, upto=upto))
             continue
         try:
             fact = next(heads) if heads is not None else decode_fact.decode(item.head)

@@ -216,8 +216,6 @@ class Parameters:
                 output.
             NotInjected: if what the run fills in is missing, or does not fit.
         """
-        from pydantic import ValidationError
-
         value, data = object_args(text)
         if self._injected:
             value = self._filled(value, injected)
@@ -225,7 +223,7 @@ class Parameters:
         try:
             model = self._model.__pydantic_validator__.validate_json(data)
             final = _stored_form(model)
-        except ValidationError as error:
+        except _misfit() as error:
             issues = _issues(error, value)
             for one in issues:
                 if (field := one.path[1:].partition("/")[0]) in self._injected:
@@ -236,7 +234,7 @@ class Parameters:
             raise InvalidArguments(described(self._name, (issue,)), (issue,)) from None
         try:
             stable = final == data or _is_stable(model, final)
-        except ValidationError:
+        except _misfit():
             stable = False
         if not stable:
             raise _unstable(self._name)
@@ -271,17 +269,22 @@ class Parameters:
         return self._named(model)
 
     def _validated(self, args: bytes) -> BaseModel:
-        from pydantic import ValidationError
-
         try:
             return self._model.__pydantic_validator__.validate_json(args)
-        except ValidationError as error:
+        except _misfit() as error:
             issues = _issues(error, object_args(args.decode())[0])
             raise InvalidArguments(described(self._name, issues), issues) from None
 
     def _named(self, model: BaseModel) -> dict[str, Any]:
         values = model.__dict__
         return {name: values[field] for field, name in self._fields.items()}
+
+
+def _misfit() -> type[ValidationError]:
+    """What validators raise. Imported when it is needed: a tool that has any has imported pydantic by then."""
+    from pydantic import ValidationError
+
+    return ValidationError
 
 
 def require_stable(model: BaseModel, *, name: str) -> None:

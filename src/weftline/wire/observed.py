@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import UNSET, DecodeError, Raw
@@ -28,8 +28,10 @@ OBSERVED = {
 """The events of observations, which are not folded."""
 HIDDEN = frozenset({RUN_NOTE, PROMPT_NOTE, CHILD_NOTE, ARGS_DELTA})
 """Kinds that only a stream with a profile has."""
-_OBSERVATIONS = {kind: (f'\nevent: {event}\ndata: {{"seq":', f',"type":"{event}",') for kind, event in OBSERVED.items()}
-"""What comes between the two numbers of a frame, and after the second."""
+_HEADS_KEPT = 1024
+"""Most runs have fewer entries. Beyond that the beginnings of frames are not kept."""
+_heads: dict[str, list[bytes]] = {kind: [] for kind in OBSERVED}
+"""The beginnings of frames by kind and seq: those of all runs are alike."""
 
 
 def frame(seq: int, event: str, payload: bytes) -> bytes:
@@ -44,17 +46,32 @@ def frame(seq: int, event: str, payload: bytes) -> bytes:
     return shape % (seq, name, seq, name, fields, payload)
 
 
-def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> list[str]:
+def delta_frames(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> bytes:
     """Returns the frames of consecutive observations of one kind, those in (after, upto].
 
-    Almost everything sent is deltas, whose stored bodies are their payloads.
+    Almost everything sent is deltas, whose stored bodies are their payloads: all frames are joined at once.
     """
-    event, type_ = _OBSERVATIONS[kind]
     first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
-    return [
-        f'id: {seq}{event}{seq}{type_}{fields},"data":{{{fields}}}}}\n\n'
-        for seq, fields in enumerate(payloads, first_seq)
-    ]
+    pieces = [b"", b"", b',"data":{', b"", b"}}\n\n"] * len(payloads)
+    pieces[0::5] = _frame_heads(kind, first_seq, first_seq + len(payloads))
+    pieces[1::5] = pieces[3::5] = payloads
+    return b"".join(pieces)
+
+
+def _frame_heads(kind: str, first_seq: int, end: int) -> list[bytes]:
+    """What frames begin with, up to their payloads, for the seqs from the first to the one before `end`."""
+    kept = _heads[kind]
+    if end > _HEADS_KEPT:
+        return _new_heads(kind, first_seq, end)
+    if end > len(kept):
+        kept += _new_heads(kind, len(kept), end)
+    return kept[first_seq:end]
+
+
+def _new_heads(kind: str, first_seq: int, end: int) -> list[bytes]:
+    event = OBSERVED[kind].encode()
+    shape = b'id: %d\nevent: %b\ndata: {"seq":%d,"type":"%b",'
+    return [shape % (seq, event, seq, event) for seq in range(first_seq, end)]
 
 
 def observed(
@@ -63,27 +80,20 @@ def observed(
     """Yields seq, event and payload of the same observations, for a reader in this process."""
     first_seq, payloads = _payloads(first_seq, kind, bodies_joined, after=after, upto=upto)
     for seq, fields in enumerate(payloads, first_seq):
-        yield seq, OBSERVED[kind], f"{{{fields}}}"
+        yield seq, OBSERVED[kind], f"{{{fields.decode()}}}"
 
 
-def _payloads(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> tuple[int, list[str]]:
+def _payloads(first_seq: int, kind: str, bodies_joined: bytes, *, after: int, upto: int) -> tuple[int, list[bytes]]:
     """Returns the first seq, and each payload without its braces."""
-    split = bodies_joined[1:-1].decode().split("}\n{")
+    split = bodies_joined[1:-1].split(b"}\n{")
     if first_seq <= after:
         split, first_seq = split[after + 1 - first_seq :], after + 1
     if first_seq + len(split) - 1 > upto:
         split = split[: upto + 1 - first_seq]
-    if kind == PROVIDER_CALL:
-        split = [_converted(provider_call, fields) for fields in split]
-    elif kind == TOOL_PROGRESS:
-        split = [_converted(tool_progress, fields) for fields in split]
-    elif kind == TOOL_NOTE:
-        split = [_converted(tool_note, fields) for fields in split]
+    payload_of = _CONVERTED.get(kind)
+    if payload_of is not None:
+        split = [payload_of(b"{%b}" % fields)[1:-1] for fields in split]
     return first_seq, split
-
-
-def _converted(payload_of: Callable[[bytes], bytes], fields: str) -> str:
-    return payload_of(f"{{{fields}}}".encode())[1:-1].decode()
 
 
 def provider_call(body: bytes) -> bytes:
@@ -126,6 +136,10 @@ def tool_note(body: bytes) -> bytes:
     """Returns the payload of a `note`, from the stored note."""
     note = bodies.decode_tool_note(body)
     return encode({"toolUseId": note.call, "name": note.name, "kind": note.kind, "note": note.data})
+
+
+_CONVERTED = {PROVIDER_CALL: provider_call, TOOL_PROGRESS: tool_progress, TOOL_NOTE: tool_note}
+"""How the payloads are made of what is stored, where the two differ."""
 
 
 def _json(raw: Raw) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, json
@@ -266,6 +267,20 @@ def plan_from_spec(spec: bytes, *, requested_by: str = "") -> RunPlan:
 
 
 def _limits(sent: _Spec, tools: tuple[ToolRef, ...]) -> Limits:
+    table, loop = _tool_budgets(sent.tool_budgets, tools), sent.loop_detection
+    usual = sent.budgets is None and sent.policy is None and sent.budget is None and not sent.model_fallbacks
+    if usual and not table and not isinstance(loop, _Loop):
+        return _usual_limits(loop)
+    return _new_limits(sent, table)
+
+
+@cache
+def _usual_limits(loop: bool | None) -> Limits:
+    """Those of most runs, made once."""
+    return _new_limits(_Spec(loop_detection=loop), {})
+
+
+def _new_limits(sent: _Spec, table: dict[str, int]) -> Limits:
     soft, hard = _loop(sent.loop_detection)
     budgets = sent.budgets or _NO_BUDGETS
     turns = budgets.max_tool_turns
@@ -275,7 +290,7 @@ def _limits(sent: _Spec, tools: tuple[ToolRef, ...]) -> Limits:
         on_max_tool_turns=budgets.max_tool_turns_exceeded or "error",
         loop_soft=soft,
         loop_hard=hard,
-        tool_budgets=_tool_budgets(sent.tool_budgets, tools),
+        tool_budgets=table,
         local_timeout_us=(DEFAULT_LOCAL_TIMEOUT_MS if timeout_ms is None else timeout_ms) * 1000,
         on_local_timeout=budgets.on_local_tool_timeout or "end",
         fallbacks=len(sent.model_fallbacks or ()),

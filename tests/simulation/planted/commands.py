@@ -27,8 +27,8 @@ class HastySink:
         if not self._tools:
             await self._inner.durable()
 
-    def emit(self, kind: str, encoded: list[bytes]) -> None:
-        self._inner.emit(kind, encoded)
+    def emit(self, kind: str, lines: bytes, count: int = 1) -> None:
+        self._inner.emit(kind, lines, count)
 
     def wanted(self) -> bool:
         return self._inner.wanted()

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from weftline.store.sqlite.directory import LOCK
 
-_SETTLED_NS = 3_000_000_000
-"""More than the resolution of any file system's times: a directory this old shows every later change in its times."""
+_SECOND_NS = 1_000_000_000
 
 
 class LostFile(Exception):
@@ -48,7 +47,8 @@ class StoreFiles:
         folder = (found.st_dev, found.st_ino, found.st_ctime_ns, found.st_mtime_ns)
         if folder == self._seen:
             return
-        settled = abs(time.time_ns() - max(found.st_ctime_ns, found.st_mtime_ns)) > _SETTLED_NS
+        changed = max(found.st_ctime_ns, found.st_mtime_ns)
+        settled = abs(time.time_ns() - changed) > settles_after_ns(changed)
         for path, name, known in self._known:
             if _identity(path) != known:
                 raise LostFile(f"{name} of the store ({path})")
@@ -61,3 +61,11 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def settles_after_ns(changed: int) -> int:
+    """How old a change has to be so that a later one shows in the times of the same directory.
+
+    File systems round their times to two seconds at the most, and to some milliseconds if they have fractions at all.
+    """
+    return _SECOND_NS // 5 if changed % _SECOND_NS else 3 * _SECOND_NS

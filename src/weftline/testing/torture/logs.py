@@ -62,7 +62,7 @@ class RunLog(Struct, frozen=True):
                 if item.kind in HIDDEN:
                     continue
                 deltas = delta_frames(item.seq, item.kind, item.body, after=0, upto=item.last_seq)
-                frames.update(enumerate([delta.encode() for delta in deltas], item.seq))
+                frames.update(enumerate([delta + b"\n\n" for delta in deltas[:-2].split(b"\n\n")], item.seq))
             elif (event := project_stored(item.head, item.body, run_id=self.run)) is not None:
                 frames[item.seq] = frame(item.seq, *event)
         return frames
