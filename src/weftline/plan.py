@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError
 from msgspec.json import Decoder, Encoder
+from msgspec.structs import replace
 
 from weftline.engine_options import EngineOptions
 from weftline.kernel.deploys import Digests
@@ -231,8 +232,9 @@ def code_agent(code: str, name: str) -> str:
     return name if code.removeprefix(f"{name} ").isdigit() else code
 
 
-def encode_plan(plan: RunPlan) -> bytes:
-    return _encode(plan)
+def encode_plan(plan: RunPlan, *, limits: Raw | None = None) -> bytes:
+    """Encodes a plan to store it; `limits` are its limits, if they are encoded already."""
+    return _encode(plan if limits is None else replace(plan, limits=limits))
 
 
 def decode_plan(stored: bytes | Raw) -> RunPlan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from weftline.engine_options import THREAD_ATTRIBUTE, thread_fault
 from weftline.errors import InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.bodies import Origin
-from weftline.kernel.entries import RULES, Parent, RunCreated
+from weftline.kernel.entries import RULES, Limits, Parent, RunCreated
 from weftline.labels import missing_labels
 from weftline.messages import Blob
 from weftline.plan import RunPlan, encode_plan
@@ -66,6 +67,8 @@ class RunCreator:
         self._next_key = 0
 
     async def open(self) -> None:
+        self._latest_limits: tuple[Limits, Raw] | None = None
+        """Those of the latest run, and encoded."""
         self._next_key = await self._store.log.last_key() + 1
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True, thread: int | None = None) -> None:
@@ -130,7 +133,8 @@ class RunCreator:
             plan = self._with_digests(self._traced(plan, is_fork=origin is not None))
             # About as large as the request; encoding many megabytes on the loop would block everybody else.
             large = sent is not None and len(sent) > _ENCODE_ON_LOOP_BYTES
-            encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
+            limits = self._encoded_limits(plan.limits)
+            encoded, size = await asyncio.to_thread(_encoded, plan, limits) if large else _encoded(plan, limits)
             self._require_accepting()
             self.fleet.dispatcher.require_room(workspace)
             now = self._clock.now_us()
@@ -188,11 +192,20 @@ class RunCreator:
         self.fleet.residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
         created = RunCreated(RULES, plan.limits, new.thread)
-        self.fleet.driver.record(run, (Draft(created, bodies.encode(body)),))
+        stored = RunCreated(RULES, cast(Limits, self._encoded_limits(plan.limits)), new.thread)
+        draft = Draft(created, bodies.encode(body), encoded=bodies.encode(stored))
+        self.fleet.driver.record(run, (draft,))
         self.fleet.dispatcher.begin(run)
         return run
 
     def new_child(self, run: LiveRun, plan: RunPlan, parent: Parent) -> tuple[str, Write]:
+    def _encoded_limits(self, limits: Limits) -> Raw:
+        """The limits as they are stored, both in the plan and in the first entry. Most runs have the same."""
+        latest = self._latest_limits
+        if latest is None or latest[0] is not limits:
+            latest = self._latest_limits = limits, Raw(bodies.encode(limits))
+        return latest[1]
+
         key, self._next_key = self._next_key, self._next_key + 1
         epoch, at = self._store.log.next_epoch(), self._clock.now_us()
         return child_write(run, self._with_digests(plan), parent, key=key, epoch=epoch, at=at)
@@ -216,6 +229,6 @@ class RunCreator:
         return await add_ended(self._store.log, write)
 
 
-def _encoded(plan: RunPlan) -> tuple[bytes, int]:
+def _encoded(plan: RunPlan, limits: Raw) -> tuple[bytes, int]:
     """The plan's bytes, and how many bytes of it a model reads."""
-    return encode_plan(plan), input_bytes(plan)
+    return encode_plan(plan, limits=limits), input_bytes(plan)

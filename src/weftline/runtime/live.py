@@ -80,6 +80,8 @@ class Draft(Struct, gc=False):
     turn: TurnBody | None = None
     child: Write | None = None
     """The run that is created in the same transaction as this fact."""
+    encoded: bytes = b""
+    """The head as it is stored, if that is known."""
 
 
 class Waiter(Struct):

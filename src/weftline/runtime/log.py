@@ -138,7 +138,7 @@ class Log:
         for seq, draft in enumerate(drafts, log.next_seq):
             head = draft.head
             kind = type(head)
-            encoded, body = encode(head), draft.body
+            encoded, body = draft.encoded or encode(head), draft.body
             write.items.append(Item(at, KIND[kind], encoded, body))
             size += len(encoded) + len(body) + ITEM_BYTES
             if kind is AttemptStarted or kind is CompactionStarted:
