@@ -134,7 +134,7 @@ def test_a_second_summary_stands_for_the_first_one_too(
 @given(histories(), st.integers(0, 3), st.integers(0, 6))
 def test_a_conversation_shows_what_its_log_says(messages: list[Message], turns: int, pinned: int) -> None:
     history, own = messages[:pinned], messages[pinned:]
-    conversation = Conversation(own)
+    conversation = Conversation([*own])
     conversation.begin(history, size=0)
     blind = conversation.for_model(vision=False)
     facts: list[tuple[HistoryPinned | ContextCompacted | ContextRestored, bytes]] = [(HistoryPinned(len(history)), b"")]

@@ -124,7 +124,7 @@ class ChildrenInTheNextTransaction(Planted):
         return asyncio.ensure_future(self._flush(writes))
 
     async def _flush(self, writes: Sequence[Write]) -> list[Written]:
-        results = await self.inner.flush([replace(write, children=[]) for write in writes])
+        results = await self.inner.flush([replace(write, children=()) for write in writes])
         await self.inner.flush([child for write in writes for child in write.children])
         return results
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 
 from weftline.errors import NotFound
 from weftline.kernel.entries import RunEnded
@@ -30,7 +29,6 @@ from weftline.store.base import Progress, Write, Written
 logger = logging.getLogger(__name__)
 
 _ENDED = Progress.ENDED
-_head = attrgetter("head")
 
 
 class Commits:
@@ -68,16 +66,16 @@ class Commits:
     def committed(self, run: LiveRun, write: Write, drafts: Sequence[Draft], result: Written, *, size: int) -> None:
         self._kept.sweep_if_full()
         if write.items:
-            facts = [*map(_head, drafts)]
+            facts = [draft.head for draft in drafts]
             batch = committed_batch(run.id, write, facts, first_seq=result.first_seq, size=size)
             self._hub.publish(run.key, batch, workspace=run.workspace)
         if write.progress is _ENDED:
             self._recovery.progressed(run.key)
         state = run.log.state
         parent = state.parent
-        if parent is not None and (write.progress is _ENDED or write.answered or write.status == "paused"):
-            self._hub.notify_below(ids.root_key(parent))
         if parent is not None:
+            if write.progress is _ENDED or write.answered or write.status == "paused":
+                self._hub.notify_below(ids.root_key(parent))
             publish_waits(self._residents.runs, self._mover.take, run)
         if state.guards.doubts:
             report_doubts(run.work, drafts)

@@ -112,7 +112,10 @@ _NOTHING: dict[str, Any] = {}
 
 
 class Conversation(Struct, eq=False, gc=False):
-    """`size` is roughly the number of bytes that a model reads. Results beyond the limit are not counted."""
+    """`size` is roughly the number of bytes that a model reads. Results beyond the limit are not counted.
+
+    The list of `messages` is the conversation's own from then on.
+    """
 
     messages: list[Message]
     size: int = 0
@@ -170,10 +173,9 @@ class Conversation(Struct, eq=False, gc=False):
     _queued: dict[str, User] = {}
 
     def __post_init__(self) -> None:
-        self.messages = [*self.messages]
         self._given = len(self.messages)
-        self.call_ids = _call_ids(self.messages)
         self._whole_size = self.size
+        _add_call_ids(self.call_ids, self.messages)
 
     @property
     def last_text(self) -> str:
@@ -281,7 +283,7 @@ class Conversation(Struct, eq=False, gc=False):
         before = len(self.messages)
         self.messages[:0] = history
         self._given += len(self.messages) - before
-        self.call_ids |= _call_ids(self.messages[: len(self.messages) - before])
+        _add_call_ids(self.call_ids, self.messages[: len(self.messages) - before])
         self._reset_visible()
         self.size += size
         self._whole_size += size
@@ -467,9 +469,7 @@ def _in_words(answer: AnswerBody) -> str:
     return value.strip() if isinstance(value, str) else canonical_value(value).decode()
 
 
-def _call_ids(messages: Iterable[Message]) -> dict[str, None]:
-    ids: dict[str, None] = {}
+def _add_call_ids(ids: dict[str, None], messages: Iterable[Message]) -> None:
     for message in messages:
         if type(message) is Assistant:
             ids |= dict.fromkeys([call.id for call in message.calls])
-    return ids

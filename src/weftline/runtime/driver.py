@@ -316,8 +316,8 @@ class Driver:
         for key, task in list(driving.tasks.items()):
             if not is_outstanding(run.log.state, driving.commands[key]):
                 del driving.tasks[key], driving.commands[key]
-                driving.dropped.add(task)
-                task.add_done_callback(driving.dropped.discard)
+                driving.dropped[task] = None
+                task.add_done_callback(driving.dropped.pop)
                 task.cancel()
 
     def _done(self, run: LiveRun, key: tuple[int, int, int]) -> None:

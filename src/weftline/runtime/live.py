@@ -229,7 +229,8 @@ class RunLog(Struct, eq=False):
                 later.append(waiter)
             elif not waiter.future.done():
                 waiter.future.set_result(None)
-        self.waiters = later or None
+        if later:
+            self.waiters = later
 
     @property
     def status(self) -> str:
@@ -311,8 +312,10 @@ class Driving(Struct, eq=False):
     """Running commands by (turn, index, attempt), if there may be several."""
     commands: dict[tuple[int, int, int], Command] = {}
     """The commands of these tasks, and of some earlier ones."""
-    dropped: set[asyncio.Task[None]] = set()
-    """Cancelled commands that the run no longer needs, until they have ended."""
+    dropped: dict[asyncio.Task[None], None] = {}
+    """Cancelled commands that the run no longer needs, until they have ended. An empty set would cost the garbage
+    collector something.
+    """
     wake: asyncio.Future[None] | None = None
     facts: tuple[Fact, ...] = ()
     """Facts that were appended and that the agent's code has not seen yet."""

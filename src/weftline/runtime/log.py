@@ -124,7 +124,7 @@ class Log:
         state: State,
         at: int,
         thread_end: ThreadEnd | None = None,
-        bookings: Sequence[Booking] = (),
+        bookings: tuple[Booking, ...] = (),
     ) -> None:
         """Queues facts for the next flush. `state` is the run's state with all of them folded.
 
@@ -150,7 +150,7 @@ class Log:
             if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
                 write.progress = _ENDED
             if draft.child is not None:
-                write.children.append(draft.child)
+                write.children += (draft.child,)
                 size += sum([item.size for item in draft.child.items])
         if bookings:
             write.bookings += bookings
@@ -236,7 +236,15 @@ class Log:
             # Appends of one run are a chain: once one is lost, nothing can be added after it.
             raise asyncio.CancelledError
         write = run.log.outbox.pending = Write(
-            run.key, run.log.epoch, base_seq=0, base_version=0, items=[], version=0, status="", due_at=None
+            run.key,
+            run.log.epoch,
+            base_seq=0,
+            base_version=0,
+            items=[],
+            version=0,
+            status="",
+            due_at=None,
+            format=FORMAT,
         )
         self._touched.append(run)
         if self._flushing is None and self.refusal is None:
@@ -349,10 +357,13 @@ class Log:
         log, row, state = run.log, run.log.row, run.log.state
         write = log.outbox.take(log.next_seq - 1)
         write.base_seq, write.base_version = log.durable + 1, row.version
-        write.version, write.status, write.format = state.version, log.status, FORMAT
+        write.version, write.status = state.version, log.status
         behind = run.residency is BEHIND and not state.ended
         write.due_at = LEAVE_DUE if behind else log.due_at
-        write.started_at, write.ended_at = row.started_at, row.ended_at
+        if row.started_at is not None:
+            write.started_at = row.started_at
+        if row.ended_at is not None:
+            write.ended_at = row.ended_at
         if log.stored.is_stale(state):
             write.state, write.fold = encode_state(state), FOLD
             log.stored.store(state, len(write.state))
@@ -493,9 +504,9 @@ def _note(run: LiveRun, write: Write, head: Fact, body: bytes, *, at: int, state
         if run.new is not None:
             run.new.created_at = at
     elif type(head) is AwaitOpened:
-        write.awaits.append(_new_await(run, head, body, at, state=state))
+        write.awaits += (_new_await(run, head, body, at, state=state),)
     elif type(head) is AwaitClosed:
-        write.answered.append(head.id)
+        write.answered += (head.id,)
 
 
 def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int, *, state: State) -> NewAwait:

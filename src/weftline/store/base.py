@@ -128,14 +128,14 @@ class Write(Struct):
     ended_at: int | None = None
     new: NewRun | None = None
     thread_end: ThreadEnd | None = None
-    children: list[Write] = []
+    children: tuple[Write, ...] = ()
     """New runs that are created in the same transaction."""
     wakes: int | None = None
     """A run that becomes due immediately unless it has ended: the parent of a run that ends."""
-    awaits: list[NewAwait] = []
-    answered: list[str] = []
+    awaits: tuple[NewAwait, ...] = ()
+    answered: tuple[str, ...] = ()
     """The ids of awaits that are no longer open."""
-    bookings: list[Booking] = []
+    bookings: tuple[Booking, ...] = ()
     """What its facts add to accounts in the budget tree."""
     closes: str | None = None
     """The run's account, if it has one and ends here."""

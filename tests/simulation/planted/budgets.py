@@ -30,22 +30,22 @@ def forgets_reservations(state: State, work: WorkingSet, facts: Sequence[Draft] 
 class ChangesBookings(SimulatedLog):
     """What is booked is not what the facts say."""
 
-    def change(self, bookings: list[Booking]) -> list[Booking]:
+    def change(self, bookings: Sequence[Booking]) -> Sequence[Booking]:
         raise NotImplementedError
 
     def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
-        return super().flush([replace(write, bookings=self.change(write.bookings)) for write in writes])
+        return super().flush([replace(write, bookings=tuple(self.change(write.bookings))) for write in writes])
 
 
 class SettlesTwice(ChangesBookings):
-    def change(self, bookings: list[Booking]) -> list[Booking]:
+    def change(self, bookings: Sequence[Booking]) -> Sequence[Booking]:
         return [*bookings, *[one for one in bookings if one.held_tokens < 0]]
 
 
 class RefundsEarly(ChangesBookings):
     """What is reserved is free again at once."""
 
-    def change(self, bookings: list[Booking]) -> list[Booking]:
+    def change(self, bookings: Sequence[Booking]) -> Sequence[Booking]:
         return [replace(one, held_nusd=0, held_tokens=0, held_calls=0) for one in bookings]
 
 

@@ -27,7 +27,7 @@ class BeginsChildrenApart(SimulatedLog):
     def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
         if children := [child for write in writes for child in write.children]:
             super().flush(children)
-        return super().flush([replace(write, children=[]) for write in writes])
+        return super().flush([replace(write, children=()) for write in writes])
 
 
 class WakesNoParents(Flushes):

@@ -104,7 +104,7 @@ class ListsWhatIsAnswered(Flushes):
 
     def spoil(self, write: Write) -> None:
         if write.ended_at is not None:
-            write.answered.clear()
+            write.answered = ()
 
 
 BUGS = (

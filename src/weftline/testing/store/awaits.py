@@ -21,7 +21,7 @@ async def an_await_is_listed_until_it_is_answered(subject: Subject) -> None:
     run, workspace = await new_chain(subject), await new_workspace(subject)
     everything = AwaitFilter(workspace=workspace)
     write = run.append(b"opened", kind="await.opened", due_at=None)
-    write.awaits = [_asks("b", workspace, deadline_at=7_000), _asks("a", workspace, kind="question")]
+    write.awaits = (_asks("b", workspace, deadline_at=7_000), _asks("a", workspace, kind="question"))
     assert outcomes(await commit(subject.store.log, write)) == ["ok"]
     first, second = await subject.store.log.awaits(everything)
     assert (first.run, first.salt, first.id, first.kind, first.root, first.root_salt) == (
@@ -34,7 +34,7 @@ async def an_await_is_listed_until_it_is_answered(subject: Subject) -> None:
     assert claimed is not None
     run.epoch = claimed.epoch
     answer = run.append(b"closed", kind="await.closed")
-    answer.answered = ["a"]
+    answer.answered = ("a",)
     assert outcomes(await commit(subject.store.log, answer)) == ["ok"]
     assert await _ids(subject.store.log, everything) == [(1, "b")]
 
@@ -43,12 +43,12 @@ async def an_await_goes_with_a_write_that_does_not_fit(subject: Subject) -> None
     run, neighbour, workspace = await new_chain(subject), await new_chain(subject, 2), await new_workspace(subject)
     log = subject.store.log
     opened, stale = run.append(b"opened", kind="await.opened"), neighbour.append(b"opened", kind="await.opened")
-    opened.awaits, stale.awaits = [_asks("a", workspace)], [_asks("a", workspace)]
+    opened.awaits, stale.awaits = (_asks("a", workspace),), (_asks("a", workspace),)
     stale.base_version += 1
     assert outcomes(await commit(log, opened, stale)) == ["ok", "conflict"]
     assert await _ids(log, AwaitFilter(workspace=workspace)) == [(1, "a")]
     late = run.append(b"closed", kind="await.closed")
-    late.answered, late.base_version = ["a"], late.base_version + 1
+    late.answered, late.base_version = ("a",), late.base_version + 1
     assert outcomes(await commit(log, late)) == ["conflict"]
     assert await _ids(log, AwaitFilter(workspace=workspace)) == [(1, "a")]
 
@@ -56,7 +56,7 @@ async def an_await_goes_with_a_write_that_does_not_fit(subject: Subject) -> None
 async def an_await_that_is_answered_in_the_same_commit_is_never_listed(subject: Subject) -> None:
     run, workspace = await new_chain(subject), await new_workspace(subject)
     write = run.append(b"opened", b"closed", kind="await.opened")
-    write.awaits, write.answered = [_asks("a", workspace)], ["a"]
+    write.awaits, write.answered = (_asks("a", workspace),), ("a",)
     assert outcomes(await commit(subject.store.log, write)) == ["ok"]
     assert await _ids(subject.store.log, AwaitFilter(workspace=workspace)) == []
 
@@ -69,10 +69,10 @@ async def awaits_are_found_by_run_root_kind_agent_and_deadline(subject: Subject)
         assert outcomes(await commit(log, run.create(agent=agent))) == ["ok"]
         write = run.append(b"opened", kind="await.opened")
         owner = other if run.key == 3 else workspace
-        write.awaits = [
+        write.awaits = (
             _asks("a", owner, root=1, deadline_at=1_000 * run.key),
             _asks("b", owner, root=run.key, kind="plan"),
-        ]
+        )
         assert outcomes(await commit(log, write)) == ["ok"]
 
     async def found(**filters: object) -> list[tuple[int, str]]:
@@ -97,7 +97,7 @@ async def an_await_of_a_run_below_belongs_to_the_agent_and_the_thread_at_the_top
     top, below = chain_of(log, 1, workspace), chain_of(log, 2, workspace)
     assert outcomes(await commit(log, top.create(agent="billing"), below.create())) == ["ok", "ok"]
     write = below.append(b"opened", kind="await.opened")
-    write.awaits = [_asks("a", workspace, root=1)]
+    write.awaits = (_asks("a", workspace, root=1),)
     assert outcomes(await commit(log, write)) == ["ok"]
     (listed,) = await log.awaits(AwaitFilter(workspace=workspace, agents=("billing",), root=1))
     assert (listed.run, listed.root, listed.agent) == (2, 1, "billing")
@@ -107,7 +107,7 @@ async def an_await_of_a_run_below_belongs_to_the_agent_and_the_thread_at_the_top
 async def bodies_of_awaits_are_read_as_far_as_they_fit(subject: Subject) -> None:
     log, workspace, run = subject.store.log, await new_workspace(subject), await new_chain(subject)
     write = run.append(b"opened", kind="await.opened")
-    write.awaits = [_asks(id, workspace) for id in "abc"]
+    write.awaits = tuple([_asks(id, workspace) for id in "abc"])
     size = len(write.awaits[0].body)
     assert outcomes(await commit(log, write)) == ["ok"]
 

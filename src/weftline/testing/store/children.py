@@ -21,7 +21,7 @@ async def a_child_is_created_with_the_write_of_its_parent(subject: Subject) -> N
     workspace = await new_workspace(subject)
     children = [chain_of(log, key, workspace) for key in (2, 3)]
     write = parent.append(b"started", kind="call.started", due_at=None)
-    write.children = [child.create(body=b"child", name="researcher") for child in children]
+    write.children = tuple([child.create(body=b"child", name="researcher") for child in children])
     (result,) = await commit(log, write)
     assert (result.outcome, result.first_seq) == ("ok", 2)
     assert [await check_log(log, key) for key in (1, 2, 3)] == [[b"{}", b"started"], [b"child"], [b"child"]]
@@ -37,7 +37,7 @@ async def a_child_goes_with_a_write_that_does_not_fit(subject: Subject) -> None:
     child = chain_of(log, 3, await new_workspace(subject))
     write = parent.append(b"started", kind="call.started")
     write.base_version += 1
-    write.children = [child.create()]
+    write.children = (child.create(),)
     assert outcomes(await commit(log, write, neighbour.append(b"a"))) == ["conflict", "ok"]
     assert await log.run(3) is None
     assert [len(await check_log(log, key)) for key in (1, 2)] == [1, 2]
@@ -49,14 +49,14 @@ async def a_parent_goes_with_a_child_that_does_not_fit(subject: Subject) -> None
     workspace = await new_workspace(subject)
     for name, key, expected in (("", 2, "conflict"), ("", 3, "conflict"), ("\ud800", 4, "failed")):
         write = parent.append(b"started", kind="call.started")
-        write.children = [chain_of(log, 3, workspace).create(), chain_of(log, key, workspace).create(name=name)]
+        write.children = (chain_of(log, 3, workspace).create(), chain_of(log, key, workspace).create(name=name))
         parent.take_back(write)
         assert outcomes(await commit(log, write, neighbour.append(b"a"))) == [expected, "ok"]
         assert await log.run(3) is None
     write = parent.append(b"started", kind="call.started")
     late = chain_of(log, 4, workspace).create()
     late.base_version += 1
-    write.children = [chain_of(log, 3, workspace).create(), late]
+    write.children = (chain_of(log, 3, workspace).create(), late)
     parent.take_back(write)
     assert outcomes(await commit(log, write, neighbour.append(b"a"))) == ["conflict", "ok"]
     assert await log.run(3) is await log.run(4) is None
