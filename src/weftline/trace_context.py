@@ -98,7 +98,8 @@ def _active() -> Trace | None:
 
 def callers_trace() -> Trace | None:
     """Returns the trace of the code that starts a run: its active span, or the one in its request."""
-    return _active() or parsed(incoming_traceparent.get())
+    active, incoming = _active(), incoming_traceparent.get()
+    return active if active is not None or incoming is None else parsed(incoming)
 
 
 def inside_span(traceparent: str | None) -> AbstractContextManager[None]:
@@ -135,7 +136,7 @@ def trace_for(planned: Trace | None, *, metadata: object = None) -> Trace | None
 
     `planned` is set if its spans are emitted, and `metadata` is the `traceparent` in its metadata.
     """
-    caller = parsed(metadata) or callers_trace()
+    caller = (None if metadata is None else parsed(metadata)) or callers_trace()
     if planned is None or caller is None:
         return planned or caller
     return Trace(caller.id, caller.parent, caller.sampled)

@@ -109,11 +109,14 @@ async def create_checked(
     whole = RunSpec(body.spec, body.secrets)
     if agent_id is not None:
         whole = await effective(app.workspaces, caller, agent_id, whole, replaces=replaces)
-    planned = partial(plan_of, app.workspaces, requested_by=requested_by)
     try:
+        if is_small(whole.spec):
+            plan = plan_of(app.workspaces, whole.spec, requested_by=requested_by)
+        else:
+            plan = await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), whole.spec)
         return await app.engine.create(
             caller.workspace,
-            planned(whole.spec) if is_small(whole.spec) else await parsed(planned, whole.spec),
+            plan,
             sent=whole.spec,
             metadata=encode(body.metadata).decode() if body.metadata else "{}",
             idempotency=idempotency,

@@ -58,6 +58,10 @@ class WorkspaceCatalogs:
         """Returns the models that this workspace may use, as last loaded; only `base` before that."""
         return self._catalogs.get(workspace, self.base)
 
+    def loaded(self, workspace: int) -> Catalog | None:
+        """Returns what `load` would, if there is nothing to read."""
+        return self.base if self._load is None else self._catalogs.get(workspace)
+
     async def load(self, workspace: int) -> Catalog:
         """Returns the models that this workspace may use. Its own providers are read the first time."""
         if self._load is None:

@@ -7,6 +7,7 @@ rejected if that run exists. Of concurrent requests, one goes first and the othe
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from weftline.errors import Conflict
@@ -62,6 +63,11 @@ class CreatedOnce:
 
     def release(self, slot: Slot) -> None:
         self._creating.pop(slot).set_result(None)
+
+    def release_after(self, slots: Iterable[Slot], _: object) -> None:
+        """Releases them when a future is done."""
+        for slot in slots:
+            self.release(slot)
 
     async def created(self, slot: Slot, digest: bytes) -> str | None:
         """Like `find`, but only for runs that are stored."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 from msgspec import UNSET, Raw
@@ -65,10 +66,10 @@ class RunCreator:
         self._traces = traces
         self._once = CreatedOnce(store.log)
         self._next_key = 0
-
-    async def open(self) -> None:
         self._latest_limits: tuple[Limits, Raw] | None = None
         """Those of the latest run, and encoded."""
+
+    async def open(self) -> None:
         self._next_key = await self._store.log.last_key() + 1
 
     async def check(self, plan: RunPlan, *, workspace: int, runs_now: bool = True, thread: int | None = None) -> None:
@@ -76,7 +77,7 @@ class RunCreator:
 
         A plan that names no model needs a default model only if it `runs_now`.
         """
-        catalog = await self._models.load(workspace)
+        catalog = self._models.loaded(workspace) or await self._models.load(workspace)
         if plan.model is not None or runs_now:
             account = None
             if self._ledger.active or plan.limits.budget is not None:
@@ -164,7 +165,7 @@ class RunCreator:
             await durable
         else:
             # Tied to the commit: if the caller goes away, a retry with the same key must not create another run.
-            durable.add_done_callback(lambda _: [once.release(slot) for slot in slots])
+            durable.add_done_callback(partial(once.release_after, slots))
             await asyncio.shield(durable)
         return run.id
 
@@ -182,8 +183,7 @@ class RunCreator:
     ) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
         conversation = Conversation([*plan.messages], size=size, result_limit_bytes=plan.model_result_limit_bytes)
-        work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, secrets=new.secrets)
-        work.unique_id = ids.unique_id(key, new.salt)
+        work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, ids.unique_id(key, new.salt), new.secrets)
         if new.blobs:
             work.blobs = {blob.id: blob.data for blob in new.blobs}
         log = RunLog(self._store.log.next_epoch())
@@ -198,7 +198,6 @@ class RunCreator:
         self.fleet.dispatcher.begin(run)
         return run
 
-    def new_child(self, run: LiveRun, plan: RunPlan, parent: Parent) -> tuple[str, Write]:
     def _encoded_limits(self, limits: Limits) -> Raw:
         """The limits as they are stored, both in the plan and in the first entry. Most runs have the same."""
         latest = self._latest_limits
@@ -206,6 +205,7 @@ class RunCreator:
             latest = self._latest_limits = limits, Raw(bodies.encode(limits))
         return latest[1]
 
+    def new_child(self, run: LiveRun, plan: RunPlan, parent: Parent) -> tuple[str, Write]:
         key, self._next_key = self._next_key, self._next_key + 1
         epoch, at = self._store.log.next_epoch(), self._clock.now_us()
         return child_write(run, self._with_digests(plan), parent, key=key, epoch=epoch, at=at)

@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import CoroutineType, TracebackType
-from typing import Any, Self, Unpack
+from types import TracebackType
+from typing import Self, cast
 
 from weftline.errors import Unavailable, WeftlineError, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts
@@ -40,7 +40,7 @@ from weftline.runtime.creating import RunCreator
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
-from weftline.runtime.engine import DRAIN_S, CreateOptions, Leased, Observer, Resumed
+from weftline.runtime.engine import DRAIN_S, Create, Leased, Observer, Resumed
 from weftline.runtime.finding import given_key
 from weftline.runtime.fleet import Fleet
 from weftline.runtime.four_eyes import PersonOf, as_named
@@ -167,6 +167,7 @@ class EmbeddedEngine:
             max_recoveries=self._max_recoveries,
         )
         creator.fleet = fleet
+        self.create = cast(Create, creator.create)
         opener.loader, opener.mover = fleet.loader, fleet.dispatcher
         if isinstance(self._tools, EndListener):
             fleet.commits.on_unopened_end = partial(_notify_end, self._tools)
@@ -293,9 +294,6 @@ class EmbeddedEngine:
         A plan that names no model needs a default model only if it `runs_now`.
         """
         await self._creator.check(plan, workspace=workspace, runs_now=runs_now)
-
-    def create(self, workspace: int, plan: RunPlan, **options: Unpack[CreateOptions]) -> CoroutineType[Any, Any, str]:
-        return self._creator.create(workspace, plan, **options)
 
     async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
         await self._ledger.read_limits(self._store.records)

@@ -10,7 +10,7 @@ Whatever is accepted is durable when the call returns. Every engine behaves the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import Any, Protocol, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 from msgspec import Struct
@@ -59,6 +59,14 @@ class CreateOptions(TypedDict, total=False):
     """
     history: Sequence[bytes]
     """The messages before that, which its thread begins with."""
+
+
+class Create(Protocol):
+    """`Engine.create`."""
+
+    def __call__(
+        self, workspace: int, plan: RunPlan, **options: Unpack[CreateOptions]
+    ) -> CoroutineType[Any, Any, str]: ...
 
 
 class EntryBatch(Struct, eq=False, gc=False):

@@ -43,7 +43,7 @@ _RESULT_BODY_BYTES = 32 * 1024 * 1024
 
 async def create(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     raw = await request.body()
-    once = await idempotency(request, "agent-runs", raw)
+    once = None if idempotency_key(request) is None else await idempotency(request, "agent-runs", raw)
     warn = partial(app.unknown_fields.warnings, request)
     return await answer_created(
         app, request, principal, lambda: create_run(app, principal, raw, idempotency=once, warn=warn)
