@@ -1,3 +1,5 @@
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false
 """What a log tells those who ask for more: phases, usage and decisions, by profile."""
 
 from __future__ import annotations
@@ -6,6 +8,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from weftline import Agent, Behavior, Compaction, Engine, Limits, Policy, ToolContext, tool
@@ -21,8 +24,9 @@ from weftline.details import (
     ToolOutputDelta,
     UsageRecorded,
 )
-from weftline.errors import InvalidRequest
+from weftline.errors import InvalidRequest, StoreError
 from weftline.events import AnyEvent, RunEnded, RunStarted, TextDelta
+from weftline.kernel.entries import FORMAT
 from weftline.messages import Usage
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
@@ -119,6 +123,30 @@ async def test_each_model_call_tells_its_usage_and_the_runs_own_is_their_sum(tmp
         again = engine.attach(run.id)
         assert await again.usage() == by_model
         assert [event for event in await told(again) if isinstance(event, UsageRecorded)] == seen
+
+
+async def test_usage_counts_what_this_version_can_read_of_a_newer_run_and_a_damaged_log_is_an_error(
+    tmp_path: Path,
+) -> None:
+    model = ScriptedModel([{**calls("look"), "usage": {"input": 5}}, {"text": "Done.", "usage": {"input": 7}}])
+    agent = Agent(model, name="a", tools=[look])
+    async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.")
+        await run.result()
+    db = apsw.Connection(str(tmp_path / "weftline.db"))
+    first = "SELECT min(seq) FROM entries WHERE kind = 'turn.completed'"
+    db.execute(f"UPDATE entries SET head = ? WHERE seq = ({first})", [b'{"type":"turn.completed"}'])
+    db.execute("UPDATE runs SET format = ?", [FORMAT + 1])
+    async with asyncio.timeout(PATIENCE_S), Engine(tmp_path, agents=[agent]) as engine:
+        again = engine.attach(run.id)
+        assert sum((await again.usage()).values(), Usage()).input == 7
+        db.execute("UPDATE runs SET format = ?", [FORMAT])
+        with pytest.raises(
+            StoreError, match=rf"^The log of run {run.id} is damaged: a fact cannot be read\.$"
+        ) as damage:
+            await again.usage()
+        assert damage.value.code == "log_damaged"
+    db.close()
 
 
 @tool(effect="once", confirm="Pay {amount}?")

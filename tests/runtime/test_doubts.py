@@ -12,15 +12,17 @@ from msgspec.structs import replace
 from runtime.kit import MoodyStore, ended, engine_on, facts, plan, until
 from weftline import tool
 from weftline.api.views import run_summary
+from weftline.errors import StoreError
 from weftline.kernel.bodies import decode_await
-from weftline.kernel.entries import AwaitClosed, CallClosed, CallStarted, Limits
+from weftline.kernel.entries import FORMAT, AwaitClosed, CallClosed, CallStarted, Limits
 from weftline.messages import ToolResults
 from weftline.plan import ServerRef
 from weftline.runtime import calls, ids
 from weftline.runtime.answering import Answer
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.receipts import asked_doubts
 from weftline.store.awaits import AwaitFilter
-from weftline.store.base import RunFilter
+from weftline.store.base import RunFilter, Stored
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolContext
 from weftline.wire.plan import plan_from_spec
@@ -121,6 +123,27 @@ async def test_every_call_that_people_are_asked_about_is_listed(monkeypatch: pyt
         paid = await engine.stored.row(1)
         assert paid is not None
         assert await doubts_listed(engine, space) == {**asked, ids.run_id(1, paid.salt): []}
+
+
+async def test_doubts_beside_an_entry_of_newer_code_are_listed_and_beside_a_damaged_one_are_not() -> None:
+    disk = MemoryDisk()
+    before = Till(disk, of_tool=True)
+    await before.engine.start()
+    space = await before.engine.workspace("acme")
+    run = await before.engine.create(space, plan("pay", ServerRef("pay")))
+    await before.began.wait()
+    await before.engine.stop(drain_s=0)
+    async with Till(disk, of_tool=True).engine as engine:
+        await asked(engine, space)
+    (stored,) = disk.runs.values()
+    stored.items.append(Stored(stored.row.next_seq, 1, "await.opened", b'{"type":"await.opened","urgent":true}', b"{}"))
+    stored.row.next_seq, stored.row.format = stored.row.next_seq + 1, FORMAT + 1
+    log = MoodyStore(disk).log
+    assert [call.name for call in await asked_doubts(log, stored.row)] == ["pay"]
+    stored.row.format = FORMAT
+    with pytest.raises(StoreError, match=rf"^The log of run {run} is damaged: a fact cannot be read\.$") as damage:
+        await asked_doubts(log, stored.row)
+    assert damage.value.code == "log_damaged"
 
 
 async def doubts_listed(engine: EmbeddedEngine, space: int) -> dict[str, list[tuple[str, str]]]:

@@ -7,10 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.json import encode
 
-from weftline.errors import Conflict
-from weftline.kernel.entries import FORMAT, RunEnded, decode_fact
+from weftline.agent.snapshots import snapshot_of
+from weftline.errors import Conflict, StoreError
+from weftline.kernel.entries import FORMAT, KIND, CallStarted, RunEnded, decode_fact
 from weftline.plan import LocalRef
+from weftline.runtime.receipts import stored_receipt
 from weftline.runtime.supported import unsupported
 from weftline.store.base import Stored
 from weftline.store.memory import MemoryDisk
@@ -54,9 +57,13 @@ def plant(run: MemoryRun, name: str) -> None:
     elif name == "a part of the plan":
         change(run, "run.created", b'"type":"text"', b'"type":"audio"')
     else:
-        row = run.row
-        run.items.append(Stored(row.next_seq, 1, *NEWS[name], b'{"parts":[]}'))
-        row.next_seq, row.version = row.next_seq + 1, row.version + 1
+        add(run, *NEWS[name])
+
+
+def add(run: MemoryRun, kind: str, head: bytes) -> None:
+    row = run.row
+    run.items.append(Stored(row.next_seq, 1, kind, head, b'{"parts":[]}'))
+    row.next_seq, row.version = row.next_seq + 1, row.version + 1
 
 
 def change(run: MemoryRun, kind: str, old: bytes, new: bytes) -> None:
@@ -80,6 +87,8 @@ async def test_what_only_newer_code_knows_is_left_alone_by_its_number_and_damage
         assert page is not None and page.items == log, "readers get it as it is stored"
         assert [call.name for call in await older.stored.calls(row)] == ["ask"]
         assert await older.stored.grants(row) == []
+        receipt = await older.stored.receipt(row.key)
+        assert receipt.stopped == receipt.finished == receipt.in_doubt == ()
         with pytest.raises(Conflict) as refused:
             await older.answer(row.key, "call_0_0", ToolOutput.of("42"))
         assert refused.value.code == "unsupported_run"
@@ -90,6 +99,29 @@ async def test_what_only_newer_code_knows_is_left_alone_by_its_number_and_damage
         await until(lambda: run.row.ended_at)
     end = decode_fact.decode(run.items[-1].head)
     assert isinstance(end, RunEnded) and end.code == "worker_error"
+
+
+async def test_a_receipt_leaves_out_the_calls_below_that_only_newer_code_can_read() -> None:
+    disk = MemoryDisk()
+    async with engine_on(MoodyStore(disk), SCRIPTS)[0] as before:
+        space = await before.workspace("acme")
+        runs = [await before.create(space, plan("ask", LocalRef("ask"))) for _ in range(2)]
+        await until(lambda: all(run.row.due_at for run in disk.runs.values()))
+        above, below = [disk.runs[await before.locate(run, workspace=space)] for run in runs]
+    started = CallStarted(0, 0, 1, child=runs[1], id="call_0_0", name="ask")
+    add(above, KIND[CallStarted], encode(started))
+    add(below, *NEWS["a way to close"])
+    add(below, "call.closed", CLOSED.replace(b"foretold", b"returned"))
+    below.row.format = FORMAT + 1
+    store = MoodyStore(disk)
+    receipt = await stored_receipt(store.log, above.row.key, "cancelled")
+    assert (receipt.stopped, receipt.in_doubt) == ((), ())
+    assert [(call.id, call.run) for call in receipt.finished] == [("call_0_0", runs[1])]
+    assert [child.run_id for child in (await snapshot_of(store.log, above.row, thread=None)).children] == [runs[1]]
+    below.row.format = FORMAT
+    with pytest.raises(StoreError, match=rf"^The log of run {runs[1]} is damaged: a fact cannot be read\.$") as damage:
+        await stored_receipt(store.log, above.row.key, "cancelled")
+    assert damage.value.code == "log_damaged"
 
 
 async def test_a_session_that_newer_code_has_continued_is_left_to_it() -> None:

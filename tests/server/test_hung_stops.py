@@ -195,3 +195,19 @@ async def test_each_signal_is_more_urgent_than_the_one_before(monkeypatch: pytes
         assert it.phase is Phase.HURRYING and left == []
         it.received()
         assert left == [1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_after_everything_is_closed_does_not_change_the_exit_code(number: signal.Signals) -> None:
+    left: list[int] = []
+    killed: list[int] = []
+    before = {one: signal.signal(one, lambda got, _: killed.append(got)) for one in stopping.SIGNALS}
+    try:
+        with Stopping(drain_s=3600, leave=left.append) as it:
+            signal.raise_signal(number)
+            await asyncio.wait_for(it.asked.wait(), TIMEOUT_S)
+        signal.raise_signal(number)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    assert (left, killed) == ([0], [])

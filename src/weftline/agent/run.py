@@ -41,6 +41,7 @@ from weftline.runtime.answering import NAMELESS, Answer, pattern_of
 from weftline.runtime.code import PastCall
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import Engine, EntryBatch
+from weftline.runtime.known_facts import known_facts
 from weftline.runtime.provided import Provided
 from weftline.runtime.receipts import CancelReceipt
 
@@ -200,8 +201,7 @@ class Run(Generic[OutputT]):
     async def usage(self) -> dict[str, Usage]:
         """What the run's own model calls have used so far, by model id."""
         host = await self._engine.runtime()
-        heads = await host.stored.logs.heads(await self._key(), kinds=KINDS_OF_USAGE)
-        return usage_by_model([decode_fact.decode(head) for head in heads])
+        return usage_by_model(await known_facts(host.stored.logs, await self._key(), kinds=KINDS_OF_USAGE))
 
     async def budgets(self) -> list[BudgetUse]:
         """The budgets that apply to the run, nearest first: each limit with what is spent and reserved."""

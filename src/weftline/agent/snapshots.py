@@ -8,6 +8,7 @@ from weftline.errors import LOG_DAMAGED, StoreError
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import FORMAT, CallAsked, CallClosed, TurnCompleted, decode_fact
 from weftline.runtime import ids
+from weftline.runtime.known_facts import known_facts
 from weftline.runtime.paging import entries
 from weftline.store.base import LogReader, RunRow
 
@@ -40,7 +41,7 @@ async def snapshot_of(log: LogReader, row: RunRow, *, thread: str | None) -> Run
 async def _calls_of(log: LogReader, run_id: str) -> tuple[int, int]:
     """Returns how many calls the turns of a run asked for, and how many of these have a result."""
     asked = closed = 0
-    for head in [decode_fact.decode(one) for one in await log.heads(ids.key_of(run_id), kinds=_CALLS)]:
+    for head in await known_facts(log, ids.key_of(run_id), kinds=_CALLS):
         match head:
             case TurnCompleted():
                 asked += len(head.calls)

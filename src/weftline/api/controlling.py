@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import UNSET
@@ -19,12 +18,13 @@ from weftline.api.schemas.awaits import (
 )
 from weftline.kernel.entries import AwaitOutcome
 from weftline.runtime.answering import Answer
+from weftline.runtime.engine import Steering
 from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.reading import StoredRuns
 from weftline.wire.responses import Warnings
 
 
-class ControlledRuns(Protocol):
+class ControlledRuns(Steering, Protocol):
     """Where people say something to runs: a running engine, or a store without one."""
 
     @property
@@ -33,40 +33,6 @@ class ControlledRuns(Protocol):
     async def answer_await(
         self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
     ) -> AwaitOutcome: ...
-
-    async def pause(
-        self, key: int, *, reason: str = "", requested_by: str = "", labels: Mapping[str, str] | None = None
-    ) -> None: ...
-
-    async def resume(
-        self,
-        key: int,
-        *,
-        notes: str = "",
-        requested_by: str = "",
-        labels: Mapping[str, str] | None = None,
-        messages: Sequence[str] = (),
-    ) -> None: ...
-
-    async def steer(
-        self,
-        key: int,
-        text: str,
-        *,
-        by: str = "",
-        labels: Mapping[str, str] | None = None,
-        idempotency_key: str = "",
-    ) -> str: ...
-
-    async def follow_up(
-        self,
-        key: int,
-        text: str,
-        *,
-        by: str = "",
-        labels: Mapping[str, str] | None = None,
-        idempotency_key: str = "",
-    ) -> str: ...
 
 
 async def answer_run(

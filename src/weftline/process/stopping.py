@@ -74,11 +74,15 @@ class Stopping:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Called when everything is closed. Gives hanging threads a moment, then exits without them."""
+        """Called when everything is closed. Gives hanging threads a moment, then exits without them.
+
+        Another signal exits at once, with the same code; with the default handlers, it would look like a crash.
+        """
         signal.set_wakeup_fd(self._other_wakeup)
+        leaving = kind is None and bool(self.phase)
         for number, handler in self._other_handlers.items():
-            signal.signal(number, handler)
-        if kind is None and self.phase:
+            signal.signal(number, self._leave_now if leaving else handler)
+        if leaving:
             self._code = self.code
             self._end_by(_LEAVING_S)
         else:
@@ -98,6 +102,9 @@ class Stopping:
                 self._set(self.hurry)
             case Phase.HURRYING:
                 self._leave(1)
+
+    def _leave_now(self, number: int, frame: object) -> None:
+        self._leave(self.code)
 
     def _end_by(self, seconds: float) -> None:
         self._deadline = time.monotonic() + seconds

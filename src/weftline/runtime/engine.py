@@ -149,7 +149,7 @@ class StreamPlace(Protocol):
         ...
 
 
-class Health(Protocol):
+class Readiness(Protocol):
     """Whether an engine takes requests, and whether its runs may proceed."""
 
     @property
@@ -204,17 +204,8 @@ class Creation(Protocol):
         ...
 
 
-class Control(Protocol):
-    """Controlling a run that has not ended."""
-
-    async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
-        """Appends a request; False if the run does not accept it.
-
-        A request is an answer, a message, a cancel, a pause, a resume, or undoing a summary.
-
-        Raises `InvalidRequest` for any other fact, and for a body that cannot be decoded.
-        """
-        ...
+class Steering(Protocol):
+    """Messages to a run under way, and its pauses."""
 
     async def steer(
         self,
@@ -271,6 +262,19 @@ class Control(Protocol):
         """
         ...
 
+
+class Requests(Protocol):
+    """Facts from outside for runs that have not ended, and their early end."""
+
+    async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
+        """Appends a request; False if the run does not accept it.
+
+        A request is an answer, a message, a cancel, a pause, a resume, or undoing a summary.
+
+        Raises `InvalidRequest` for any other fact, and for a body that cannot be decoded.
+        """
+        ...
+
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
         """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing."""
         ...
@@ -280,7 +284,7 @@ class Control(Protocol):
         ...
 
 
-class ClientCalls(Protocol):
+class OfferedCalls(Protocol):
     """What clients do with the calls offered to them."""
 
     async def answer(
@@ -417,7 +421,7 @@ class Upkeep(Protocol):
         ...
 
 
-class Engine(Health, Creation, Control, ClientCalls, People, Streams, Upkeep, Protocol):
+class Engine(Readiness, Creation, Steering, Requests, OfferedCalls, People, Streams, Upkeep, Protocol):
     @property
     def stored(self) -> StoredRuns:
         """What can be read of runs and threads: of every engine the same, from its store."""

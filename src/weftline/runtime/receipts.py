@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 from msgspec import DecodeError, Struct
 
-from weftline.errors import LOG_DAMAGED, StoreError
-from weftline.kernel.damage import UNREADABLE
-from weftline.kernel.entries import EXECUTED, KIND, AwaitOpened, CallClosed, CallOpened, CallStarted, decode_fact
+from weftline.kernel.entries import EXECUTED, KIND, AwaitOpened, CallClosed, CallOpened, CallStarted, Fact
 from weftline.kernel.state import FOLD, decode_state
 from weftline.runtime import ids
-from weftline.runtime.finding import public_id
+from weftline.runtime.known_facts import known_facts
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import LogReader, RunRow
 
@@ -27,7 +25,7 @@ class CallName(Struct, frozen=True):
 
 
 class CancelReceipt(Struct, frozen=True):
-    """Every call of the run, and of those below it, is in exactly one list."""
+    """Every call of the run, and of those below it, is in exactly one list, unless only newer code can read it."""
 
     status: str
     stopped: tuple[CallName, ...]
@@ -46,11 +44,10 @@ class _Lists:
         self.in_doubt: list[CallName] = []
         self.children: list[str] = []
 
-    def add(self, heads: Sequence[bytes], *, run: str = "") -> None:
+    def add(self, heads: Sequence[Fact], *, run: str = "") -> None:
         """Adds the calls of one run."""
         offered: set[tuple[int, int]] = set()
-        for encoded in heads:
-            head = decode_fact.decode(encoded)
+        for head in heads:
             match head:
                 case CallOpened(client=str(), blocked=False):
                     offered.add((head.turn, head.index))
@@ -73,13 +70,9 @@ class _Lists:
 async def stored_receipt(store: LogReader, key: int, status: str) -> CancelReceipt:
     """The receipt of a run of this status, from the logs. Raises `StoreError` (`log_damaged`) if one cannot be read."""
     lists = _Lists()
-    try:
-        lists.add(await store.heads(key, kinds=RECEIPT_KINDS))
-        for child in lists.children:  # the list grows, as children have children of their own
-            lists.add(await store.heads(ids.key_of(child), kinds=RECEIPT_KINDS), run=child)
-    except UNREADABLE:
-        name = await public_id(store, key)
-        raise StoreError(f"The log of run {name} is damaged: a call cannot be read.", code=LOG_DAMAGED) from None
+    lists.add(await known_facts(store, key, kinds=RECEIPT_KINDS))
+    for child in lists.children:  # the list grows, as children have children of their own
+        lists.add(await known_facts(store, ids.key_of(child), kinds=RECEIPT_KINDS), run=child)
     return lists.receipt(status)
 
 
@@ -113,14 +106,9 @@ async def asked_doubts(log: LogReader, row: RunRow) -> tuple[CallName, ...]:
         return ()
     names: dict[tuple[int, int], CallName] = {}
     found: list[CallName] = []
-    try:
-        for encoded in await log.heads(row.key, kinds=(KIND[CallOpened], KIND[AwaitOpened])):
-            head = decode_fact.decode(encoded)
-            if isinstance(head, CallOpened):
-                names[head.turn, head.index] = CallName(head.id, head.name)
-            elif isinstance(head, AwaitOpened) and head.id in asked and (head.turn, head.index) in names:
-                found.append(names[head.turn, head.index])
-    except UNREADABLE:
-        name = ids.run_id(row.key, row.salt)
-        raise StoreError(f"The log of run {name} is damaged: a call cannot be read.", code=LOG_DAMAGED) from None
+    for head in await known_facts(log, row.key, kinds=(KIND[CallOpened], KIND[AwaitOpened])):
+        if isinstance(head, CallOpened):
+            names[head.turn, head.index] = CallName(head.id, head.name)
+        elif isinstance(head, AwaitOpened) and head.id in asked and (head.turn, head.index) in names:
+            found.append(names[head.turn, head.index])
     return tuple(found)
