@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Protocol
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -26,6 +27,12 @@ from weftline.tools.base import ToolFailed, ToolOutput
 from weftline.tools.results import failure_of, reason_of
 
 logger = logging.getLogger(__name__)
+
+
+class NewChild(Protocol):
+    """Builds the write that creates a child run, which has its id from then on."""
+
+    def __call__(self, run: LiveRun, plan: RunPlan, parent: Parent, /) -> tuple[str, Write]: ...
 
 
 async def start_child(command: StartChild, state: State, work: WorkingSet, services: Services) -> Outcome:

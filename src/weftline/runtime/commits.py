@@ -34,7 +34,9 @@ _head = attrgetter("head")
 
 
 class Commits:
-    """The log's observer."""
+    """The log's observer. `on_unopened_end` is called after a commit that ended a run whose tools were never opened
+    here.
+    """
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class Commits:
         timers: Timers,
         recovery: Recovery,
         lineage: Lineage,
+        on_unopened_end: Callable[[LiveRun], None] | None,
     ) -> None:
         self._residents = residents
         self._kept = residents.kept
@@ -60,10 +63,12 @@ class Commits:
         self._recovery = recovery
         self._trials = recovery.trials
         self._lineage = lineage
-        self.on_ended: Callable[[], None] | None = None
-        """Called after a commit that ended a run or opened an await."""
-        self.on_unopened_end: Callable[[LiveRun], None] | None = None
-        """Called after a commit that ended a run whose tools were never opened here."""
+        self._on_unopened_end = on_unopened_end
+        self._on_ended: Callable[[], None] | None = None
+
+    def watch_ends(self, ended: Callable[[], None] | None) -> None:
+        """Calls `ended` after each commit that ended a run or opened an await; None switches this off."""
+        self._on_ended = ended
 
     def committed(self, run: LiveRun, write: Write, drafts: Sequence[Draft], result: Written, *, size: int) -> None:
         self._kept.sweep_if_full()
@@ -94,8 +99,8 @@ class Commits:
             self._tasks.spawn(self._lineage.wake(child.key))
         if write.wakes is not None and not self._lineage.hand_over(run, write):
             self._tasks.spawn(self._lineage.wake(write.wakes))
-        if self.on_ended is not None and (write.awaits or write.ended_at is not None):
-            self.on_ended()
+        if self._on_ended is not None and (write.awaits or write.ended_at is not None):
+            self._on_ended()
         if write.ended_at is not None:
             self._trials.ended(run.key)
             if write.closes is not None:
@@ -106,8 +111,8 @@ class Commits:
                 last = drafts[-1]
                 assert isinstance(last.head, RunEnded)
                 toolbox.code.ended(last.head, last.body, run.work.conversation.memory)
-            elif toolbox is None and self.on_unopened_end is not None:
-                self.on_unopened_end(run)
+            elif toolbox is None and self._on_unopened_end is not None:
+                self._on_unopened_end(run)
             if not run.active and run.log.outbox.empty:
                 self._residents.unload(run)
 

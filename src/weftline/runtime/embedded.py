@@ -47,6 +47,7 @@ from weftline.runtime.four_eyes import PersonOf, as_named
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.interrupting import Interrupts
 from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.lineage import OnCalls
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.model_call import MODEL_TIMEOUT_S
@@ -145,12 +146,13 @@ class EmbeddedEngine:
             public_errors=self._public_errors,
         )
 
-        def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
+        def new_driver(log: Log, *, on_deadline: Callable[[LiveRun, int], None], on_calls: OnCalls) -> Driver:
             return Driver(
                 log,
                 services,
                 opener,
                 on_deadline=on_deadline,
+                on_calls=on_calls,
                 new_child=creator.new_child,
                 step=self._step,
                 carry_out=self._carry_out,
@@ -165,11 +167,10 @@ class EmbeddedEngine:
             knows=self._is_at_home,
             ledger=ledger,
             max_recoveries=self._max_recoveries,
+            on_unopened_end=partial(_notify_end, self._tools) if isinstance(self._tools, EndListener) else None,
         )
-        creator.fleet = fleet
-        opener.loader, opener.mover = fleet.loader, fleet.dispatcher
-        if isinstance(self._tools, EndListener):
-            fleet.commits.on_unopened_end = partial(_notify_end, self._tools)
+        creator.connect(fleet)
+        opener.connect(loader=fleet.loader, mover=fleet.dispatcher)
         self._log = fleet.log
         self._recovery = fleet.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
@@ -263,7 +264,7 @@ class EmbeddedEngine:
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
         """Calls `ended` after each commit that ended a run or opened an await; None switches this off."""
-        self._fleet.commits.on_ended = ended
+        self._fleet.commits.watch_ends(ended)
 
     def require_accepting(self) -> None:
         """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""

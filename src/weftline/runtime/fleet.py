@@ -8,6 +8,9 @@
 * `Recovery`: what an earlier process has left;
 * `Log`, which writes what they append, and `Commits`, what follows when it is written;
 * `Driver`: drives one run.
+
+Each gets what it needs as arguments of its constructor. Where two refer to each other, `connect` passes the one that is
+created later to the other, before the first run.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from weftline.runtime.dispatcher import Dispatcher
 from weftline.runtime.driver import CUT_S, Driver
 from weftline.runtime.hub import Hub
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.lineage import Lineage, note_calls
+from weftline.runtime.lineage import Lineage, OnCalls, note_calls
 from weftline.runtime.live import GONE, LiveRun
 from weftline.runtime.loader import Loader
 from weftline.runtime.log import Log
@@ -45,9 +48,9 @@ _MAX_LISTED = 10
 
 
 class NewDriver(Protocol):
-    """Creates the driver of runs that are appended to this log; it calls `on_deadline` as `Driver` does."""
+    """Creates the driver of runs that are appended to this log; the other arguments are those of `Driver`."""
 
-    def __call__(self, log: Log, on_deadline: Callable[[LiveRun, int], None], /) -> Driver: ...
+    def __call__(self, log: Log, /, *, on_deadline: Callable[[LiveRun, int], None], on_calls: OnCalls) -> Driver: ...
 
 
 class Fleet:
@@ -62,6 +65,7 @@ class Fleet:
         knows: Callable[[RunPlan], bool],
         ledger: Ledger,
         max_recoveries: int,
+        on_unopened_end: Callable[[LiveRun], None] | None,
     ) -> None:
         self._store = store
         self._tasks = tasks = TaskSet("a background task")
@@ -81,10 +85,11 @@ class Fleet:
             timers=timers,
             recovery=recovery,
             lineage=lineage,
+            on_unopened_end=on_unopened_end,
         )
         self.log = log = Log(store, clock=clock, observer=self.commits)
-        self.driver = driver = new_driver(log, timers.watch)
-        driver.on_calls = partial(note_calls, residents.runs, driver.note)
+        on_calls = partial(note_calls, residents.runs)
+        self.driver = driver = new_driver(log, on_deadline=timers.watch, on_calls=on_calls)
         loader.connect(log=log, driver=driver, recovery=recovery, lineage=lineage)
         dispatcher.connect(log=log, driver=driver, timers=timers, recovery=recovery, lineage=lineage)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from weftline.errors import Conflict, NotFound
 from weftline.kernel import bodies
@@ -26,6 +27,11 @@ from weftline.runtime.task_set import TaskSet
 from weftline.store.base import LogReader, Stored, Write
 
 logger = logging.getLogger(__name__)
+
+Observe: TypeAlias = Callable[[LiveRun, str, list[bytes]], None]
+"""Appends observations of one kind, encoded, to the log of a run."""
+OnCalls: TypeAlias = Callable[[LiveRun, Observe], None]
+"""Called for a child run that has asked for calls."""
 
 
 class Lineage:
@@ -111,9 +117,7 @@ def publish_waits(runs: Mapping[int, LiveRun], take: Callable[[LiveRun, Draft], 
         take(parent, Draft(fact))
 
 
-def note_calls(
-    runs: Mapping[int, LiveRun], observe: Callable[[LiveRun, str, list[bytes]], None], child: LiveRun
-) -> None:
+def note_calls(runs: Mapping[int, LiveRun], child: LiveRun, observe: Observe) -> None:
     """Records in the log of a child's parent how many calls the child has requested so far.
 
     Usually that is one transaction with the child's own entry; a parent is in memory as long as its children are.
