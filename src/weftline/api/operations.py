@@ -56,7 +56,7 @@ from weftline.api.views import cancelled
 from weftline.errors import NotFound
 from weftline.runtime import ids
 from weftline.runtime.engine import Resumed
-from weftline.runtime.receipts import CancelReceipt
+from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.runtime.supported import unsupported
 from weftline.store.base import RunFilter, Store
 from weftline.store.copies import Copied

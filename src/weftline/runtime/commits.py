@@ -15,16 +15,16 @@ from weftline.errors import NotFound
 from weftline.kernel.entries import RunEnded
 from weftline.kernel.policy import CapReached
 from weftline.runtime import ids
-from weftline.runtime.budgets import Ledger
+from weftline.runtime.budgets.ledger import Ledger
 from weftline.runtime.failures import report_doubts, report_failure
+from weftline.runtime.fleet.lineage import Lineage, publish_waits
+from weftline.runtime.fleet.residents import Residents
+from weftline.runtime.fleet.roles import RunLoader, RunMover
+from weftline.runtime.fleet.task_set import TaskSet
+from weftline.runtime.fleet.timers import Timers
 from weftline.runtime.hub import Hub, committed_batch
-from weftline.runtime.lineage import Lineage, publish_waits
 from weftline.runtime.live import BEHIND, Draft, LiveRun
 from weftline.runtime.recovery import Recovery
-from weftline.runtime.residents import Residents
-from weftline.runtime.roles import RunLoader, RunMover
-from weftline.runtime.task_set import TaskSet
-from weftline.runtime.timers import Timers
 from weftline.store.base import Progress, Write, Written
 
 logger = logging.getLogger(__name__)

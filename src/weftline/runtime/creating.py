@@ -20,17 +20,17 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.run_ids import require_possible
 from weftline.runtime import ids
 from weftline.runtime.added import add_ended
-from weftline.runtime.budgets import Account, Ledger
-from weftline.runtime.checking import check_models
-from weftline.runtime.children import child_write
+from weftline.runtime.budgets.checking import check_models
+from weftline.runtime.budgets.ledger import Account, Ledger
 from weftline.runtime.clock import Clock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.created_once import CreatedOnce, Slot
-from weftline.runtime.cutting import input_bytes
-from weftline.runtime.fallbacks import check_fallbacks
-from weftline.runtime.fleet import Fleet
+from weftline.runtime.fleet.fleet import Fleet
 from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, RunLog, WorkingSet
-from weftline.runtime.toolbox import ToolSource
+from weftline.runtime.model_calls.cutting import input_bytes
+from weftline.runtime.tool_calls.children import child_write
+from weftline.runtime.tool_calls.fallbacks import check_fallbacks
+from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
 from weftline.store.records import threads
 from weftline.trace_context import new_trace, trace_for

@@ -37,16 +37,16 @@ from weftline.plan import RunPlan
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
-from weftline.runtime.children import NewChild
-from weftline.runtime.code import RunCode
-from weftline.runtime.lineage import OnCalls
+from weftline.runtime.agent_code.code import RunCode
+from weftline.runtime.fleet.lineage import OnCalls
 from weftline.runtime.live import GONE, Cut, Draft, LiveRun, WorkingSet, is_being_cancelled
 from weftline.runtime.log import Log
-from weftline.runtime.model_call import abandoned
+from weftline.runtime.model_calls.model_call import abandoned
 from weftline.runtime.public_errors import in_public
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in, thread_end, time_has_come
-from weftline.runtime.toolbox import EMPTY
+from weftline.runtime.tool_calls.children import NewChild
+from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.base import ThreadEnd
 from weftline.trace_context import incoming_traceparent

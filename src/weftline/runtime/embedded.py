@@ -31,37 +31,37 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
-from weftline.runtime.answering import Answer
-from weftline.runtime.await_answers import AwaitAnswers
-from weftline.runtime.budgets import Ledger
-from weftline.runtime.client_calls import ClientCalls
+from weftline.runtime.budgets.ledger import Ledger
+from weftline.runtime.budgets.raised import wake_waiting
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.creating import RunCreator
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import DRAIN_S, CreateOptions, Leased, Observer, Resumed
-from weftline.runtime.finding import given_key
-from weftline.runtime.fleet import Fleet
-from weftline.runtime.four_eyes import PersonOf, as_named
+from weftline.runtime.fleet.fleet import Fleet
+from weftline.runtime.fleet.lineage import OnCalls
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
-from weftline.runtime.interrupting import Interrupts
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.lineage import OnCalls
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
-from weftline.runtime.model_call import MODEL_TIMEOUT_S
-from weftline.runtime.names import StoredNames
+from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.opening import RunOpener
-from weftline.runtime.provided import NO_FAULTS, Faults, Provided
-from weftline.runtime.raised import wake_waiting
-from weftline.runtime.reading import StoredRuns
-from weftline.runtime.receipts import CancelReceipt, stored_receipt
+from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.await_answers import AwaitAnswers
+from weftline.runtime.people.four_eyes import PersonOf, as_named
+from weftline.runtime.people.interrupting import Interrupts
+from weftline.runtime.people.still import waits_for_people
+from weftline.runtime.reads.finding import given_key
+from weftline.runtime.reads.names import StoredNames
+from weftline.runtime.reads.reading import StoredRuns
+from weftline.runtime.reads.receipts import CancelReceipt, stored_receipt
 from weftline.runtime.recovery import MAX_RECOVERIES, remove_lost_branches
 from weftline.runtime.requests import check_request
 from weftline.runtime.services import SLOW_TURN_S, Services
-from weftline.runtime.still import waits_for_people
-from weftline.runtime.toolbox import EndListener, RunName, ServerTools, ToolSource
+from weftline.runtime.tool_calls.client_calls import ClientCalls
+from weftline.runtime.tool_calls.provided import NO_FAULTS, Faults, Provided
+from weftline.runtime.tool_calls.toolbox import EndListener, RunName, ServerTools, ToolSource
 from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store, Write, Written
 from weftline.store.naming import db_option

@@ -14,15 +14,15 @@ from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import CancelRequested, HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime.agent_code.inside import RunInside
 from weftline.runtime.deploys import NO_DEPLOY, deploy_for
-from weftline.runtime.inheriting import Inherited, as_fact, inherited_by
-from weftline.runtime.inside import RunInside
+from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.live import Draft, LiveRun
-from weftline.runtime.memory import RunMemory
 from weftline.runtime.message_parts import blobs_of
+from weftline.runtime.model_calls.inheriting import Inherited, as_fact, inherited_by
 from weftline.runtime.recovery import adoption
-from weftline.runtime.roles import RunLoader, RunMover
-from weftline.runtime.toolbox import RunName, ToolSource
+from weftline.runtime.tool_calls.memory import RunMemory
+from weftline.runtime.tool_calls.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
 
 _CODE_ON_LOOP_BYTES = 64 * 1024
