@@ -20,17 +20,17 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.run_ids import require_possible
 from weftline.runtime import ids
 from weftline.runtime.added import add_ended
-from weftline.runtime.budgets import Account, Ledger
-from weftline.runtime.checking import check_models
-from weftline.runtime.children import child_write
+from weftline.runtime.budgets.checking import check_models
+from weftline.runtime.budgets.ledger import Account, Ledger
 from weftline.runtime.clock import Clock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.created_once import CreatedOnce, Slot
-from weftline.runtime.cutting import input_bytes
-from weftline.runtime.fallbacks import check_fallbacks
-from weftline.runtime.fleet import Fleet
+from weftline.runtime.fleet.fleet import Fleet
 from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, RunLog, WorkingSet
-from weftline.runtime.toolbox import ToolSource
+from weftline.runtime.model_calls.cutting import input_bytes
+from weftline.runtime.tool_calls.children import child_write
+from weftline.runtime.tool_calls.fallbacks import check_fallbacks
+from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
 from weftline.store.records import threads
 from weftline.trace_context import new_trace, trace_for
@@ -39,9 +39,7 @@ _ENCODE_ON_LOOP_BYTES = 64 * 1024
 
 
 class RunCreator:
-    """`fleet` is set before the first run is created."""
-
-    fleet: Fleet
+    """`connect` passes it the fleet, whose driver refers to it, before the first run is created."""
 
     def __init__(
         self,
@@ -64,6 +62,9 @@ class RunCreator:
         self._traces = traces
         self._once = CreatedOnce(store.log)
         self._next_key = 0
+
+    def connect(self, fleet: Fleet) -> None:
+        self._fleet = fleet
 
     async def open(self) -> None:
         self._next_key = await self._store.log.last_key() + 1
@@ -132,7 +133,7 @@ class RunCreator:
             large = sent is not None and len(sent) > _ENCODE_ON_LOOP_BYTES
             encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
             self._require_accepting()
-            self.fleet.dispatcher.require_room(workspace)
+            self._fleet.dispatcher.require_room(workspace)
             now = self._clock.now_us()
             new = NewRun(
                 ids.new_salt() if run_id is None else ids.given(run_id),
@@ -149,7 +150,7 @@ class RunCreator:
                 history=tuple(history),
             )
             run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
-            durable = self.fleet.log.mark(run, outside=True)
+            durable = self._fleet.log.mark(run, outside=True)
         except BaseException:
             for slot in slots:
                 once.release(slot)
@@ -185,11 +186,11 @@ class RunCreator:
         log = RunLog(self._store.log.next_epoch())
         residency = PARKED if new.thread is None else BEHIND  # until its commit lets it start
         run = LiveRun(key, new.workspace, new.thread, log, work, residency=residency, new=new)
-        self.fleet.residents.add(run)
+        self._fleet.residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
         created = RunCreated(RULES, plan.limits, new.thread)
-        self.fleet.driver.record(run, (Draft(created, bodies.encode(body)),))
-        self.fleet.dispatcher.begin(run)
+        self._fleet.driver.record(run, (Draft(created, bodies.encode(body)),))
+        self._fleet.dispatcher.begin(run)
         return run
 
     def new_child(self, run: LiveRun, plan: RunPlan, parent: Parent) -> tuple[str, Write]:
