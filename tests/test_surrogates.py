@@ -13,7 +13,7 @@ from weftline.net.sse import SseEvent, SseParser
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import CallStart, Chunk, Finish, TextDelta, ThinkingDelta, ThinkingDone, UsageUpdate
 from weftline.providers.whole_pairs import WholePairs
-from weftline.runtime.deltas import Deltas
+from weftline.runtime.model_calls.deltas import Deltas
 from weftline.runtime.services import Outcome
 from weftline.surrogates import whole, whole_json
 

@@ -134,7 +134,7 @@ if TYPE_CHECKING:
     from weftline.kernel.policy import TagClause
     from weftline.outcome import ServerData, Telemetry
     from weftline.reminders import Reminder
-    from weftline.runtime.provided import Provided
+    from weftline.runtime.tool_calls.provided import Provided
     from weftline.server.mounted import asgi
     from weftline.tools.base import (
         Happened,
@@ -169,7 +169,7 @@ else:
         "BasicPolicy": "weftline.agent.policy",
         "Bounded": "weftline.tools.bounding",
         "Paging": "weftline.tools.bounding",
-        "Provided": "weftline.runtime.provided",
+        "Provided": "weftline.runtime.tool_calls.provided",
         "ServerData": "weftline.outcome",
         "Behavior": "weftline.agent.behavior",
         "Budget": "weftline.agent.budget",

@@ -17,7 +17,7 @@ same request may succeed later, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 
@@ -184,7 +184,29 @@ class Issue(NamedTuple):
 
 def invalid(issues: Sequence[Issue]) -> InvalidRequest:
     """Returns one error for all these issues; its message quotes the first few."""
-    message = "; ".join(f"{path}: {text}" if path else text for path, text in issues[:_ISSUES_IN_MESSAGE])
+    message = _quoted(issues)
     more = len(issues) - _ISSUES_IN_MESSAGE
     listed = [{"path": path, "message": text} for path, text in issues[:MAX_ISSUES]]
     return InvalidRequest(f"{message} (and {more:,} more)" if more > 0 else message, issues=listed)
+
+
+def renamed(error: InvalidRequest, rename: Callable[[str], str]) -> InvalidRequest:
+    """Returns the error with other names for its fields: those of its issues or, if it lists none, the one that its
+    message begins with.
+    """
+    issues = [Issue(one["path"], one["message"]) for one in error.details.get("issues", ())]
+    if not issues:
+        field, colon, fault = error.message.partition(": ")
+        if not colon or " " in field or rename(field) == field:
+            return error
+        return type(error)(f"{rename(field)}: {fault}", code=error.code, hint=error.hint, **error.details)
+    named = [Issue(rename(path), text) for path, text in issues]
+    if named == issues:
+        return error
+    message = error.message.replace(_quoted(issues), _quoted(named), 1)
+    details = error.details | {"issues": [one._asdict() for one in named]}
+    return type(error)(message, code=error.code, hint=error.hint, **details)
+
+
+def _quoted(issues: Sequence[Issue]) -> str:
+    return "; ".join(f"{path}: {text}" if path else text for path, text in issues[:_ISSUES_IN_MESSAGE])

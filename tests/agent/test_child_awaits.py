@@ -12,7 +12,7 @@ from weftline import Agent, Await, Conflict, Engine, Limits, Policy, tool
 from weftline.agent.run import Run
 from weftline.errors import NotFound
 from weftline.events import AwaitOpened, CallFinished, ChildStarted
-from weftline.kernel.entries import ChildWaits, Fact, decode_fact
+from weftline.kernel.entries import CallClosed, ChildWaits, Fact, decode_fact
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
 from weftline.runtime import ids
@@ -67,8 +67,8 @@ async def child_of(run: Run[Any]) -> str:
     raise AssertionError("it began no run")
 
 
-async def facts_until(engine: Engine, run_id: str, waits: bool) -> list[tuple[int, Fact]]:
-    """The facts of a run up to one that says whether its child waits."""
+async def facts_until(engine: Engine, run_id: str, waits: bool, *, closed: int = 0) -> list[tuple[int, Fact]]:
+    """The facts of a run up to where one has said whether its child waits, and so many calls are closed."""
     host = await engine.runtime()
     follower = host.follow(ids.key_of(run_id), run_id)
     found: list[tuple[int, Fact]] = []
@@ -76,7 +76,8 @@ async def facts_until(engine: Engine, run_id: str, waits: bool) -> list[tuple[in
         while (batches := await follower.next()) is not None:
             for item in [item for batch in batches for item in batch.items if item.head]:
                 found.append((item.at, decode_fact.decode(item.head)))
-                if found[-1][1] == ChildWaits(0, 0, waits):
+                facts = [fact for _, fact in found]
+                if ChildWaits(0, 0, waits) in facts and sum(isinstance(fact, CallClosed) for fact in facts) >= closed:
                     return found
     finally:
         follower.close()
@@ -105,8 +106,8 @@ async def test_what_a_subagent_asks_is_listed_and_answered_on_every_run_above_it
             if isinstance(event, CallFinished):
                 assert (event.name, event.ok) == ("look", True)
                 break
-        for run in (middle, top):
-            stands = fold(State(), await facts_until(engine, run.id, True))
+        for run, closed in ((middle, 1), (top, 0)):
+            stands = fold(State(), await facts_until(engine, run.id, True, closed=closed))
             assert stands.policy.time.since is None and stands.open_children
         stranger = Agent(ScriptedModel([calls("pay", amount=6)]), name="stranger", tools=[pay])
         other = await engine.start(stranger, "Go.")

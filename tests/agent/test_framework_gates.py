@@ -17,7 +17,7 @@ from weftline.agent.disclosure import Disclosure, Withheld
 from weftline.agent.frame import Frame
 from weftline.canonical import canonical_value, digest
 from weftline.messages import Text, ToolResult
-from weftline.runtime.code import Gated, PendingCall
+from weftline.runtime.agent_code.code import Gated, PendingCall
 from weftline.testing import calls
 from weftline.tools.base import ToolContext
 

@@ -35,7 +35,7 @@ from weftline.events import FinalForced, PolicyDecided, TurnRestarted
 from weftline.failure import Hint
 from weftline.kernel.policy import PolicyRule
 from weftline.providers.base import Chunk, ModelRequest
-from weftline.runtime.models import attempt_limit
+from weftline.runtime.model_calls.models import attempt_limit
 from weftline.testing import ScriptedModel, calls
 from weftline.wire.policy_model import PolicyModel
 
@@ -491,7 +491,7 @@ async def test_an_engine_that_fails_or_talks_nonsense_blocks_the_turn_and_is_log
         return PolicyDecision() if turn.turn else wrong
 
     agent, _ = scripted(calls("look", x=1), calls("look", x=2), tools=[look], policy_engine=engine)
-    with caplog.at_level(logging.CRITICAL, "weftline.runtime.judging"):
+    with caplog.at_level(logging.CRITICAL, "weftline.runtime.agent_code.judging"):
         result = await agent.run("Go.")
     assert [call.how for call in result.calls] == ["blocked", "returned"]
     assert (turns, result.status) == ([0, 1], "succeeded")

@@ -21,7 +21,7 @@ from weftline import (
 )
 from weftline.agent.run import Run
 from weftline.events import AwaitOpened
-from weftline.runtime.answering import MAX_REASON_CHARS, MAX_VALUE_BYTES
+from weftline.runtime.people.answering import MAX_REASON_CHARS, MAX_VALUE_BYTES
 from weftline.testing import ScriptedModel, calls
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
 

@@ -19,7 +19,7 @@ from weftline.agent import deps as deps_of_runs
 from weftline.agent.hooks import RunEnded
 from weftline.agent.in_memory import in_memory
 from weftline.agent.results import AgentFailed
-from weftline.runtime import retained
+from weftline.runtime.fleet import retained
 from weftline.store.base import RunFilter
 from weftline.store.sqlite.log import SqliteLog
 from weftline.testing import ScriptedModel, calls

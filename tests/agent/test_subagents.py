@@ -36,8 +36,9 @@ from weftline.kernel.state import Decision, State
 from weftline.messages import Assistant, Text, ToolResults, Usage, User
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.providers.catalog import Catalog
-from weftline.runtime import dispatcher, ids, recovery
-from weftline.runtime.lineage import Lineage
+from weftline.runtime import ids, recovery
+from weftline.runtime.fleet import dispatcher
+from weftline.runtime.fleet.lineage import Lineage
 from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel, calls
 

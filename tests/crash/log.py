@@ -24,7 +24,7 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.runtime import ids
-from weftline.runtime.spending import BYTES_PER_TOKEN
+from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN
 from weftline.store import open_for_reading
 from weftline.store.base import LogReader
 from weftline.store.budgets import Sums

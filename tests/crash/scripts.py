@@ -7,7 +7,8 @@ from typing import Any
 TOOLS = '''
 import asyncio, json, os
 import weftline
-from weftline.runtime import model_call, trials
+from weftline.runtime import trials
+from weftline.runtime.model_calls import model_call
 
 trials.TRIAL_S = 0.05  # the last control of a run that died alone lasts twenty times as long
 model_call.RETRY_FIRST_S = 0.05

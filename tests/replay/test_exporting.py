@@ -18,7 +18,7 @@ from weftline.errors import Conflict, InvalidRequest, NotFound, WeftlineError
 from weftline.messages import Image
 from weftline.replay.importing import Imported
 from weftline.runtime import ids
-from weftline.runtime.paging import entries
+from weftline.runtime.reads.paging import entries
 from weftline.testing import ScriptedModel, calls
 
 PNG = Image("image/png", data="aGVsbG8=")

@@ -11,7 +11,7 @@ from weftline.plan import RunPlan
 from weftline.replay.present_code import PresentCode
 from weftline.replay.recorded import StoredRun
 from weftline.replay.replaying import replay_run
-from weftline.runtime.toolbox import RunName
+from weftline.runtime.tool_calls.toolbox import RunName
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
 from weftline.testing.simulation import Build, Histories

@@ -29,8 +29,8 @@ from weftline.providers.base import (
 )
 from weftline.providers.catalog import Catalog
 from weftline.runtime import log
-from weftline.runtime.deltas import Deltas
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.model_calls.deltas import Deltas
 from weftline.runtime.services import Sink
 from weftline.store.memory import MemoryDisk
 

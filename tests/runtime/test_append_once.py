@@ -17,7 +17,7 @@ from weftline import Agent, Engine, tool
 from weftline.errors import Conflict
 from weftline.kernel.entries import MessageQueued, decode_fact
 from weftline.plan import LocalRef, ServerRef
-from weftline.runtime.answering import Answer
+from weftline.runtime.people.answering import Answer
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import IdempotencyKey
 from weftline.store.memory import MemoryDisk

@@ -38,11 +38,12 @@ from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.replay.recorded import StoredRun
 from weftline.replay.replaying import replay_run
-from weftline.runtime import fleet, ids
-from weftline.runtime.answering import Answer
-from weftline.runtime.budgets import Account, Ledger
+from weftline.runtime import ids
+from weftline.runtime.budgets.ledger import Account, Ledger
+from weftline.runtime.budgets.reserving import settled_if_raised
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.reserving import settled_if_raised
+from weftline.runtime.fleet import fleet
+from weftline.runtime.people.answering import Answer
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.budgets import (
     Limit,

@@ -26,11 +26,11 @@ from weftline.kernel.entries import (
 )
 from weftline.messages import Assistant, ToolResults
 from weftline.plan import LocalRef, RunPlan, ServerRef
-from weftline.runtime import cancelling
-from weftline.runtime.answering import Answer
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.fleet import cancelling
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.receipts import CancelReceipt
+from weftline.runtime.people.answering import Answer
+from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
 from weftline.testing.budgets import all_use, unlike
@@ -210,7 +210,7 @@ async def test_a_cancel_that_was_written_holds_when_the_process_dies_before_the_
 @pytest.mark.requirement("run.cancel.uncooperative")
 async def test_a_tool_that_does_not_stop_delays_the_end_by_the_grace_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cancelling.CANCEL_GRACE_S == 2.0
-    monkeypatch.setattr("weftline.runtime.cancelling.CANCEL_GRACE_S", 0.05)
+    monkeypatch.setattr("weftline.runtime.fleet.cancelling.CANCEL_GRACE_S", 0.05)
     place = Place()
     async with place.engine:
         key, run, space = await place.start("stubborn")
@@ -334,7 +334,7 @@ async def test_a_run_can_be_cancelled_however_many_streams_its_workspace_has_ope
 async def test_nothing_is_added_to_a_run_that_has_ended_although_its_tool_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("weftline.runtime.cancelling.CANCEL_GRACE_S", 0.001)
+    monkeypatch.setattr("weftline.runtime.fleet.cancelling.CANCEL_GRACE_S", 0.001)
     place = Place()
     async with place.engine as it:
         key, run, space = await place.start("stubborn")
@@ -351,7 +351,7 @@ async def test_nothing_is_added_to_a_run_that_has_ended_although_its_tool_goes_o
 async def test_an_answer_that_comes_while_a_cancel_takes_its_time_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("weftline.runtime.cancelling.CANCEL_GRACE_S", 0.05)
+    monkeypatch.setattr("weftline.runtime.fleet.cancelling.CANCEL_GRACE_S", 0.05)
     place = Place()
     async with place.engine as it:
         key, run, space = await place.start("both")

@@ -12,7 +12,7 @@ from weftline.kernel.context import Cause, ContextCompacted, ContextRestored
 from weftline.kernel.entries import HistoryPinned
 from weftline.messages import Assistant, Image, Message, System, Text, ToolCall, ToolResult, ToolResults, User
 from weftline.runtime.conversation import Conversation
-from weftline.runtime.cutting import Cut, Span, message_bytes, new_cut, transcript, with_summary
+from weftline.runtime.model_calls.cutting import Cut, Span, message_bytes, new_cut, transcript, with_summary
 from weftline.testing.simulation.conversation import naive_conversation
 
 words = st.sampled_from(["", "Look at it.", "é" * 40, "long " * 200])

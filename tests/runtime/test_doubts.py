@@ -17,10 +17,11 @@ from weftline.kernel.bodies import decode_await
 from weftline.kernel.entries import FORMAT, AwaitClosed, CallClosed, CallStarted, Limits
 from weftline.messages import ToolResults
 from weftline.plan import ServerRef
-from weftline.runtime import calls, ids
-from weftline.runtime.answering import Answer
+from weftline.runtime import ids
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.receipts import asked_doubts
+from weftline.runtime.people.answering import Answer
+from weftline.runtime.reads import calls
+from weftline.runtime.reads.receipts import asked_doubts
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import RunFilter, Stored
 from weftline.store.memory import MemoryDisk

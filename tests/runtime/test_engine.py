@@ -20,7 +20,7 @@ from weftline.kernel.entries import CallClosed, CallOpened, RunEnded, decode_fac
 from weftline.plan import LocalRef, RunPlan, ServerRef, decode_plan
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import EntryBatch, Follower
-from weftline.runtime.model_call import MAX_JSON_CHARS
+from weftline.runtime.model_calls.model_call import MAX_JSON_CHARS
 from weftline.store import open_store
 from weftline.store.base import Store
 from weftline.store.memory import MemoryDisk

@@ -17,9 +17,10 @@ from weftline.kernel.state import Decision, New, RunTool, State
 from weftline.messages import Blob, Image, Text, ToolResults, User
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.runtime import carry_out as carrying
-from weftline.runtime import dispatcher, recovery
+from weftline.runtime import recovery
 from weftline.runtime import step as stepping
 from weftline.runtime.conversation import Conversation
+from weftline.runtime.fleet import dispatcher
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step
 from weftline.store.memory import MemoryDisk

@@ -6,7 +6,7 @@ import pytest
 
 from runtime.kit import plan
 from weftline.kernel.budget import BudgetRefused, BudgetRule
-from weftline.runtime.budgets import NOTHING, Account, Ledger, Need
+from weftline.runtime.budgets.ledger import NOTHING, Account, Ledger, Need
 from weftline.store.budgets import Booking
 
 ABOVE = "run:1"

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from weftline.kernel.entries import CancelRequested
 from weftline.runtime import ids
-from weftline.runtime.lineage import Lineage
+from weftline.runtime.fleet.lineage import Lineage
+from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.live import Draft
-from weftline.runtime.task_set import TaskSet
 
 
 class StuckFleet:

@@ -13,9 +13,9 @@ from weftline.errors import StoreError, Unavailable
 from weftline.kernel.entries import KIND, MessageQueued
 from weftline.plan import LocalRef, ServerRef
 from weftline.providers.catalog import Catalog
-from weftline.runtime import retained
-from weftline.runtime.budgets import Ledger
+from weftline.runtime.budgets.ledger import Ledger
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.fleet import retained
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
 from weftline.tools.decorator import tool

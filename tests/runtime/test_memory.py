@@ -10,7 +10,7 @@ import pytest
 
 from runtime.kit import MoodyStore, ended, engine_on, plan, until
 from weftline.plan import LocalRef, ServerRef
-from weftline.runtime import retained, timers
+from weftline.runtime.fleet import retained, timers
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool

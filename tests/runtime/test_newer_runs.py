@@ -13,7 +13,7 @@ from weftline.agent.snapshots import snapshot_of
 from weftline.errors import Conflict, StoreError
 from weftline.kernel.entries import FORMAT, KIND, CallStarted, RunEnded, decode_fact
 from weftline.plan import LocalRef
-from weftline.runtime.receipts import stored_receipt
+from weftline.runtime.reads.receipts import stored_receipt
 from weftline.runtime.supported import unsupported
 from weftline.store.base import Stored
 from weftline.store.memory import MemoryDisk

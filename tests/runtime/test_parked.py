@@ -15,10 +15,10 @@ from weftline.kernel.entries import AwaitClosed, CallClosed, Limits
 from weftline.messages import ToolResults
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.providers.scripted import ScriptedProvider
-from weftline.runtime.answering import Answer
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.fleet.timers import MAX_GRACE_US
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.timers import MAX_GRACE_US
+from weftline.runtime.people.answering import Answer
 from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
 from weftline.testing.simulation.loop import VirtualLoop

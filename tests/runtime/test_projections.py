@@ -31,10 +31,10 @@ from weftline.kernel.evolve import fold
 from weftline.kernel.state import State, decode_state
 from weftline.messages import Usage
 from weftline.plan import LocalRef, RunPlan, ServerRef, decode_plan
-from weftline.runtime.answering import Answer
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.live import RunLog
-from weftline.runtime.paging import entries
+from weftline.runtime.people.answering import Answer
+from weftline.runtime.reads.paging import entries
 from weftline.store import open_store
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import LogReader, RunFilter, RunRow, Store, Stored, Write, Written

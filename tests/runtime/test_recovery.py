@@ -15,7 +15,8 @@ from weftline.kernel.entries import AttemptFailed, RunEnded, TurnCompleted
 from weftline.kernel.state import CallModel
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import carry_out as carrying
-from weftline.runtime import fleet, loader, recovery, timers, trials
+from weftline.runtime import recovery, trials
+from weftline.runtime.fleet import fleet, loader, timers
 from weftline.runtime.waiting import wait_while_running
 from weftline.store.base import IdempotencyKey
 from weftline.store.memory import MemoryDisk

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 from msgspec.json import encode
 
-from weftline.runtime.answering import pattern_of
-from weftline.runtime.awaits import covers
+from weftline.runtime.people.answering import pattern_of
+from weftline.runtime.people.awaits import covers
 
 
 @pytest.mark.parametrize(

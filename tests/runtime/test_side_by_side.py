@@ -19,9 +19,9 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import driver
 from weftline.runtime import step as stepping
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.fleet.timers import CLIENT_GRACE_US
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step
-from weftline.runtime.timers import CLIENT_GRACE_US
 from weftline.store.memory import MemoryDisk
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import WallClock

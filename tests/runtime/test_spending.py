@@ -11,8 +11,8 @@ from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, Finish, TextDelta, UsageUpdate
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import WorkingSet
-from weftline.runtime.model_call import abandoned
-from weftline.runtime.spending import Spent, spent
+from weftline.runtime.model_calls.model_call import abandoned
+from weftline.runtime.model_calls.spending import Spent, spent
 
 END = Finish("end_turn")
 

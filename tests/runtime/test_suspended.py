@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from runtime.kit import MoodyStore, ended, engine_on, facts, plan
 from weftline.kernel.entries import CallClosed, Limits
 from weftline.plan import LocalRef
-from weftline.runtime.timers import CLIENT_GRACE_US, MAX_GRACE_US
+from weftline.runtime.fleet.timers import CLIENT_GRACE_US, MAX_GRACE_US
 from weftline.store.memory import MemoryDisk
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import WallClock

@@ -10,8 +10,8 @@ from weftline import Agent, Engine, ToolGate, hook, tool
 from weftline.canonical import canonical, digest
 from weftline.plan import ServerRef
 from weftline.runtime import ids
-from weftline.runtime.calls import LoggedCall
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.reads.calls import LoggedCall
 from weftline.store.memory import MemoryDisk
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ToolContext

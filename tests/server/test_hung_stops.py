@@ -29,7 +29,7 @@ import threading
 import time
 
 import weftline
-from weftline.runtime import fleet
+from weftline.runtime.fleet import fleet
 from weftline.process import stopping
 from weftline.store.sqlite.writer import Writer
 

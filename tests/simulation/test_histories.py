@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from forked import run_python
 from simulation.planted import BUGS, Bug
-from weftline.runtime import timers
+from weftline.runtime.fleet import timers
 from weftline.testing.simulation import Histories, Violation, simulate
 
 CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else 25

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weftline.runtime.budgets import Ledger
+from weftline.runtime.budgets.ledger import Ledger
 from weftline.store.budgets import Limit, workspace_account
 from weftline.store.database import Query
 from weftline.store.records import budgets

@@ -104,8 +104,11 @@ async def test_what_is_not_there_is_not_found_and_to_a_narrowed_caller_all_other
         await agents.use_by_slug(at, Caller(acme), "nobody")
     with pytest.raises(Forbidden):
         await agents.use(at, Caller(acme), system.id)
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRequest, match=r"^agent_id: "):
         await agents.use(at, Caller(acme), "no id!")
+    with pytest.raises(Forbidden) as refused:
+        agents.require_named(Caller(acme, ("agent_other",)), None)
+    assert refused.value.hint == "Name one of them in agent_id."
 
 
 async def test_a_run_takes_the_agents_spec_with_its_own_laid_over_it(at: Workspaces, acme: int) -> None:

@@ -46,7 +46,7 @@ async def test_another_address_asks_for_the_secrets_again(at: Workspaces, acme: 
     ):
         with pytest.raises(InvalidRequest) as refused:
             await providers.change(at, acme, row.id, moved)
-        assert {issue["path"] for issue in refused.value.details["issues"]} <= {"apiKey", "headers"}
+        assert {issue["path"] for issue in refused.value.details["issues"]} <= {"api_key", "headers"}
     sent = ProviderChanges(base_url="https://proxy.example", api_key="sk-2", headers={})
     changed = await providers.change(at, acme, row.id, sent)
     assert spec_of(changed).base_url == "https://proxy.example" and spec_of(changed).header_names == ()
@@ -55,9 +55,9 @@ async def test_another_address_asks_for_the_secrets_again(at: Workspaces, acme: 
 async def test_settings_that_cannot_work_are_refused_at_the_field_that_has_them(at: Workspaces, acme: int) -> None:
     wrong = {
         "family": (replace(SPEC, family="nonsense"), SECRETS),
-        "apiKey": (ProviderSpec(family="anthropic"), ProviderSecrets()),
+        "api_key": (ProviderSpec(family="anthropic"), ProviderSecrets()),
         "options.transport": (replace(SPEC, options={"transport": 1}), SECRETS),
-        "baseUrl": (replace(SPEC, base_url="nowhere"), SECRETS),
+        "base_url": (replace(SPEC, base_url="nowhere"), SECRETS),
         "headers.Host": (SPEC, replace(SECRETS, headers={"Host": "other.example"})),
     }
     for field, (spec, values) in wrong.items():

@@ -16,7 +16,7 @@ from weftline.agent.frame import Frame
 from weftline.agent.persisting import LargeResults
 from weftline.agent.skills.activation import USE
 from weftline.messages import Text, UserPart, joined_text
-from weftline.runtime.code import Gated, PendingCall
+from weftline.runtime.agent_code.code import Gated, PendingCall
 from weftline.tools.base import ReplacesContent, ToolContext, ToolOutput
 from weftline.tools.coercion import coercions
 from weftline.tools.results import output_bytes

@@ -18,7 +18,7 @@ from weftline.failure import Clarification
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.entries import AwaitKind
 from weftline.runtime import ids
-from weftline.runtime.code import CodeAnswer, PendingAwait
+from weftline.runtime.agent_code.code import CodeAnswer, PendingAwait
 from weftline.store.awaits import OpenAwait
 from weftline.tools.base import Tool
 

@@ -11,8 +11,8 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import RunCreated, decode_fact
 from weftline.plan import decode_plan
 from weftline.runtime import ids
-from weftline.runtime.budgets import Account, Ledger
-from weftline.runtime.finding import row_of
+from weftline.runtime.budgets.ledger import Account, Ledger
+from weftline.runtime.reads.finding import row_of
 from weftline.store.base import LogReader, RunRow, Stored
 from weftline.store.budgets import level_of, run_account
 from weftline.workspace import budgets

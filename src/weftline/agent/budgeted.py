@@ -16,9 +16,9 @@ from weftline.agent.threads import Thread
 from weftline.errors import InvalidRequest, NotFound
 from weftline.kernel.amounts import PARTS
 from weftline.kernel.budget import Level, OnExceeded, Period, Unit
-from weftline.runtime.answering import NAMELESS
-from weftline.runtime.budgets import Account
+from weftline.runtime.budgets.ledger import Account
 from weftline.runtime.engine import Engine
+from weftline.runtime.people.answering import NAMELESS
 from weftline.store.base import RunRow
 from weftline.store.budgets import Limit, agent_account, limits_of, thread_account
 from weftline.workspace import agents, budgets

@@ -12,7 +12,7 @@ from weftline.agent.plans import child_of, copy_of, plan_of
 from weftline.agent.subagents import Subagent
 from weftline.messages import User
 from weftline.plan import RunPlan
-from weftline.runtime.code import ChildLimits
+from weftline.runtime.agent_code.code import ChildLimits
 
 
 class Checks(Protocol):

@@ -38,8 +38,7 @@ from weftline.kernel.entries import Fact, RunEnded
 from weftline.messages import Assistant, Message, Text
 from weftline.plan import ParentCall, RunPlan
 from weftline.providers.base import ModelRequest, ProviderError
-from weftline.runtime.children import as_result
-from weftline.runtime.code import (
+from weftline.runtime.agent_code.code import (
     ChildEnd,
     ChildLimits,
     CodeAnswer,
@@ -51,6 +50,7 @@ from weftline.runtime.code import (
     PendingCall,
     PendingTurn,
 )
+from weftline.runtime.tool_calls.children import as_result
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.bounding import bounded_of, with_bounds
@@ -71,7 +71,7 @@ class Planner(Protocol):
 
 
 class AgentCode:
-    """Implements `weftline.runtime.code.RunCode`."""
+    """Implements `weftline.runtime.agent_code.code.RunCode`."""
 
     def __init__(
         self,

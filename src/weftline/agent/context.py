@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from weftline.agent.results import CallRecord
-    from weftline.runtime.code import Inside
+    from weftline.runtime.agent_code.code import Inside
 
     DepsT = TypeVar("DepsT", default=object)
 else:

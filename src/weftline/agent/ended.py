@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from weftline.replay.forking import ForkPoint
     from weftline.replay.importing import Imported
     from weftline.replay.replaying import Replayed
-    from weftline.runtime.calls import LoggedCall
     from weftline.runtime.engine import Engine as Runtime
+    from weftline.runtime.reads.calls import LoggedCall
 
 T = TypeVar("T")
 _PAGE = 200

@@ -22,7 +22,7 @@ from weftline.agent.skills.toolset import Skills
 from weftline.canonical import canonical_value, digest
 from weftline.kernel.entries import Over
 from weftline.prompts.calls import blocked
-from weftline.runtime.code import PendingCall
+from weftline.runtime.agent_code.code import PendingCall
 from weftline.tools.base import ToolOutput
 
 _log = logging.getLogger(__name__)

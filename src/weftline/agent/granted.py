@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.json import decode, encode
 
 from weftline.kernel.entries import AwaitKind
-from weftline.runtime.grants import LoggedGrant
+from weftline.runtime.people.grants import LoggedGrant
 
 
 class GrantUse(Struct, frozen=True):

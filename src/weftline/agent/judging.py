@@ -12,7 +12,7 @@ from msgspec import Meta, Struct, convert
 from weftline.agent.call_values import object_of
 from weftline.agent.context import RunInfo
 from weftline.agent.policy import Caps, OfferedTool, PolicyDecision, PolicyEngine, PolicyTurn, RequestedCall
-from weftline.runtime.code import Judged, PendingTurn
+from weftline.runtime.agent_code.code import Judged, PendingTurn
 from weftline.tools.base import Tool, tags_of, title_of
 from weftline.tools.workers import shared_workers
 

@@ -13,7 +13,7 @@ from weftline.agent.ancestors import Ancestors
 from weftline.agent.calling import HookFailed, Hooks
 from weftline.agent.hooks_outside import McpToolAfter, McpToolBefore, McpToolGate, McpToolTransform
 from weftline.messages import Text
-from weftline.runtime.code import PendingCall
+from weftline.runtime.agent_code.code import PendingCall
 from weftline.tools.base import ToolOutput
 from weftline.tools.results import output_bytes, output_of
 

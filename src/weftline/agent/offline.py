@@ -15,7 +15,7 @@ from weftline.agent.skills.toolset import Skills
 from weftline.agent.sources import AgentTools, Setup
 from weftline.plan import RunPlan
 from weftline.replay.present_code import NoAgents, PresentCode, has_remote_tools, missing_tools
-from weftline.runtime.toolbox import RunName
+from weftline.runtime.tool_calls.toolbox import RunName
 from weftline.tools.base import Tool, Toolset
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from weftline import prompts
 from weftline.agent.behavior import Behavior
 from weftline.messages import Text, joined_text
-from weftline.runtime.code import PendingCall
+from weftline.runtime.agent_code.code import PendingCall
 from weftline.tools.base import ToolOutput
 from weftline.tools.results import output_bytes
 

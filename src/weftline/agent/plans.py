@@ -24,7 +24,7 @@ from weftline.kernel.policy import PolicyRule
 from weftline.messages import Message, User
 from weftline.plan import RunPlan, ServerRef, StoredRef
 from weftline.reminders import Reminder
-from weftline.runtime.code import ChildLimits
+from weftline.runtime.agent_code.code import ChildLimits
 from weftline.trace_context import new_trace
 
 _NO_SETTINGS = Settings()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias, get_args
 from weftline.agent.projection import events_of
 from weftline.details import AnyDetail, PhaseChanged, UsageRecorded
 from weftline.details.projection import DetailProjection, comes_after
-from weftline.errors import InvalidRequest, entry_damaged
+from weftline.errors import InvalidRequest
 from weftline.events import AnyEvent, Event, RunEnded
 from weftline.kernel.damage import UNREADABLE
-from weftline.kernel.entries import decode_fact
+from weftline.runtime.decoding import facts_in, require_newer
 from weftline.runtime.engine import EntryBatch
 from weftline.store.base import Stored
 from weftline.suggestions import did_you_mean
@@ -51,16 +51,14 @@ def profiled_events(
 ) -> Iterator[AnyEvent | AnyDetail]:
     """Yields the events of a batch that have these classes. Most details come before the event of the same entry."""
     plain = {event.seq: event for event in events_of(batch)}
-    heads = iter(batch.heads) if batch.heads is not None else None
+    facts = facts_in(batch)
     for item in batch.items:
         head = None
         try:
-            if item.head:
-                head = next(heads) if heads is not None else decode_fact.decode(item.head)
+            head = next(facts) if item.head else None
             found = list(_details(item, head, projection))
         except UNREADABLE:
-            if not batch.newer:
-                raise entry_damaged(batch.run_id, item.seq) from None
+            require_newer(batch, item)
             found: list[tuple[int, list[AnyDetail]]] = [(seq, []) for seq in range(item.seq, item.last_seq + 1)]
         for seq, details in found:
             if not batch.after < seq <= batch.last_seq:

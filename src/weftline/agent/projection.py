@@ -11,21 +11,22 @@ from msgspec.structs import replace
 
 from weftline import events
 from weftline.agent.results import RETRYABLE
-from weftline.errors import entry_damaged
 from weftline.events import AnyEvent
 from weftline.failure import CallFailure, Failure, failed_as, hint_of, recovers_by
 from weftline.kernel import bodies
 from weftline.kernel import entries as log
 from weftline.kernel.context import ContextCompacted, ContextRestored
-from weftline.kernel.damage import UNREADABLE, observations_are_readable
-from weftline.kernel.entries import Fact, decode_fact
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.entries import Fact
 from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.notes import ARGS_DELTA, CHILD_NOTE, PROMPT_NOTE, RUN_NOTE
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import joined_text
 from weftline.outcome import for_timeline, telemetry_of
 from weftline.plan import agent_of
+from weftline.runtime.decoding import check_observations, facts_in, require_newer
 from weftline.runtime.engine import EntryBatch
+from weftline.store.base import Stored
 from weftline.titles import titled
 
 _decode = msgspec.json.Decoder().decode
@@ -38,31 +39,32 @@ def events_of(batch: EntryBatch) -> Iterator[AnyEvent]:
 
     Raises `StoreError` (`log_damaged`) at an unreadable entry; one of newer code is an `UnknownEvent`.
     """
-    run_id = batch.run_id
-    heads = iter(batch.heads) if batch.heads is not None else None
+    run_id, facts = batch.run_id, facts_in(batch)
     for item in batch.items:
-        if not item.head:
-            readable = batch.heads is not None or observations_are_readable(item.kind, item.body, item.count)
-            if not readable and not batch.newer:
-                raise entry_damaged(run_id, item.seq)
-            if item.kind in _HIDDEN:
-                continue
-            make = _OBSERVED.get(item.kind) if readable else None
-            for seq, body in enumerate(item.body.split(b"\n"), item.seq):
-                if batch.after < seq <= batch.last_seq:
-                    event = events.UnknownEvent(type=item.kind) if make is None else make(body)
-                    yield replace(event, run_id=run_id, seq=seq)
-            continue
         try:
-            head = next(heads) if heads is not None else decode_fact.decode(item.head)
+            if not item.head:
+                if batch.heads is None:
+                    check_observations(item)
+                if (observed := _OBSERVED.get(item.kind)) is not None:
+                    for seq, body in enumerate(item.body.split(b"\n"), item.seq):
+                        if batch.after < seq <= batch.last_seq:
+                            yield replace(observed(body), run_id=run_id, seq=seq)
+                continue
+            head = next(facts)
             of_fact = _FACTS.get(type(head))
             event = None if of_fact is None else of_fact(head, item.body)
         except UNREADABLE:
-            if not batch.newer:
-                raise entry_damaged(run_id, item.seq) from None
-            event = events.UnknownEvent(type=item.kind)
+            require_newer(batch, item)
+            yield from _unknown(batch, item)
+            continue
         if event is not None:
             yield replace(event, run_id=run_id, seq=item.seq)
+
+
+def _unknown(batch: EntryBatch, item: Stored) -> Iterator[AnyEvent]:
+    if item.kind not in _HIDDEN:
+        for seq in range(max(item.seq, batch.after + 1), min(item.last_seq, batch.last_seq) + 1):
+            yield events.UnknownEvent(run_id=batch.run_id, seq=seq, type=item.kind)
 
 
 def _started(head: log.RunCreated, body: bytes) -> AnyEvent:

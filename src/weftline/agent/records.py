@@ -7,7 +7,7 @@ from weftline.agent.results import CallRecord
 from weftline.failure import Failure
 from weftline.messages import joined_text
 from weftline.outcome import telemetry_of
-from weftline.runtime.code import PastCall
+from weftline.runtime.agent_code.code import PastCall
 
 HISTORY_BYTES = 65_536
 """A larger result is left out of the calls that hooks see; it can be loaded by the call's id."""

@@ -37,13 +37,13 @@ from weftline.kernel.entries import (
 from weftline.kernel.notes import RUN_NOTE, RunNote, decode_run_note
 from weftline.messages import Assistant, Message, Usage
 from weftline.plan import agent_of, decode_plan
-from weftline.runtime.answering import NAMELESS, Answer, pattern_of
-from weftline.runtime.code import PastCall
+from weftline.runtime.agent_code.code import PastCall
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.known_facts import known_facts
-from weftline.runtime.provided import Provided
-from weftline.runtime.receipts import CancelReceipt
+from weftline.runtime.people.answering import NAMELESS, Answer, pattern_of
+from weftline.runtime.reads.receipts import CancelReceipt
+from weftline.runtime.tool_calls.provided import Provided
 
 Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
 _MANY = 2**31 - 1

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from weftline.agent.subagents import Subagent
-from weftline.runtime.children import as_result
-from weftline.runtime.code import ChildEnd
+from weftline.runtime.agent_code.code import ChildEnd
+from weftline.runtime.tool_calls.children import as_result
 from weftline.tools.base import ServerToolset, Tool, ToolOutput
 from weftline.tools.function import FunctionTool
 

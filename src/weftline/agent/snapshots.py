@@ -9,7 +9,7 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import FORMAT, CallAsked, CallClosed, TurnCompleted, decode_fact
 from weftline.runtime import ids
 from weftline.runtime.known_facts import known_facts
-from weftline.runtime.paging import entries
+from weftline.runtime.reads.paging import entries
 from weftline.store.base import LogReader, RunRow
 
 _CALLS = ("turn.completed", "call.asked", "call.closed")

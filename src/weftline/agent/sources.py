@@ -37,7 +37,7 @@ from weftline.agent.subagents import Subagent
 from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel.deploys import Digests
 from weftline.plan import RunPlan
-from weftline.runtime.toolbox import RunName, ServerTools, Toolbox, ToolSource
+from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox, ToolSource
 from weftline.store.database import Database
 from weftline.tools.base import Tool, Toolset, is_hidden, is_host, labels_needed
 

@@ -10,7 +10,7 @@ from weftline.net.egress import egress_from
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
-from weftline.runtime.tool_source import DialledTools
+from weftline.runtime.tool_calls.tool_source import DialledTools
 from weftline.store.base import Store
 from weftline.tools.base import Tool
 from weftline.workspace.context import Workspaces

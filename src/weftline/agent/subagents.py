@@ -23,8 +23,8 @@ from weftline.kernel.bodies import FinalResult
 from weftline.kernel.entries import Effect
 from weftline.messages import joined_text
 from weftline.providers.base import ToolSpec
-from weftline.runtime.children import as_result, final_output
-from weftline.runtime.code import ChildEnd
+from weftline.runtime.agent_code.code import ChildEnd
+from weftline.runtime.tool_calls.children import as_result, final_output
 from weftline.tools.base import Reconciled, ToolContext, ToolOutput, Unknown
 from weftline.tools.function import FunctionTool
 from weftline.tools.results import output_of

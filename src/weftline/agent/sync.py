@@ -18,7 +18,7 @@ from weftline.agent.run import Run, Status
 from weftline.agent.saved import SavedMessage
 from weftline.background import LoopThread
 from weftline.events import AnyEvent
-from weftline.runtime.provided import Provided
+from weftline.runtime.tool_calls.provided import Provided
 
 T = TypeVar("T")
 

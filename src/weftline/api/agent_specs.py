@@ -10,9 +10,11 @@ from functools import partial
 from msgspec import Struct
 
 from weftline.api.parsing import off_loop
+from weftline.errors import Forbidden
 from weftline.store.records.agents import AgentRow
 from weftline.store.secrets import Headers
 from weftline.wire.agents import agent_spec_merge, names_of_tools
+from weftline.wire.refusals import as_sent, client_names
 from weftline.workspace import agents
 from weftline.workspace.context import Caller, Workspaces
 
@@ -25,6 +27,14 @@ class RunSpec(Struct, frozen=True):
     """Secret headers of the tools that the server connects to."""
 
 
+def require_named(caller: Caller, agent_id: str | None) -> None:
+    """Raises `Forbidden` for a caller restricted to some agents whose request names none of them."""
+    try:
+        agents.require_named(caller, agent_id)
+    except Forbidden as error:
+        raise as_sent(error) from None
+
+
 async def effective(
     at: Workspaces, caller: Caller, agent_id: str | None, own: RunSpec, *, replaces: bool = False
 ) -> RunSpec:
@@ -33,10 +43,11 @@ async def effective(
     A caller restricted to some agents must name one of them. `replaces` means that the caller may change the agent, and
     so replace its policy for a run; the policies of others stay within the agent's.
     """
-    agents.require_named(caller, agent_id)
+    require_named(caller, agent_id)
     if agent_id is None:
         return own
-    agent = await agents.use(at, caller, agent_id)
+    with client_names():
+        agent = await agents.use(at, caller, agent_id)
     return await off_loop(partial(merged, at, agent, own, replaces=replaces), size=len(agent.spec) + len(own.spec))
 
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from weftline.agent import budget_views
 from weftline.agent.budget_views import Logs, account_of, of_workspace
 from weftline.api.parsing import off_loop
-from weftline.runtime.budgets import Account
+from weftline.runtime.budgets.ledger import Account
 from weftline.store.base import LargeEntry, RunRow, Stored
 from weftline.workspace.budgets import Budget, Level, Subject
 from weftline.workspace.context import Caller, Workspaces

@@ -17,10 +17,10 @@ from weftline.api.schemas.awaits import (
     answer_of,
 )
 from weftline.kernel.entries import AwaitOutcome
-from weftline.runtime.answering import Answer
 from weftline.runtime.engine import Steering
-from weftline.runtime.four_eyes import PersonOf, as_named
-from weftline.runtime.reading import StoredRuns
+from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.four_eyes import PersonOf, as_named
+from weftline.runtime.reads.reading import StoredRuns
 from weftline.wire.responses import Warnings
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from msgspec import UNSET, Struct
 from msgspec.json import encode
 
-from weftline.api.agent_specs import RunSpec, effective, merged
+from weftline.api.agent_specs import RunSpec, effective, merged, require_named
 from weftline.api.parsing import is_small, parsed
 from weftline.api.planning import plan_of
 from weftline.api.principal import Principal
@@ -102,7 +102,7 @@ async def create_checked(
     agent_id = body.agent_id
     if agent_id is not None:
         agent_id = await agents.id_of(app.workspaces, caller.workspace, agent_id)
-    agents.require_named(caller, agent_id)
+    require_named(caller, agent_id)
     earlier = idempotency and await app.engine.created_before(caller.workspace, idempotency)
     if earlier:  # whatever has happened to its agent, models and tools since
         return earlier

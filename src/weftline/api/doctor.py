@@ -20,7 +20,7 @@ from weftline.kernel.state import State
 from weftline.plan import RunPlan, agent_of, decode_plan
 from weftline.runtime import ids
 from weftline.runtime.deploys import Knows, changes_of, have, parts_of
-from weftline.runtime.receipts import stored_doubts
+from weftline.runtime.reads.receipts import stored_doubts
 from weftline.runtime.supported import unsupported
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import ReadStore, RunFilter, RunRow

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, to_builtins
 from msgspec.json import Decoder
 
-from weftline.errors import entry_damaged
-from weftline.kernel.damage import UNREADABLE, observations_are_readable
+from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
     TEXT_DELTA,
     AttemptStarted,
@@ -25,9 +24,10 @@ from weftline.kernel.entries import (
     RunPaused,
     RunResumed,
     TurnCompleted,
-    decode_fact,
 )
+from weftline.runtime.decoding import check_observations, facts_in, require_newer
 from weftline.runtime.engine import EntryBatch, Follower
+from weftline.store.base import Stored
 from weftline.wire.responses import RunView, usage_triple
 
 logger = logging.getLogger(__name__)
@@ -90,28 +90,29 @@ async def events_of(follower: Follower, *first: Event) -> AsyncGenerator[Event]:
 
 def _events(batch: EntryBatch) -> Iterator[Event]:
     """Yields the events of a batch of entries. Raises `StoreError` at one that cannot be read."""
-    heads = iter(batch.heads) if batch.heads is not None else None
+    facts = facts_in(batch)
     for item in batch.items:
-        if not item.head:
-            if item.kind == TEXT_DELTA:
-                if batch.heads is None and not observations_are_readable(item.kind, item.body, item.count):
-                    if not batch.newer:
-                        raise entry_damaged(batch.run_id, item.seq)
-                    continue
-                # Observations of one commit share a row, and the reader may have some of them already.
-                for body in item.body.split(b"\n")[max(batch.after + 1 - item.seq, 0) :]:
-                    yield Event(EventKind.TEXT, _decode_delta(body).text)
-            continue
         try:
-            fact = next(heads) if heads is not None else decode_fact.decode(item.head)
+            if not item.head:
+                if item.kind == TEXT_DELTA:
+                    yield from _texts(batch, item)
+                continue
+            fact = next(facts)
         except UNREADABLE:
-            if not batch.newer:
-                raise entry_damaged(batch.run_id, item.seq) from None
+            require_newer(batch, item)
             logger.warning("run %s: entry %d was written by newer code and is not shown", batch.run_id, item.seq)
             continue
         what = _kind_of(fact)
         if what is not None:
             yield Event(what)
+
+
+def _texts(batch: EntryBatch, item: Stored) -> Iterator[Event]:
+    if batch.heads is None:
+        check_observations(item)
+    # Observations of one commit share a row, and the reader may have some of them already.
+    for body in item.body.split(b"\n")[max(batch.after + 1 - item.seq, 0) :]:
+        yield Event(EventKind.TEXT, _decode_delta(body).text)
 
 
 def _kind_of(fact: Fact) -> EventKind | None:

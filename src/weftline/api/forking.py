@@ -16,7 +16,7 @@ from weftline.api.schemas.awaits import parsed_as
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.plan import RunPlan
 from weftline.replay.forking import ForkPoint, ForkTarget, create_fork, fork_point
-from weftline.runtime.reading import StoredRuns
+from weftline.runtime.reads.reading import StoredRuns
 from weftline.store.base import IdempotencyKey, LogReader, RunRow
 from weftline.wire.forks import fork_spec
 from weftline.wire.plan import plan_from_spec

@@ -7,6 +7,7 @@ from typing import Any
 from weftline.api.control import Operation
 from weftline.api.schemas.oauth import CreatedOAuthApp, OAuthApp, OAuthGrant, app_json, created_app_json, grant_json
 from weftline.api.schemas.users import User, user_json
+from weftline.wire.refusals import client_names
 from weftline.workspace import apps, grants, users
 from weftline.workspace.context import Workspaces
 
@@ -32,7 +33,8 @@ async def show_user(at: Workspaces, *, email: str) -> User:
 
 
 async def create_app(at: Workspaces, *, workspace: str, **fields: Any) -> CreatedOAuthApp:
-    new = apps.checked_app(**fields, schemes=at.redirect_schemes)
+    with client_names():
+        new = apps.checked_app(**fields, schemes=at.redirect_schemes)
     app, secret = await apps.register_app(at, new, slug=workspace)
     return created_app_json(app, secret)
 

@@ -56,7 +56,7 @@ from weftline.api.views import cancelled
 from weftline.errors import NotFound
 from weftline.runtime import ids
 from weftline.runtime.engine import Resumed
-from weftline.runtime.receipts import CancelReceipt
+from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.runtime.supported import unsupported
 from weftline.store.base import RunFilter, Store
 from weftline.store.copies import Copied
@@ -65,6 +65,7 @@ from weftline.suggestions import did_you_mean
 from weftline.tools.mcp.login import Login
 from weftline.wire.agents import dialled_urls
 from weftline.wire.plan import plan_from_spec
+from weftline.wire.refusals import client_names
 from weftline.wire.responses import Cancelled, Warnings, iso, request_warnings
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import agents, keys, mcp_logins, providers, retention, tools, webhooks, workspaces
@@ -272,7 +273,8 @@ async def _delete_agent(at: Workspaces, *, workspace: str, id: str) -> str:
 
 async def _create_provider(at: Workspaces, *, workspace: str, provider: dict[str, Any]) -> Provider:
     name, spec, values = parse_provider(provider)
-    return provider_json(await providers.create(at, await workspaces.find(at, workspace), name, spec, values))
+    with client_names():
+        return provider_json(await providers.create(at, await workspaces.find(at, workspace), name, spec, values))
 
 
 async def _list_providers(at: Workspaces, *, workspace: str, after: int = 0) -> ListPage[Provider]:
@@ -293,7 +295,8 @@ async def _delete_provider(at: Workspaces, *, workspace: str, id: str) -> str:
 
 async def _create_tool(at: Workspaces, *, workspace: str, tool: dict[str, Any]) -> Tool:
     spec, values = parse_tool(tool)
-    row = await tools.create(at, await workspaces.find(at, workspace), spec, values=values)
+    with client_names():
+        row = await tools.create(at, await workspaces.find(at, workspace), spec, values=values)
     return tool_json(row, request_warnings(unknown_in_tool(tool)))
 
 

@@ -19,6 +19,7 @@ from weftline.api.schemas.schedules import (
     parse_schedule,
     schedule_json,
 )
+from weftline.wire.refusals import client_names
 from weftline.workspace import schedules
 from weftline.workspace.context import Workspaces
 from weftline.workspace.schedules import Changes
@@ -50,7 +51,8 @@ async def create_schedule(
     work, plan, unknown = await checked_work(at, caller, sent.spec, requested_by=operator_name())
     warnings = await plan_warnings(logs, plan, [*sent.unknown, *unknown], workspace=caller.workspace)
     enabled = sent.fields.enabled is not False
-    row = await schedules.create(at, caller, sent.fields.name, timing=sent.timing(), work=work, enabled=enabled)
+    with client_names():
+        row = await schedules.create(at, caller, sent.fields.name, timing=sent.timing(), work=work, enabled=enabled)
     return schedule_json(row, warnings)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from msgspec import UNSET, Struct
 from msgspec.json import encode
 
-from weftline.api.agent_specs import RunSpec, effective, merged
+from weftline.api.agent_specs import RunSpec, effective, merged, require_named
 from weftline.api.creating import Created, Warn, blobs_of, prompt_fields
 from weftline.api.host import Host
 from weftline.api.parsing import off_loop, parsed
@@ -55,7 +55,7 @@ async def create_session(
     agent_id = body.agent_id
     if agent_id is not None:
         agent_id = await agents.id_of(app.workspaces, principal.workspace, agent_id)
-    agents.require_named(principal, agent_id)
+    require_named(principal, agent_id)
     row = idempotency and await threads.created_before(app.workspaces, principal.workspace, idempotency)
     if not row:  # otherwise it is the same one, whatever has happened to its agent, models and tools since
         row = await _create(app, principal, agent_id, body, idempotency)

@@ -9,11 +9,11 @@ from weftline.errors import Conflict
 from weftline.kernel.entries import AwaitOutcome
 from weftline.plan import RunPlan
 from weftline.runtime.added import add_ended
-from weftline.runtime.answering import Answer
 from weftline.runtime.engine import Resumed
-from weftline.runtime.names import StoredNames
-from weftline.runtime.reading import StoredRuns
-from weftline.runtime.receipts import CancelReceipt
+from weftline.runtime.people.answering import Answer
+from weftline.runtime.reads.names import StoredNames
+from weftline.runtime.reads.reading import StoredRuns
+from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.store.base import IdempotencyKey, Store, Write, Written
 from weftline.store.naming import db_option
 

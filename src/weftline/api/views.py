@@ -15,10 +15,10 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import KIND, RunEnded, decode_fact
 from weftline.kernel.state import FOLD, decode_state
 from weftline.runtime import ids
-from weftline.runtime.calls import LoggedCall
 from weftline.runtime.engine import Engine
-from weftline.runtime.grants import LoggedGrant
-from weftline.runtime.receipts import MAX_DOUBTS, CallName, CancelReceipt, stored_doubts
+from weftline.runtime.people.grants import LoggedGrant
+from weftline.runtime.reads.calls import LoggedCall
+from weftline.runtime.reads.receipts import MAX_DOUBTS, CallName, CancelReceipt, stored_doubts
 from weftline.store.awaits import OpenAwait
 from weftline.store.base import RunRow, Stored
 from weftline.wire import awaits, calls, damage, grants, responses, snapshots

@@ -52,7 +52,7 @@ async def _examine(
     from weftline.net.dial import Dialer
     from weftline.net.egress import egress_from
     from weftline.runtime.clock import SystemClock
-    from weftline.runtime.toolbox import ServerTools
+    from weftline.runtime.tool_calls.toolbox import ServerTools
     from weftline.server.options import server_options
     from weftline.store import open_for_reading
     from weftline.tools.own_tools import server_tools

@@ -9,12 +9,12 @@ from typing import Any
 from msgspec.json import Decoder
 
 from weftline.client.events import Frame, frame_of
-from weftline.errors import entry_damaged
-from weftline.kernel.damage import UNREADABLE, observations_are_readable
-from weftline.kernel.entries import FORMAT, decode_fact
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.entries import FORMAT
+from weftline.runtime.decoding import check_observations, facts_in, require_newer
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.hub import PAGE_BYTES
-from weftline.store.base import LogReader
+from weftline.store.base import LogReader, Stored
 from weftline.wire.events import project
 from weftline.wire.observed import HIDDEN, observed
 
@@ -28,29 +28,28 @@ def frames_of(batch: EntryBatch) -> Iterator[Frame]:
 
     Raises `StoreError` at an unreadable entry; entries of newer code are left out.
     """
-    heads = iter(batch.heads) if batch.heads is not None else None
+    facts = facts_in(batch)
     for item in batch.items:
-        if not item.head:
-            if batch.heads is None and not observations_are_readable(item.kind, item.body, item.count):
-                if not batch.newer:
-                    raise entry_damaged(batch.run_id, item.seq)
-                continue
-            if item.kind in HIDDEN:
-                continue
-            for seq, kind, payload in observed(item.seq, item.kind, item.body, after=batch.after, upto=batch.last_seq):
-                yield frame_of(kind, _decode_payload(payload), run_id=batch.run_id, seq=seq)
-            continue
         try:
-            fact = next(heads) if heads is not None else decode_fact.decode(item.head)
-            projected = project(fact, item.body, run_id=batch.run_id)
+            if not item.head:
+                if batch.heads is None:
+                    check_observations(item)
+                if item.kind not in HIDDEN:
+                    yield from _observed(batch, item)
+                continue
+            projected = project(next(facts), item.body, run_id=batch.run_id)
         except UNREADABLE:
-            if not batch.newer:
-                raise entry_damaged(batch.run_id, item.seq) from None
+            require_newer(batch, item)
             logger.warning("run %s: entry %d was written by newer code and is not shown", batch.run_id, item.seq)
             continue
         if projected is not None:
             kind, payload = projected
             yield frame_of(kind, _decode_payload(payload), run_id=batch.run_id, seq=item.seq)
+
+
+def _observed(batch: EntryBatch, item: Stored) -> Iterator[Frame]:
+    for seq, kind, payload in observed(item.seq, item.kind, item.body, after=batch.after, upto=batch.last_seq):
+        yield frame_of(kind, _decode_payload(payload), run_id=batch.run_id, seq=seq)
 
 
 async def live_frames(engine: Engine, key: int, run_id: str) -> AsyncGenerator[Frame]:

@@ -20,11 +20,11 @@ from weftline.client.events import Frame
 from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
 from weftline.runtime.clock import SystemClock
-from weftline.runtime.finding import row_of
-from weftline.runtime.names import StoredNames
-from weftline.runtime.parents import parent_of
-from weftline.runtime.prefixes import is_prefix, runs_with_prefix
-from weftline.runtime.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
+from weftline.runtime.reads.finding import row_of
+from weftline.runtime.reads.names import StoredNames
+from weftline.runtime.reads.parents import parent_of
+from weftline.runtime.reads.prefixes import is_prefix, runs_with_prefix
+from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
 from weftline.store.base import ReadStore, RunFilter, RunRow, Stored
 from weftline.store.records.agents import ids_by_slug
 from weftline.wire.responses import listed_run, snapshot

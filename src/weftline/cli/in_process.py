@@ -22,7 +22,7 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import Engine
 from weftline.runtime.new_engine import new_engine
-from weftline.runtime.tool_source import DialledTools
+from weftline.runtime.tool_calls.tool_source import DialledTools
 from weftline.server.options import server_options
 from weftline.store import open_store
 from weftline.store.base import Store

@@ -43,15 +43,15 @@ _LEVELS = {
 """The levels of libraries that should log less than others."""
 _SHARED = (
     "weftline.store",
-    "weftline.runtime.cancelling",
+    "weftline.runtime.fleet.cancelling",
     "weftline.runtime.commits",
-    "weftline.runtime.dispatcher",
-    "weftline.runtime.fleet",
-    "weftline.runtime.loader",
+    "weftline.runtime.fleet.dispatcher",
+    "weftline.runtime.fleet.fleet",
+    "weftline.runtime.fleet.loader",
     "weftline.runtime.log",
     "weftline.runtime.recovery",
-    "weftline.runtime.task_set",
-    "weftline.runtime.timers",
+    "weftline.runtime.fleet.task_set",
+    "weftline.runtime.fleet.timers",
     "weftline.server.listener",
 )
 """These serve all runs, whichever woke them, so their messages name the run themselves."""

@@ -16,7 +16,7 @@ from weftline.kernel.entries import (
 from weftline.messages import Usage
 from weftline.replay.refusing import require_whole
 from weftline.runtime import ids
-from weftline.runtime.paging import entries
+from weftline.runtime.reads.paging import entries
 from weftline.store.base import LogReader, RunRow
 
 

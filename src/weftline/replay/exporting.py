@@ -30,7 +30,7 @@ from weftline.replay.format import (
 from weftline.replay.refusing import children_of, find_run, require_whole
 from weftline.runtime import ids
 from weftline.runtime.message_parts import blobs_of
-from weftline.runtime.paging import entries
+from weftline.runtime.reads.paging import entries
 from weftline.store.base import GIVEN, LogReader, RunFilter, RunRow
 from weftline.store.database import Database
 from weftline.store.records import threads

@@ -23,7 +23,7 @@ from msgspec.json import Decoder, Encoder, decode
 
 from weftline import run_ids
 from weftline.runtime import ids
-from weftline.runtime.toolbox import Toolbox
+from weftline.runtime.tool_calls.toolbox import Toolbox
 from weftline.store.base import Stored
 
 VERSION = 1

@@ -18,8 +18,8 @@ from weftline.plan import decode_plan
 from weftline.replay.exporting import log_digest
 from weftline.replay.reading import Export, ExportedRun
 from weftline.runtime import ids
-from weftline.runtime.finding import row_of
 from weftline.runtime.message_parts import blobs_of
+from weftline.runtime.reads.finding import row_of
 from weftline.store.base import Item, LogReader, NewRun, Stored, Write, Written
 from weftline.store.columns import MAX_TIME_US
 

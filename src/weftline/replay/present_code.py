@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from weftline.plan import A2ARef, McpRef, RunPlan, ServerRef, StoredRef
-from weftline.runtime.toolbox import EMPTY, RunName, ServerTools, Toolbox
+from weftline.runtime.tool_calls.toolbox import EMPTY, RunName, ServerTools, Toolbox
 from weftline.tools.base import Tool
 from weftline.tools.builtin import builtin_tools
 

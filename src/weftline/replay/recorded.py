@@ -10,7 +10,7 @@ from weftline.replay.format import Offered
 from weftline.replay.reading import Export, ExportedRun
 from weftline.replay.refusing import children_of, find_run, require_whole
 from weftline.runtime import ids
-from weftline.runtime.paging import entries
+from weftline.runtime.reads.paging import entries
 from weftline.store.base import LogReader, RunRow, Stored
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weftline.errors import Conflict, NotFound
 from weftline.kernel.entries import CallStarted, decode_fact
 from weftline.runtime import ids
-from weftline.runtime.finding import row_of
+from weftline.runtime.reads.finding import row_of
 from weftline.runtime.supported import unsupported
 from weftline.store.base import LogReader, RunRow, Stored
 

@@ -53,17 +53,17 @@ from weftline.replay.present_code import CodeSource, PresentCode
 from weftline.replay.recorded import Recorded
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.conversation import Conversation
-from weftline.runtime.cutting import input_bytes
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft, WorkingSet
-from weftline.runtime.model_call import MODEL_TIMEOUT_S, misfit
-from weftline.runtime.offering import offered_digest
-from weftline.runtime.preparing import prepare_call, prepare_calls
+from weftline.runtime.model_calls.cutting import input_bytes
+from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S, misfit
+from weftline.runtime.model_calls.offering import offered_digest
 from weftline.runtime.public_errors import in_private
 from weftline.runtime.recovery import plain_body
 from weftline.runtime.services import Services
 from weftline.runtime.step import take_in, write_down
-from weftline.runtime.toolbox import RunName
+from weftline.runtime.tool_calls.preparing import prepare_call, prepare_calls
+from weftline.runtime.tool_calls.toolbox import RunName
 from weftline.store.base import Stored
 
 _PIPELINE_FIELDS = ("invalid", "ask")

@@ -25,14 +25,14 @@ from weftline.kernel.state import (
     StartChild,
     State,
 )
-from weftline.runtime.children import finish_child, start_child
-from weftline.runtime.compacting import compact
-from weftline.runtime.consulting import check_output, consult, consult_await
-from weftline.runtime.judging import consult_policy
+from weftline.runtime.agent_code.consulting import check_output, consult, consult_await
+from weftline.runtime.agent_code.judging import consult_policy
 from weftline.runtime.live import WorkingSet
-from weftline.runtime.model_call import call_model
+from weftline.runtime.model_calls.compacting import compact
+from weftline.runtime.model_calls.model_call import call_model
 from weftline.runtime.services import Outcome, Services, Sink
-from weftline.runtime.tool_call import reconcile, run_tool
+from weftline.runtime.tool_calls.children import finish_child, start_child
+from weftline.runtime.tool_calls.tool_call import reconcile, run_tool
 
 
 async def carry_out(command: Command, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome | None:

@@ -14,16 +14,16 @@ from weftline.errors import NotFound
 from weftline.kernel.entries import RunEnded
 from weftline.kernel.policy import CapReached
 from weftline.runtime import ids
-from weftline.runtime.budgets import Ledger
+from weftline.runtime.budgets.ledger import Ledger
 from weftline.runtime.failures import report_doubts, report_failure
+from weftline.runtime.fleet.lineage import Lineage, publish_waits
+from weftline.runtime.fleet.residents import Residents
+from weftline.runtime.fleet.roles import RunLoader, RunMover
+from weftline.runtime.fleet.task_set import TaskSet
+from weftline.runtime.fleet.timers import Timers
 from weftline.runtime.hub import Hub, committed_batch
-from weftline.runtime.lineage import Lineage, publish_waits
 from weftline.runtime.live import BEHIND, Draft, LiveRun
 from weftline.runtime.recovery import Recovery
-from weftline.runtime.residents import Residents
-from weftline.runtime.roles import RunLoader, RunMover
-from weftline.runtime.task_set import TaskSet
-from weftline.runtime.timers import Timers
 from weftline.store.base import Progress, Write, Written
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,9 @@ _ENDED = Progress.ENDED
 
 
 class Commits:
-    """The log's observer."""
+    """The log's observer. `on_unopened_end` is called after a commit that ended a run whose tools were never opened
+    here.
+    """
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class Commits:
         timers: Timers,
         recovery: Recovery,
         lineage: Lineage,
+        on_unopened_end: Callable[[LiveRun], None] | None,
     ) -> None:
         self._residents = residents
         self._kept = residents.kept
@@ -58,10 +61,12 @@ class Commits:
         self._recovery = recovery
         self._trials = recovery.trials
         self._lineage = lineage
-        self.on_ended: Callable[[], None] | None = None
-        """Called after a commit that ended a run or opened an await."""
-        self.on_unopened_end: Callable[[LiveRun], None] | None = None
-        """Called after a commit that ended a run whose tools were never opened here."""
+        self._on_unopened_end = on_unopened_end
+        self._on_ended: Callable[[], None] | None = None
+
+    def watch_ends(self, ended: Callable[[], None] | None) -> None:
+        """Calls `ended` after each commit that ended a run or opened an await; None switches this off."""
+        self._on_ended = ended
 
     def committed(self, run: LiveRun, write: Write, drafts: Sequence[Draft], result: Written, *, size: int) -> None:
         self._kept.sweep_if_full()
@@ -92,8 +97,8 @@ class Commits:
             self._tasks.spawn(self._lineage.wake(child.key))
         if write.wakes is not None and not self._lineage.hand_over(run, write):
             self._tasks.spawn(self._lineage.wake(write.wakes))
-        if self.on_ended is not None and (write.awaits or write.ended_at is not None):
-            self.on_ended()
+        if self._on_ended is not None and (write.awaits or write.ended_at is not None):
+            self._on_ended()
         if write.ended_at is not None:
             self._trials.ended(run.key)
             if write.closes is not None:
@@ -104,8 +109,8 @@ class Commits:
                 last = drafts[-1]
                 assert isinstance(last.head, RunEnded)
                 toolbox.code.ended(last.head, last.body, run.work.conversation.memory)
-            elif toolbox is None and self.on_unopened_end is not None:
-                self.on_unopened_end(run)
+            elif toolbox is None and self._on_unopened_end is not None:
+                self._on_unopened_end(run)
             if not run.active and run.log.outbox.empty:
                 self._residents.unload(run)
 

@@ -67,13 +67,13 @@ from weftline.messages import (
     UserPart,
     joined_text,
 )
-from weftline.runtime.code import PastCall
-from weftline.runtime.cutting import Cut, with_summary
+from weftline.runtime.agent_code.code import PastCall
 from weftline.runtime.latest_turn import LatestTurn
 from weftline.runtime.message_parts import with_parts
-from weftline.runtime.omitting import parts_within
-from weftline.runtime.spending import BYTES_PER_TOKEN
-from weftline.runtime.toolbox import Toolbox
+from weftline.runtime.model_calls.cutting import Cut, with_summary
+from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN
+from weftline.runtime.tool_calls.omitting import parts_within
+from weftline.runtime.tool_calls.toolbox import Toolbox
 from weftline.store.base import Stored
 from weftline.tools.results import output_bytes
 

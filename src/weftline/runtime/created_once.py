@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from weftline.errors import Conflict
 from weftline.runtime import ids
-from weftline.runtime.finding import row_of
+from weftline.runtime.reads.finding import row_of
 from weftline.store.base import IdempotencyKey, LogReader
 
 Slot: TypeAlias = tuple[int, str, str]

@@ -22,17 +22,17 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.run_ids import require_possible
 from weftline.runtime import ids
 from weftline.runtime.added import add_ended
-from weftline.runtime.budgets import Account, Ledger
-from weftline.runtime.checking import check_models
-from weftline.runtime.children import child_write
+from weftline.runtime.budgets.checking import check_models
+from weftline.runtime.budgets.ledger import Account, Ledger
 from weftline.runtime.clock import Clock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.created_once import CreatedOnce, Slot
-from weftline.runtime.cutting import input_bytes
-from weftline.runtime.fallbacks import check_fallbacks
-from weftline.runtime.fleet import Fleet
+from weftline.runtime.fleet.fleet import Fleet
 from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, RunLog, WorkingSet
-from weftline.runtime.toolbox import ToolSource
+from weftline.runtime.model_calls.cutting import input_bytes
+from weftline.runtime.tool_calls.children import child_write
+from weftline.runtime.tool_calls.fallbacks import check_fallbacks
+from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
 from weftline.store.records import threads
 from weftline.trace_context import new_trace, trace_for
@@ -41,9 +41,7 @@ _ENCODE_ON_LOOP_BYTES = 64 * 1024
 
 
 class RunCreator:
-    """`fleet` is set before the first run is created."""
-
-    fleet: Fleet
+    """`connect` passes it the fleet, whose driver refers to it, before the first run is created."""
 
     def __init__(
         self,
@@ -68,6 +66,9 @@ class RunCreator:
         self._next_key = 0
         self._latest_limits: tuple[Limits, Raw] | None = None
         """Those of the latest run, and encoded."""
+
+    def connect(self, fleet: Fleet) -> None:
+        self._fleet = fleet
 
     async def open(self) -> None:
         self._next_key = await self._store.log.last_key() + 1
@@ -137,7 +138,7 @@ class RunCreator:
             limits = self._encoded_limits(plan.limits)
             encoded, size = await asyncio.to_thread(_encoded, plan, limits) if large else _encoded(plan, limits)
             self._require_accepting()
-            self.fleet.dispatcher.require_room(workspace)
+            self._fleet.dispatcher.require_room(workspace)
             now = self._clock.now_us()
             new = NewRun(
                 ids.new_salt() if run_id is None else ids.given(run_id),
@@ -154,7 +155,7 @@ class RunCreator:
                 history=tuple(history),
             )
             run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
-            durable = self.fleet.log.mark(run, outside=True)
+            durable = self._fleet.log.mark(run, outside=True)
         except BaseException:
             for slot in slots:
                 once.release(slot)
@@ -189,13 +190,13 @@ class RunCreator:
         log = RunLog(self._store.log.next_epoch())
         residency = PARKED if new.thread is None else BEHIND  # until its commit lets it start
         run = LiveRun(key, new.workspace, new.thread, log, work, residency=residency, new=new)
-        self.fleet.residents.add(run)
+        self._fleet.residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
         created = RunCreated(RULES, plan.limits, new.thread)
         stored = RunCreated(RULES, cast(Limits, self._encoded_limits(plan.limits)), new.thread)
         draft = Draft(created, bodies.encode(body), encoded=bodies.encode(stored))
-        self.fleet.driver.record(run, (draft,))
-        self.fleet.dispatcher.begin(run)
+        self._fleet.driver.record(run, (draft,))
+        self._fleet.dispatcher.begin(run)
         return run
 
     def _encoded_limits(self, limits: Limits) -> Raw:

@@ -23,7 +23,7 @@ from weftline.tools.digests import digest
 
 
 class Knows(Protocol):
-    """What is asked about a plan before its run is driven; see `weftline.runtime.toolbox.ToolSource`."""
+    """What is asked about a plan before its run is driven; see `weftline.runtime.tool_calls.toolbox.ToolSource`."""
 
     def knows(self, plan: RunPlan) -> bool: ...
     def digests(self, plan: RunPlan) -> Digests | None: ...

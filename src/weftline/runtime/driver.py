@@ -37,16 +37,18 @@ from weftline.plan import RunPlan
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
-from weftline.runtime.code import RunCode
+from weftline.runtime.agent_code.code import RunCode
+from weftline.runtime.fleet.lineage import OnCalls
 from weftline.runtime.live import GONE, Cut, Draft, LiveRun, WorkingSet, is_being_cancelled
 from weftline.runtime.log import Log
-from weftline.runtime.model_call import abandoned
+from weftline.runtime.model_calls.model_call import abandoned
 from weftline.runtime.public_errors import in_public
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in, thread_end, time_has_come
-from weftline.runtime.toolbox import EMPTY
+from weftline.runtime.tool_calls.children import NewChild
+from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
-from weftline.store.base import ThreadEnd, Write
+from weftline.store.base import ThreadEnd
 from weftline.trace_context import incoming_traceparent
 from weftline.turns import on_behalf_of
 
@@ -79,14 +81,11 @@ class Opener(Protocol):
         ...
 
 
-class NewChild(Protocol):
-    """Builds the write that creates a child run, which has its id from then on."""
-
-    def __call__(self, run: LiveRun, plan: RunPlan, parent: Parent, /) -> tuple[str, Write]: ...
-
-
 class Driver:
-    """`on_deadline` is called when a run needs attention at a certain time while its commands are running."""
+    """`on_deadline` is called when a run needs attention at a certain time while its commands are running.
+
+    `on_calls` is called with `note` when a child run has asked for calls, before they are durable.
+    """
 
     def __init__(
         self,
@@ -95,6 +94,7 @@ class Driver:
         opener: Opener,
         *,
         on_deadline: Callable[[LiveRun, int], None],
+        on_calls: OnCalls,
         new_child: NewChild,
         step: TakeStep = stepping.step,
         carry_out: CarryOut = carrying.carry_out,
@@ -105,9 +105,8 @@ class Driver:
         self._services = services
         self._opener = opener
         self._on_deadline = on_deadline
+        self._on_calls = on_calls
         self._new_child = new_child
-        self.on_calls: Callable[[LiveRun], None] | None = None
-        """Called when a child run has asked for calls, before they are durable."""
         self.stopping = False
         """Set when the engine stops: no turn and no call is begun any more."""
 
@@ -247,8 +246,8 @@ class Driver:
         account = run.work.account
         bookings = account.taken() if account is not None else ()
         self._log.append(run, facts, state=state, at=at, thread_end=end, bookings=bookings)
-        if state.parent is not None and self.on_calls is not None and any(_asks(draft.head) for draft in facts):
-            self.on_calls(run)
+        if state.parent is not None and any(_asks(draft.head) for draft in facts):
+            self._on_calls(run, self.note)
         for host in run.work.hosts.values():
             host.look()
 

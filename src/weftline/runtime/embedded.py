@@ -31,36 +31,37 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
-from weftline.runtime.answering import Answer
-from weftline.runtime.await_answers import AwaitAnswers
-from weftline.runtime.budgets import Ledger
-from weftline.runtime.client_calls import ClientCalls
+from weftline.runtime.budgets.ledger import Ledger
+from weftline.runtime.budgets.raised import wake_waiting
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.creating import RunCreator
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.deploys import is_at_home
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import DRAIN_S, Create, Leased, Observer, Resumed
-from weftline.runtime.finding import given_key
-from weftline.runtime.fleet import Fleet
-from weftline.runtime.four_eyes import PersonOf, as_named
+from weftline.runtime.fleet.fleet import Fleet
+from weftline.runtime.fleet.lineage import OnCalls
 from weftline.runtime.hub import Hub, ReservedStream, Subscription
-from weftline.runtime.interrupting import Interrupts
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
-from weftline.runtime.model_call import MODEL_TIMEOUT_S
-from weftline.runtime.names import StoredNames
+from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.opening import RunOpener
-from weftline.runtime.provided import NO_FAULTS, Faults, Provided
-from weftline.runtime.raised import wake_waiting
-from weftline.runtime.reading import StoredRuns
-from weftline.runtime.receipts import CancelReceipt, stored_receipt
+from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.await_answers import AwaitAnswers
+from weftline.runtime.people.four_eyes import PersonOf, as_named
+from weftline.runtime.people.interrupting import Interrupts
+from weftline.runtime.people.still import waits_for_people
+from weftline.runtime.reads.finding import given_key
+from weftline.runtime.reads.names import StoredNames
+from weftline.runtime.reads.reading import StoredRuns
+from weftline.runtime.reads.receipts import CancelReceipt, stored_receipt
 from weftline.runtime.recovery import MAX_RECOVERIES, remove_lost_branches
 from weftline.runtime.requests import check_request
 from weftline.runtime.services import SLOW_TURN_S, Services
-from weftline.runtime.still import waits_for_people
-from weftline.runtime.toolbox import EndListener, RunName, ServerTools, ToolSource
+from weftline.runtime.tool_calls.client_calls import ClientCalls
+from weftline.runtime.tool_calls.provided import NO_FAULTS, Faults, Provided
+from weftline.runtime.tool_calls.toolbox import EndListener, RunName, ServerTools, ToolSource
 from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store, Write, Written
 from weftline.store.naming import db_option
@@ -145,12 +146,13 @@ class EmbeddedEngine:
             public_errors=self._public_errors,
         )
 
-        def new_driver(log: Log, on_deadline: Callable[[LiveRun, int], None]) -> Driver:
+        def new_driver(log: Log, *, on_deadline: Callable[[LiveRun, int], None], on_calls: OnCalls) -> Driver:
             return Driver(
                 log,
                 services,
                 opener,
                 on_deadline=on_deadline,
+                on_calls=on_calls,
                 new_child=creator.new_child,
                 step=self._step,
                 carry_out=self._carry_out,
@@ -165,12 +167,11 @@ class EmbeddedEngine:
             knows=self._is_at_home,
             ledger=ledger,
             max_recoveries=self._max_recoveries,
+            on_unopened_end=partial(_notify_end, self._tools) if isinstance(self._tools, EndListener) else None,
         )
-        creator.fleet = fleet
+        creator.connect(fleet)
         self.create = cast(Create, creator.create)
-        opener.loader, opener.mover = fleet.loader, fleet.dispatcher
-        if isinstance(self._tools, EndListener):
-            fleet.commits.on_unopened_end = partial(_notify_end, self._tools)
+        opener.connect(loader=fleet.loader, mover=fleet.dispatcher)
         self._log = fleet.log
         self._recovery = fleet.recovery
         append, tools, log = self._append_all, opener.open_tools, self._log
@@ -264,7 +265,7 @@ class EmbeddedEngine:
 
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
         """Calls `ended` after each commit that ended a run or opened an await; None switches this off."""
-        self._fleet.commits.on_ended = ended
+        self._fleet.commits.watch_ends(ended)
 
     def require_accepting(self) -> None:
         """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""

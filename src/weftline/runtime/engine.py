@@ -1,7 +1,7 @@
 """The engine protocol: everything that the server, the commands and the library can do with runs.
 
 `Engine` is what an engine has to do itself, in parts of one purpose each. What is read comes from the store and is the
-same for every engine: `weftline.runtime.reading.StoredRuns`.
+same for every engine: `weftline.runtime.reads.reading.StoredRuns`.
 
 Whatever is accepted is durable when the call returns. Every engine behaves the same towards its clients; the suite in
 `weftline.testing.engine` defines how.
@@ -20,12 +20,12 @@ from weftline.kernel.entries import AwaitOutcome, Fact
 from weftline.kernel.lease import LEASE_US
 from weftline.messages import Blob
 from weftline.plan import RunPlan
-from weftline.runtime.answering import Answer
 from weftline.runtime.clock import Clock
-from weftline.runtime.four_eyes import PersonOf, as_named
-from weftline.runtime.provided import NO_FAULTS, Faults, Provided
-from weftline.runtime.reading import StoredRuns
-from weftline.runtime.receipts import CancelReceipt
+from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.four_eyes import PersonOf, as_named
+from weftline.runtime.reads.reading import StoredRuns
+from weftline.runtime.reads.receipts import CancelReceipt
+from weftline.runtime.tool_calls.provided import NO_FAULTS, Faults, Provided
 from weftline.store.base import IdempotencyKey, Stored, Write, Written
 from weftline.tools.base import ToolOutput
 

@@ -23,9 +23,9 @@ from weftline.plan import RunPlan
 from weftline.providers.assemble import Assembler
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
-from weftline.runtime.budgets import Account
+from weftline.runtime.budgets.ledger import Account
 from weftline.runtime.conversation import Conversation
-from weftline.runtime.toolbox import Toolbox
+from weftline.runtime.tool_calls.toolbox import Toolbox
 from weftline.store.base import LEAVE_DUE, NewRun, Write
 
 STATE_BYTES = 8 * 1024

@@ -14,15 +14,15 @@ from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import CancelRequested, HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime.agent_code.inside import RunInside
 from weftline.runtime.deploys import NO_DEPLOY, deploy_for
-from weftline.runtime.inheriting import Inherited, as_fact, inherited_by
-from weftline.runtime.inside import RunInside
+from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.live import Draft, LiveRun
-from weftline.runtime.memory import RunMemory
 from weftline.runtime.message_parts import blobs_of
+from weftline.runtime.model_calls.inheriting import Inherited, as_fact, inherited_by
 from weftline.runtime.recovery import adoption
-from weftline.runtime.roles import RunLoader, RunMover
-from weftline.runtime.toolbox import RunName, ToolSource
+from weftline.runtime.tool_calls.memory import RunMemory
+from weftline.runtime.tool_calls.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
 
 _CODE_ON_LOOP_BYTES = 64 * 1024
@@ -37,10 +37,7 @@ class Names(Protocol):
 
 
 class RunOpener:
-    """`loader` and `mover` are set before the first run is opened."""
-
-    loader: RunLoader
-    mover: RunMover
+    """`connect` passes it the parts that refer to it, before the first run is opened."""
 
     def __init__(self, store: LogStore, *, models: WorkspaceCatalogs, tools: ToolSource, names: Names) -> None:
         self._store = store
@@ -49,6 +46,10 @@ class RunOpener:
         self._names = names
         self._making: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         """By run; an entry exists only while somebody holds the lock or waits for it."""
+
+    def connect(self, *, loader: RunLoader, mover: RunMover) -> None:
+        self._loader = loader
+        self._mover = mover
 
     async def open_tools(self, run: LiveRun) -> None:
         """Creates the tools of a run that is not driven, to check an outside request about one of its calls."""
@@ -110,10 +111,10 @@ class RunOpener:
     async def _open_toolbox(self, run: LiveRun) -> None:
         work = run.work
         if run.parent is not None:
-            parent = await self.loader.load_surely(run.parent)
+            parent = await self._loader.load_surely(run.parent)
             if parent.state.ended:
                 # Only a damaged one ends before its children.
-                self.mover.take(run, Draft(CancelRequested("parent")))
+                self._mover.take(run, Draft(CancelRequested("parent")))
             else:
                 await self._open_toolbox(parent)
         # Its own driver and those of its children may need the tools at the same time.

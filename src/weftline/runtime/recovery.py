@@ -46,14 +46,14 @@ from weftline.messages import Text
 from weftline.plan import RunPlan, decode_plan
 from weftline.runtime import ids
 from weftline.runtime.conversation import KINDS, Conversation
-from weftline.runtime.cutting import input_bytes
-from weftline.runtime.finding import public_id
+from weftline.runtime.fleet.roles import RunLoader, RunMover
+from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, Row, RunLog, StoredState, WorkingSet
-from weftline.runtime.roles import RunLoader, RunMover
+from weftline.runtime.model_calls.cutting import input_bytes
+from weftline.runtime.model_calls.streamed import streamed_answer
+from weftline.runtime.reads.finding import public_id
 from weftline.runtime.step import write_down
-from weftline.runtime.streamed import streamed_answer
 from weftline.runtime.supported import unsupported
-from weftline.runtime.task_set import TaskSet
 from weftline.runtime.trials import STORE_RETRY_S, Trials
 from weftline.store.base import DueRun, Loaded, LogStore, RunRow
 from weftline.store.claims import same_owner

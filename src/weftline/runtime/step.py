@@ -41,15 +41,15 @@ from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
 from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
-from weftline.runtime import compacting
-from weftline.runtime.awaits import answer_text, await_body
+from weftline.runtime.budgets.reserving import budget_body, settled_if_raised, weighed
 from weftline.runtime.live import Draft, WorkingSet
-from weftline.runtime.models import cost_nusd, model_ref
-from weftline.runtime.offering import offered_digest
-from weftline.runtime.reserving import budget_body, settled_if_raised, weighed
-from weftline.runtime.shaping import shaped_result
-from weftline.runtime.spending import spent
-from weftline.runtime.toolbox import EMPTY
+from weftline.runtime.model_calls import compacting
+from weftline.runtime.model_calls.models import cost_nusd, model_ref
+from weftline.runtime.model_calls.offering import offered_digest
+from weftline.runtime.model_calls.spending import spent
+from weftline.runtime.people.awaits import answer_text, await_body
+from weftline.runtime.tool_calls.shaping import shaped_result
+from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.store.base import ThreadEnd
 from weftline.tools.base import ToolOutput
 from weftline.tools.results import output_bytes

@@ -21,8 +21,8 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from weftline.errors import StoreError
+from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.live import LiveRun
-from weftline.runtime.task_set import TaskSet
 from weftline.store.base import DueRun, LogStore, RunRow
 
 MAX_DEATHS = 10

@@ -15,7 +15,7 @@ from weftline.errors import WeftlineError
 from weftline.net.address import InvalidAddress, parse
 from weftline.process.watchdog import default_stall_s
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.model_call import MODEL_TIMEOUT_S
+from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.public_errors import CODES
 from weftline.runtime.recovery import MAX_RECOVERIES
 from weftline.runtime.services import SLOW_TURN_S

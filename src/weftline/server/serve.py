@@ -37,8 +37,8 @@ from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import DRAIN_S, Engine
 from weftline.runtime.new_engine import new_engine
-from weftline.runtime.tool_source import DialledTools
-from weftline.runtime.toolbox import ToolSource
+from weftline.runtime.tool_calls.tool_source import DialledTools
+from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.listener import Listener

@@ -13,7 +13,7 @@ from weftline.agent.sources import AgentTools, Setup, require_durable
 from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import Engine
-from weftline.runtime.toolbox import ToolSource
+from weftline.runtime.tool_calls.toolbox import ToolSource
 
 
 class ServedAgents:

@@ -59,8 +59,9 @@ class AwaitFilter(Struct, frozen=True, kw_only=True):
     id: str | None = None
     run: int | None = None
     root: int | None = None
-    """Only those of this run and, if it is a top-level run, of all runs below it; `runtime.below` finds those of any
-    run.
+    """Only those of this run and, if it is a top-level run, of all runs below it.
+
+    `runtime.reads.below` finds those of any run.
     """
     thread: int | None = None
     agents: tuple[str, ...] = ()

@@ -1,28 +1,54 @@
-"""Refusals of a plan, in the words of the client that described the run."""
+"""Refusals in the words of the client: use cases name fields as Python does, and the protocol has its own names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Final
 
-from weftline.errors import InvalidRequest, Issue, invalid
+from weftline.errors import Forbidden, InvalidRequest, WeftlineError, renamed
 from weftline.wire.unknown_fields import UnknownField, with_typos
 
-_FIELDS: Final = {"top_p": "topP", "stop": "stopSequences", "max_output_tokens": "maxOutputTokens"}
-"""The plan's names of fields, where the protocol has others."""
+_FIELDS: Final = {
+    "agent_id": "agentId",
+    "agent_ids": "agentIds",
+    "api_key": "apiKey",
+    "base_url": "baseUrl",
+    "catch_up": "catchUp",
+    "client_credentials": "allowsClientCredentials",
+    "max_output_tokens": "maxOutputTokens",
+    "redirect_uris": "redirectUris",
+    "scopes": "allowedScopes",
+    "stop": "stopSequences",
+    "timeout_s": "timeoutMs",
+    "top_p": "topP",
+}
+"""Our names of fields, where the protocol has others."""
 _FIRST_NAME = re.compile(r"\w+")
+_NAME_IN_HINT = re.compile(r"\b[a-z]+_[a-z_]+\b")
 
 
-def as_sent(error: InvalidRequest, unknown: Sequence[UnknownField] = ()) -> InvalidRequest:
-    """Returns the refusal of a plan with the names of the client's fields, and with unknown fields that may be its
-    cause.
-    """
-    issues: list[dict[str, Any]] = error.details.get("issues", [])
-    named = [Issue(_FIRST_NAME.sub(_wire_name, one["path"], count=1), one["message"]) for one in issues]
-    if any(new.path != one["path"] for new, one in zip(named, issues, strict=True)):
-        error = invalid(named)
-    return with_typos(error, unknown)
+@contextmanager
+def client_names(unknown: Sequence[UnknownField] = ()) -> Generator[None]:
+    """Whatever is refused inside is refused with the names of the client's fields, as by `as_sent`."""
+    try:
+        yield
+    except (InvalidRequest, Forbidden) as error:
+        raise as_sent(error, unknown) from None
+
+
+def as_sent(error: WeftlineError, unknown: Sequence[UnknownField] = ()) -> WeftlineError:
+    """Returns the refusal with the names of the client's fields, and with unknown fields that may be its cause."""
+    if error.hint:
+        error.hint = _NAME_IN_HINT.sub(_wire_name, error.hint)
+    if not isinstance(error, InvalidRequest):
+        return error
+    return with_typos(renamed(error, _wire_path), unknown)
+
+
+def _wire_path(path: str) -> str:
+    return _FIRST_NAME.sub(_wire_name, path, count=1)
 
 
 def _wire_name(found: re.Match[str]) -> str:

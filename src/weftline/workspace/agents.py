@@ -172,7 +172,7 @@ async def use(at: Workspaces, caller: Caller, agent_id: str) -> AgentRow:
             other id, so that it learns nothing about other agents.
     """
     if not _ID.fullmatch(agent_id):
-        raise InvalidRequest("agentId: this is not an agent id.")
+        raise InvalidRequest("agent_id: this is not an agent id.")
     if caller.agents and agent_id not in caller.agents:
         raise _forbidden()
     if agent_id in at.code:
@@ -201,7 +201,7 @@ def require_named(caller: Caller, agent_id: str | None) -> None:
     if not caller.agents or agent_id in caller.agents:
         return
     if agent_id is None:
-        raise Forbidden("This credential is restricted to some agents.", hint="Name one of them in agentId.")
+        raise Forbidden("This credential is restricted to some agents.", hint="Name one of them in agent_id.")
     raise _forbidden()
 
 
@@ -211,7 +211,7 @@ def owns(caller: Caller, agent: str | None) -> bool:
 
 
 def no_such_agent(name: str) -> NotFound:
-    return NotFound(f"This workspace has no agent {name[:128]!r}.", agentId=name[:128])
+    return NotFound(f"This workspace has no agent {name[:128]!r}.", agent_id=name[:128])
 
 
 def _is_visible(caller: Caller, row: AgentRow) -> bool:

@@ -45,26 +45,26 @@ def checked_app(
     if visibility not in ("private", "public"):
         raise InvalidRequest("visibility: must be private or public.")
     if client_credentials and visibility == "public":
-        raise InvalidRequest("allowsClientCredentials: only private apps may act for themselves.")
+        raise InvalidRequest("client_credentials: only private apps may act for themselves.")
     unknown = unknown_scopes(tuple(scopes))
     if unknown:
-        raise InvalidRequest(f"allowedScopes: {unknown[0][:100]!r} is not a scope; use one of {', '.join(SCOPES)}.")
+        raise InvalidRequest(f"scopes: {unknown[0][:100]!r} is not a scope; use one of {', '.join(SCOPES)}.")
     if not scopes:
-        raise InvalidRequest("allowedScopes: name at least one scope.")
+        raise InvalidRequest("scopes: name at least one scope.")
     uris: list[str] = []
     for given in redirect_uris:
         uri = redirect_uri(given, schemes=schemes)
         if uri is None:
             raise InvalidRequest(
-                f"redirectUris: {given[:200]!r} is not allowed; use https, http on localhost, 127.0.0.1 or [::1], or a"
+                f"redirect_uris: {given[:200]!r} is not allowed; use https, http on localhost, 127.0.0.1 or [::1], or a"
                 " scheme of the app's own like com.example.app. An operator can allow others with"
                 " `oauth_redirect_schemes` in the [server] table of the configuration."
             )
         uris.append(uri)
     if not uris and not client_credentials:
-        raise InvalidRequest("redirectUris: name at least one, or allow client credentials.")
+        raise InvalidRequest("redirect_uris: name at least one, or allow client credentials.")
     if len(uris) > _MAX_URIS:
-        raise InvalidRequest(f"redirectUris: at most {_MAX_URIS}.")
+        raise InvalidRequest(f"redirect_uris: at most {_MAX_URIS}.")
     return NewApp(
         name.strip(),
         description,

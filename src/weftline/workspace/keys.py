@@ -152,7 +152,7 @@ def _ids_of(names: Sequence[str], code: CodeAgents, *, workspace: int, agents_ex
         known = code.id_of(name) or (yield from agents.id_by_slug(name, workspace=workspace))
         ids[known or name] = None
         if agents_exist and not known and (yield from agents.by_id(name, workspace=workspace)) is None:
-            issues.append(Issue("agentIds", f"there is no agent {name!r}"))
+            issues.append(Issue("agent_ids", f"there is no agent {name!r}"))
     if issues:
         raise invalid(issues)
     return tuple(ids)

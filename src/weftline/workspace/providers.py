@@ -286,7 +286,7 @@ def _changed(
     if spec.address != before.address:
         # Otherwise anyone who may change a provider could have its key sent to an address of their own.
         kept = {
-            "apiKey": earlier.api_key is not None and changes.api_key is UNSET,
+            "api_key": earlier.api_key is not None and changes.api_key is UNSET,
             "headers": bool(earlier.headers) and changes.headers is UNSET,
         }
         issues = [
@@ -308,14 +308,14 @@ def _checked(name: str, spec: ProviderSpec, values: ProviderSecrets, more: Seque
         if option in _NOT_OPTIONS
     ]
     if values.api_key is not None and values.api_key.startswith("env:"):
-        issues.append(Issue("apiKey", "must be the key itself: a workspace cannot use the server's environment"))
+        issues.append(Issue("api_key", "must be the key itself: a workspace cannot use the server's environment"))
     if REDACTED in (spec.base_url or ""):
-        issues.append(Issue("baseUrl", f"must be sent in full: {REDACTED} stands for what was not shown"))
+        issues.append(Issue("base_url", f"must be sent in full: {REDACTED} stands for what was not shown"))
     elif spec.base_url is not None:
         try:
             parse(spec.base_url)
         except InvalidAddress as error:
-            issues.append(Issue("baseUrl", str(error)))
+            issues.append(Issue("base_url", str(error)))
     issues += [Issue(f"headers.{header}", REFUSAL) for header in values.headers if frames_request(header)]
     issues += more
     if issues:
@@ -345,17 +345,19 @@ def _try_out(name: str, spec: ProviderSpec, values: ProviderSecrets) -> None:
     try:
         build_provider(_settings(name, spec, values), transport=AiohttpTransport(), environ={})
     except NotAvailable as missing:
-        raise invalid([Issue("apiKey" if values.api_key is None else "family", str(missing))]) from None
+        raise invalid([Issue("api_key" if values.api_key is None else "family", str(missing))]) from None
     except WeftlineError as error:
         raise invalid([_issue(name, error)]) from None
 
 
-_FIELDS = {"family": "family", "base_url": "baseUrl", "models": "models", "api_key": "apiKey", "headers": "headers"}
+_FIELDS = frozenset({"family", "base_url", "models", "api_key", "headers"})
 """The settings that have a field of their own; all others are options."""
 
 
 def _issue(name: str, error: WeftlineError) -> Issue:
     """Converts a fault worded for the configuration file to the corresponding field here."""
     key = str(error.details.get("key", "")).removeprefix(f"providers.{name}").lstrip(".")
-    field = _FIELDS.get(key.partition("[")[0], f"options.{key}" if key else "name")
+    field = key.partition("[")[0]
+    if field not in _FIELDS:
+        field = f"options.{key}" if key else "name"
     return Issue(field, error.message.partition(": ")[2] or error.message)

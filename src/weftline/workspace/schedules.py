@@ -34,7 +34,7 @@ class Timing(Struct, frozen=True, kw_only=True):
     def check(self, *, now: int) -> None:
         """Raises `InvalidRequest` for what is not a time, or has passed."""
         if self.catch_up not in CATCH_UP:
-            raise InvalidRequest(f"catchUp: must be one of {', '.join(CATCH_UP)}.")
+            raise InvalidRequest(f"catch_up: must be one of {', '.join(CATCH_UP)}.")
         parse_zone(self.timezone)
         if (self.at is None) == (not self.cron):
             raise InvalidRequest("at: give exactly one of `at` and `cron`.")

@@ -248,7 +248,7 @@ def _check_code(spec: CodeSpec, more: Sequence[Issue] = ()) -> None:
     if spec.parameters is not UNSET and object_schema(spec.parameters) is not spec.parameters:
         issues.append(Issue("parameters", _NOT_AN_OBJECT))
     if spec.timeout_s > MAX_CODE_S:
-        issues.append(Issue("timeoutMs", f"code may run for at most {MAX_CODE_S * 1000:,.0f} milliseconds"))
+        issues.append(Issue("timeout_s", f"code may run for at most {MAX_CODE_S * 1000:,.0f} milliseconds"))
     if issues:
         raise invalid(issues)
 

@@ -10,11 +10,11 @@ from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
 from weftline.kernel.state import State
 from weftline.runtime import step as stepping
-from weftline.runtime.alarm import Alarm
+from weftline.runtime.budgets.reserving import weighed
 from weftline.runtime.driver import CarryOut, TakeStep
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.fleet.alarm import Alarm
 from weftline.runtime.live import Draft, WorkingSet
-from weftline.runtime.reserving import weighed
 from weftline.runtime.step import Step, take_in
 from weftline.store.base import LogStore, Write, Written
 from weftline.testing.simulation import Build

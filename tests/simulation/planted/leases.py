@@ -8,8 +8,8 @@ from simulation.planted.bug import Bug, DecidesOnAnotherState
 from weftline.kernel.accept import open_question
 from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.state import State
-from weftline.runtime.answers import closed_by_client
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.tool_calls.answers import closed_by_client
 from weftline.tools.base import ToolOutput
 
 

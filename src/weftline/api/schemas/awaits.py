@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from weftline.api.schemas.validation import refused
 from weftline.errors import Issue, invalid
-from weftline.runtime.answering import Answer, pattern_of
+from weftline.runtime.people.answering import Answer, pattern_of
 from weftline.wire.awaits import Outcome
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, MAX_RESULT_BYTES
 from weftline.wire.responses import Ok, Warnings

@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints, ValidationError
 from weftline.api.schemas.validation import issues_of, refused
 from weftline.errors import InvalidRequest, Issue
 from weftline.outcome import Bounds
-from weftline.runtime.provided import Provided
+from weftline.runtime.tool_calls.provided import Provided
 from weftline.wire.failures import SentFailure, failure_fault, require_failure
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES, MAX_TOOL_USE_ID_CHARS
 from weftline.wire.run_spec import Part

@@ -20,7 +20,7 @@ from weftline.kernel import bodies
 from weftline.kernel.bodies import AwaitBody
 from weftline.kernel.entries import AwaitClosed
 from weftline.runtime import ids
-from weftline.runtime.awaits import in_words
+from weftline.runtime.people.awaits import in_words
 from weftline.server.a2a.parts import Content
 from weftline.server.a2a.rpc import RpcError, invalid
 from weftline.store.awaits import OpenAwait

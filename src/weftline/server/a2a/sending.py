@@ -12,7 +12,7 @@ from weftline.api.sessions import send_prompt, session_of_context
 from weftline.api.views import run_summary
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.runtime import ids
-from weftline.runtime.answering import Answer
+from weftline.runtime.people.answering import Answer
 from weftline.server.a2a import asking
 from weftline.server.a2a.asking import NamedAnswer
 from weftline.server.a2a.dialect import SentMessage

@@ -31,8 +31,8 @@ from weftline.kernel.entries import (
 from weftline.messages import Assistant, Text, User, joined_text
 from weftline.plan import decode_plan
 from weftline.runtime import ids
-from weftline.runtime.answering import Answer
 from weftline.runtime.engine import Engine
+from weftline.runtime.people.answering import Answer
 from weftline.server.a2a import asking
 from weftline.server.a2a.asking import TaskMessage
 from weftline.store.awaits import AwaitFilter, OpenAwait

@@ -14,6 +14,7 @@ from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
+from weftline.wire.refusals import client_names
 from weftline.wire.responses import Ok
 from weftline.wire.validation import json_words
 from weftline.workspace import keys
@@ -31,15 +32,16 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     if body.agent_ids is not None and not body.agent_ids:
         # Somebody who computes the list and finds no agents must not get a key for all of them.
         raise InvalidRequest("agentIds: must name an agent. Leave it out for a key that may use all agents.")
-    made = await keys.create(
-        app.workspaces,
-        principal.slug,
-        name=body.name or "",
-        usage=body.usage or "developer_api",
-        agents=body.agent_ids or (),
-        agents_exist=True,
-        made_by=principal.who,
-    )
+    with client_names():
+        made = await keys.create(
+            app.workspaces,
+            principal.slug,
+            name=body.name or "",
+            usage=body.usage or "developer_api",
+            agents=body.agent_ids or (),
+            agents_exist=True,
+            made_by=principal.who,
+        )
     headers = ((b"cache-control", b"no-store"),)
     return Response(encode(created_key_json(made.key, made.secret)), status=201, headers=headers)
 

@@ -12,8 +12,9 @@ from msgspec.json import encode
 from weftline.api.cursors import cursor_of, key_of
 from weftline.api.views import run_summary
 from weftline.errors import InvalidRequest, NotFound
-from weftline.runtime import ids, prefixes
+from weftline.runtime import ids
 from weftline.runtime.engine import Engine
+from weftline.runtime.reads import prefixes
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response

@@ -60,6 +60,7 @@ from weftline.server.oauth.pages import sign_in_page
 from weftline.server.router import Form, Handler, HtmlPage, Redirect, Route
 from weftline.server.routes.keys import read_body
 from weftline.store.records.apps import App as StoredApp
+from weftline.wire.refusals import client_names
 from weftline.wire.responses import Ok
 from weftline.wire.validation import json_words
 from weftline.workspace import apps, grants
@@ -297,16 +298,17 @@ async def register(app: App, request: Request, principal: Principal) -> Response
 
 async def create_app(app: App, request: Request, principal: Principal) -> Response:
     body = await read_body(request, _new_app)
-    new = apps.checked_app(
-        name=body.name,
-        redirect_uris=body.redirect_uris or [],
-        scopes=body.allowed_scopes or [],
-        visibility=body.visibility or "private",
-        client_credentials=body.allows_client_credentials or False,
-        description=body.description or "",
-        logo=body.logo or "",
-        schemes=app.workspaces.redirect_schemes,
-    )
+    with client_names():
+        new = apps.checked_app(
+            name=body.name,
+            redirect_uris=body.redirect_uris or [],
+            scopes=body.allowed_scopes or [],
+            visibility=body.visibility or "private",
+            client_credentials=body.allows_client_credentials or False,
+            description=body.description or "",
+            logo=body.logo or "",
+            schemes=app.workspaces.redirect_schemes,
+        )
     made, secret = await apps.register_app(app.workspaces, new, slug=principal.slug, made_by=principal.who)
     return _json(created_app_json(made, secret), status=201)
 

@@ -22,6 +22,7 @@ from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
 from weftline.wire.json_text import decode_object
+from weftline.wire.refusals import client_names
 from weftline.wire.responses import Ok
 from weftline.workspace import providers
 
@@ -31,7 +32,8 @@ _BASE = "/api/v1/workspaces/{slug}/providers"
 async def create(app: App, request: Request, principal: Principal) -> Response:
     name, spec, values = parse_provider(decode_object(await request.body(limit=MAX_BODY_BYTES)))
     app.engine.require_accepting()
-    row = await providers.create(app.workspaces, principal.workspace, name, spec, values)
+    with client_names():
+        row = await providers.create(app.workspaces, principal.workspace, name, spec, values)
     return Response(encode(provider_json(row)), status=201)
 
 
@@ -50,7 +52,8 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
 async def change(app: App, request: Request, principal: Principal) -> Response:
     changes = parse_provider_changes(decode_object(await request.body(limit=MAX_BODY_BYTES)))
     app.engine.require_accepting()
-    row = await providers.change(app.workspaces, principal.workspace, request.params["providerId"], changes)
+    with client_names():
+        row = await providers.change(app.workspaces, principal.workspace, request.params["providerId"], changes)
     return Response(encode(provider_json(row)))
 
 

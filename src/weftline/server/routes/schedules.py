@@ -17,15 +17,14 @@ from weftline.api.schemas.schedules import (
     parse_schedule_changes,
     schedule_json,
 )
-from weftline.errors import InvalidRequest
 from weftline.plan import RunPlan
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.runs import idempotency
+from weftline.wire.refusals import client_names
 from weftline.wire.responses import CreatedRun, Ok, created_run
-from weftline.wire.unknown_fields import with_typos
 from weftline.workspace import schedules
 from weftline.workspace.schedules import Changes, Once
 
@@ -41,7 +40,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     work, plan, unknown = await checked_work(app.workspaces, principal, sent.spec, requested_by=principal.who)
     warnings = app.unknown_fields.warnings(request, [*sent.unknown, *unknown])
     await _require_runnable(app, plan, principal)
-    try:
+    with client_names(sent.unknown):
         row = await schedules.create(
             app.workspaces,
             principal,
@@ -51,8 +50,6 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
             enabled=sent.fields.enabled is not False,
             once=None if key is None else Once(key.key, key.digest),
         )
-    except InvalidRequest as error:
-        raise with_typos(error, sent.unknown) from None
     return Response(encode(schedule_json(row, warnings)), status=201)
 
 
@@ -84,7 +81,8 @@ async def change(app: App, request: Request, principal: Principal) -> Response:
         timing=sent.timing if sent.changes_times else None,
         enabled=sent.fields.enabled,
     )
-    row = await schedules.change(app.workspaces, principal, row.id, changes)
+    with client_names():
+        row = await schedules.change(app.workspaces, principal, row.id, changes)
     return Response(encode(schedule_json(row, warnings)))
 
 

@@ -23,6 +23,7 @@ from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
 from weftline.wire.json_text import decode_object
+from weftline.wire.refusals import client_names
 from weftline.wire.responses import Ok
 from weftline.workspace import tools
 
@@ -34,7 +35,8 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     spec, values = parse_tool(fields)
     warnings = app.unknown_fields.warnings(request, unknown_in_tool(fields))
     app.engine.require_accepting()
-    row = await tools.create(app.workspaces, principal.workspace, spec, values=values)
+    with client_names():
+        row = await tools.create(app.workspaces, principal.workspace, spec, values=values)
     return Response(encode(tool_json(row, warnings)), status=201)
 
 
@@ -55,7 +57,8 @@ async def change(app: App, request: Request, principal: Principal) -> Response:
     changes = parse_tool_changes(fields)
     warnings = app.unknown_fields.warnings(request, unknown_in_tool(fields))
     app.engine.require_accepting()
-    row = await tools.change(app.workspaces, principal.workspace, request.params["toolId"], changes)
+    with client_names():
+        row = await tools.change(app.workspaces, principal.workspace, request.params["toolId"], changes)
     return Response(encode(tool_json(row, warnings)))
 
 

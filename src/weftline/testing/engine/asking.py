@@ -12,7 +12,7 @@ from weftline.errors import WeftlineError
 from weftline.kernel.bodies import Pattern, decode_await
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallStarted, Limits
 from weftline.messages import ToolResults
-from weftline.runtime.answering import Answer
+from weftline.runtime.people.answering import Answer
 from weftline.store.awaits import AwaitFilter
 from weftline.testing.engine.bench import Bench, Check, Run, facts, refusal
 

@@ -21,9 +21,9 @@ from weftline.kernel.entries import (
     CancelRequested,
     TurnCompleted,
 )
-from weftline.runtime.cancelling import CANCEL_GRACE_S
 from weftline.runtime.driver import CUT_S
-from weftline.runtime.spending import BYTES_PER_TOKEN
+from weftline.runtime.fleet.cancelling import CANCEL_GRACE_S
+from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN
 from weftline.testing.simulation.conversation import check_conversation, naive_conversation
 from weftline.testing.simulation.evidence import Evidence, RunLog
 from weftline.testing.simulation.trace import require

@@ -28,8 +28,8 @@ from weftline.kernel.entries import (
 from weftline.kernel.policy import CapReached
 from weftline.messages import joined_text
 from weftline.runtime import ids
-from weftline.runtime.children import as_result
-from weftline.runtime.code import ChildEnd
+from weftline.runtime.agent_code.code import ChildEnd
+from weftline.runtime.tool_calls.children import as_result
 from weftline.store.base import Write
 from weftline.store.budgets import run_account
 from weftline.testing.simulation.deadlines import LATE_S, is_quiet, when_s

@@ -16,7 +16,7 @@ from msgspec import Struct
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallOpened, FinalForced, TimerFired
 from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.policy import GRACE_US, CapReached
-from weftline.runtime.timers import CLIENT_GRACE_US
+from weftline.runtime.fleet.timers import CLIENT_GRACE_US
 from weftline.testing.simulation.disk import FAST_S, Entry
 from weftline.testing.simulation.evidence import Evidence, RunLog
 from weftline.testing.simulation.policies import Stopwatch

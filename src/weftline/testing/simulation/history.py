@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, TurnCompleted
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
-from weftline.runtime import hub, retained
+from weftline.runtime import hub
+from weftline.runtime.fleet import retained
 from weftline.testing.simulation import server as servers
 from weftline.testing.simulation.budgets import BudgetWatch
 from weftline.testing.simulation.children import ChildWatch

@@ -16,8 +16,8 @@ from weftline.errors import WeftlineError
 from weftline.kernel.bodies import Pattern, decode_await
 from weftline.kernel.entries import AwaitClosed, CancelRequested
 from weftline.runtime import ids
-from weftline.runtime.answering import Answer
 from weftline.runtime.engine import Engine
+from weftline.runtime.people.answering import Answer
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.server import Server

@@ -14,8 +14,7 @@ from weftline.kernel.policy import PolicyRule
 from weftline.messages import Assistant, Message, User
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.providers.base import ModelRequest, ProviderError
-from weftline.runtime.children import as_result
-from weftline.runtime.code import (
+from weftline.runtime.agent_code.code import (
     ChildEnd,
     ChildLimits,
     CodeAnswer,
@@ -26,7 +25,8 @@ from weftline.runtime.code import (
     PendingCall,
     PendingTurn,
 )
-from weftline.runtime.toolbox import RunName, ServerTools, Toolbox
+from weftline.runtime.tool_calls.children import as_result
+from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.testing.simulation.tools import CODE, SUBAGENTS, sim_tools
 from weftline.testing.simulation.world import BELOW, Life
 from weftline.tools.arguments import InvalidArguments

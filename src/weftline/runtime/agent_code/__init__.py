@@ -1,0 +1,1 @@
+"""The code of a run's agent: hooks, policies and notes."""

@@ -1,0 +1,89 @@
+"""A run as its agent's own code sees it while it is driven: its progress, its calls and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from weftline.canonical import NotCanonical, canonical_value
+from weftline.kernel import policies
+from weftline.runtime.agent_code.code import PastCall
+from weftline.runtime.conversation import Conversation
+from weftline.runtime.live import LiveRun
+
+MAX_KEY_CHARS = 256
+MAX_VALUE_BYTES = 64 * 1024
+MAX_KEYS = 256
+
+
+class HookState(MutableMapping[str, Any]):
+    """The state of a run's tools and hooks, as hooks use it: JSON values by key.
+
+    Changes are stored with the entry that results from what the hook was called about: the end of a model call, the
+    decision of a gate, a result, or an entry of their own. A crash before that loses the change together with its
+    cause.
+    """
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+
+    def __getitem__(self, key: str) -> Any:
+        return self._conversation.memory[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        _check(key, value)
+        memory = self._conversation.memory
+        if key not in memory and len(memory) >= MAX_KEYS:
+            raise ValueError(f"a run remembers at most {MAX_KEYS} keys")
+        memory[key] = value
+        self._conversation.unsaved[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._conversation.memory[key]
+        self._conversation.unsaved[key] = None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._conversation.memory))
+
+    def __len__(self) -> int:
+        return len(self._conversation.memory)
+
+
+def _check(key: object, value: object) -> None:
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS:
+        raise ValueError(f"a key must be a string of 1 to {MAX_KEY_CHARS} characters, not {key!r:.80}")
+    if value is None:
+        raise ValueError(f"the value of {key!r} is None: delete the key to forget it")
+    try:
+        size = len(canonical_value(value))
+    except NotCanonical as error:
+        raise ValueError(f"the value of {key!r} is not JSON: {error}") from None
+    if size > MAX_VALUE_BYTES:
+        raise ValueError(f"the value of {key!r} has {size:,} bytes as JSON; at most {MAX_VALUE_BYTES:,} are kept")
+
+
+class RunInside:
+    def __init__(self, run: LiveRun) -> None:
+        self._run = run
+        self.state = HookState(run.work.conversation)
+
+    @property
+    def turn(self) -> int:
+        """The current turn, counted from 0."""
+        state = self._run.state
+        return state.turn - 1 if state.step in ("batch", "answered") else state.turn
+
+    @property
+    def attempt(self) -> int:
+        """How many model calls the run has begun."""
+        return self._run.state.totals.attempts
+
+    @property
+    def time_left_s(self) -> float | None:
+        left_us = policies.time_left_us(self._run.state)
+        return None if left_us is None else left_us / 1_000_000
+
+    @property
+    def calls(self) -> list[PastCall]:
+        """The calls that have a result, in the order in which they got it. The list grows."""
+        return self._run.work.conversation.past

@@ -1,0 +1,1 @@
+"""Budgets: the ledger, reservations, and what follows when a limit is raised."""

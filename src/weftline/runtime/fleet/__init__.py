@@ -1,0 +1,1 @@
+"""All runs in memory: loading, scheduling, timers, parents and children. `fleet.Fleet` puts the parts together."""

@@ -1,0 +1,195 @@
+"""When runs are due: one alarm for all of them, the deadlines of driven runs, and the grace period for clients.
+
+Parked runs are due at the time in their rows; the store finds them. A driven run may also have a deadline, such as a
+client's: it fires whatever else the run is doing. A client that could not answer in time because this server was down
+or stalled gets a grace period first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from heapq import heappop, heappush
+
+from weftline.errors import Conflict, NotFound, WeftlineError
+from weftline.kernel import policies
+from weftline.kernel.calls import earliest_deadline
+from weftline.kernel.lease import MAX_LEASE_US, Lease
+from weftline.runtime.clock import Clock
+from weftline.runtime.fleet.alarm import STALL_US, Alarm
+from weftline.runtime.fleet.roles import RunLoader, RunMover
+from weftline.runtime.live import LiveRun
+from weftline.runtime.reads.finding import public_id
+from weftline.store.base import LogReader
+
+logger = logging.getLogger(__name__)
+
+CLIENT_GRACE_US = 30_000_000
+"""After a start or a stall: how long a client has to send an overdue answer, at least; more if the stall was longer."""
+MAX_GRACE_US = 300_000_000
+"""The longest grace period, however long the machine was suspended or its clock set forward."""
+_PAGE = 1000
+
+
+class Timers:
+    def __init__(self, store: LogReader, loader: RunLoader, mover: RunMover, *, clock: Clock) -> None:
+        self._store = store
+        self._loader = loader
+        self._mover = mover
+        self._clock = clock
+        self._alarm = Alarm(self._ring, on_stall=self._stalled, clock=clock)
+        self._deadlines: list[tuple[int, int]] = []
+        """A heap of times and keys; only those in `_watched` count."""
+        self._watched: dict[int, int] = {}
+        """For driven runs: the earliest time at which they need attention."""
+        self._away_until = clock.now_us()
+        self._grace_until = self._away_until + CLIENT_GRACE_US
+        self._firing: asyncio.Task[None] | None = None
+        self._rang_again = False
+
+    def at(self, due_at: int) -> None:
+        """Looks for parked runs that are due at this time."""
+        self._alarm.at(due_at)
+
+    def watch(self, run: LiveRun, due_at: int) -> None:
+        """Makes a driven run be woken at this time, whatever its commands do."""
+        if (grace_ends := self._grace_ends(run, self._clock.now_us())) is not None:
+            due_at = max(due_at, grace_ends)
+        watched = self._watched.get(run.key)
+        if watched is None or due_at < watched:
+            self._watched[run.key] = due_at
+            heappush(self._deadlines, (due_at, run.key))
+            self._alarm.at(due_at)
+
+    def watch_queued(self, run: LiveRun) -> None:
+        """Watches the next deadline of a run that is queued for a driver, because it may be queued for longer.
+
+        Deadlines that have passed already are among the reasons why it is queued, so they are left out.
+        """
+        state, now = run.state, self._clock.now_us()
+        deadlines = (earliest_deadline(state.questions, after=state.now), policies.deadline_at(state))
+        # If the clock was set back, the run knows a later time, and firing an earlier one would have no effect.
+        deadline_at = min(
+            [one for one in deadlines if one is not None and (one > now or state.now < now)], default=None
+        )
+        if deadline_at is not None:
+            run.driving.due_at = deadline_at
+            self.watch(run, deadline_at)
+
+    def was_away(self) -> None:
+        """Called when no process was running until now, so that clients whose answers are overdue get a grace
+        period.
+        """
+        self._away_until = self._clock.now_us()
+        self._grace_until = self._away_until + CLIENT_GRACE_US
+
+    def stop(self) -> None:
+        self._alarm.stop()
+        if self._firing is not None:
+            self._firing.cancel()
+
+    def _stalled(self, late_us: int) -> None:
+        """Gives clients that were about to answer the length of the stall, within limits."""
+        now = self._away_until = self._clock.now_us()
+        self._grace_until = max(self._grace_until, now + min(max(late_us, CLIENT_GRACE_US), MAX_GRACE_US))
+
+    def _ring(self) -> None:
+        """Called when a run is due."""
+        if self._mover.resting:
+            return
+        now = self._clock.now_us()
+        self._fire_driven(now)
+        if self._firing is not None:
+            self._rang_again = True  # its entry may have become durable after the due runs were read
+        else:
+            self._firing = asyncio.get_running_loop().create_task(self._fire_parked(now))
+            self._firing.add_done_callback(lambda task: self._firing_done(task, now))
+
+    def _fire_driven(self, now: int) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            due_at, key = heappop(self._deadlines)
+            if self._watched.get(key) != due_at:
+                continue  # replaced by an earlier time
+            del self._watched[key]
+            run = self._loader.resident(key)
+            if run is not None and run.active and run.driving.due_at is not None:
+                if run.driving.due_at > now:
+                    self.watch(run, run.driving.due_at)
+                else:
+                    self._fire(run, now)
+        if self._deadlines:
+            self._alarm.at(self._deadlines[0][0])
+
+    async def _fire_parked(self, now: int) -> None:
+        try:
+            after = (0, 0)
+            while due := await self._store.due(now, after=after, limit=_PAGE):
+                after = due[-1]
+                for _, key in due:
+                    if self._mover.resting:
+                        return
+                    await self._fire_one(key, now)
+            upcoming = await self._store.next_due(now)
+            if upcoming is not None:
+                self._alarm.at(upcoming)
+        except WeftlineError:
+            logger.exception("due runs could not be read; trying again")
+            self._alarm.at(now + STALL_US)
+
+    async def _fire_one(self, key: int, now: int) -> None:
+        """Fires one run. A run that cannot be loaded does not delay the others."""
+        try:
+            run = await self._loader.load(key)
+        except (Conflict, NotFound):
+            return  # from a newer version, or no longer there
+        except Exception:
+            logger.exception("run %s is due and could not be loaded; trying again", await public_id(self._store, key))
+            self._alarm.at(now + STALL_US)
+            return
+        if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
+            self._fire(run, now)
+
+    def _firing_done(self, task: asyncio.Task[None], now: int) -> None:
+        self._firing = None
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            logger.error("continuing the due runs failed", exc_info=error)
+        if self._rang_again:
+            self._rang_again = False
+            self._alarm.at(now)
+
+    def _fire(self, run: LiveRun, now: int) -> None:
+        grace_ends = self._grace_ends(run, now)
+        if grace_ends is None:
+            self._mover.fire(run, now)
+        elif run.active:
+            self.watch(run, grace_ends)
+        else:
+            self._alarm.at(grace_ends)
+
+    def _grace_ends(self, run: LiveRun, now: int) -> int | None:
+        """When the grace period ends in which clients and people who were asked before this server was down or stalled
+        may still answer, or clients send a heartbeat; None if it is over.
+        """
+        if now >= self._grace_until and now >= self._away_until + MAX_LEASE_US:
+            return None
+        ends = 0
+        for question in run.state.questions.open.values():
+            if question.deadline_at is not None:
+                asked_at = question.asked_at or question.deadline_at - run.state.limits.local_timeout_us
+                if asked_at < self._away_until:
+                    ends = max(ends, self._grace_until)
+            if question.lease is not None and not question.lease.lost:
+                ends = max(ends, self._lease_grace_ends(question.lease))
+        return ends if ends > now else None
+
+    def _lease_grace_ends(self, lease: Lease) -> int:
+        """A lease from before the last absence holds for its whole duration after it."""
+        if lease.until - lease.lease_us >= self._away_until:
+            return 0
+        return max(self._grace_until, self._away_until + lease.lease_us)
+
+    def lease_ends(self, lease: Lease) -> int:
+        """When a lease expires if its client sends nothing more."""
+        return max(lease.until, self._lease_grace_ends(lease))

@@ -1,0 +1,1 @@
+"""Model turns: the request, its stream, its cost, and summaries of long conversations."""

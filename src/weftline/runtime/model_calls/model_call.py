@@ -1,0 +1,468 @@
+"""Executes one attempt of a model turn: streams it into the log and reports it as completed or failed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from weftline import prompts
+from weftline.canonical import NotCanonical, canonical
+from weftline.errors import WeftlineError
+from weftline.fences import without_fence
+from weftline.json_size import excess
+from weftline.kernel import bodies
+from weftline.kernel.bodies import note_body
+from weftline.kernel.budgeting import attempt_slot
+from weftline.kernel.entries import (
+    PROVIDER_CALL,
+    AttemptFailed,
+    TurnCompleted,
+)
+from weftline.kernel.guards import signature
+from weftline.kernel.state import CallModel, State
+from weftline.log_context import fields
+from weftline.messages import Assistant, AssistantPart, ProviderCall, Text, ToolCall
+from weftline.providers.assemble import Assembler
+from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta, ToolSpec
+from weftline.providers.catalog import ResolvedModel
+from weftline.providers.offers import late_metadata
+from weftline.providers.renewals import watch_renewals
+from weftline.providers.throttle import close_stream, open_stream
+from weftline.runtime.agent_code.code import CodeFailed, RunCode
+from weftline.runtime.agent_code.noting import ProviderNotes
+from weftline.runtime.conversation import Conversation
+from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
+from weftline.runtime.model_calls.argument_deltas import ArgumentDeltas
+from weftline.runtime.model_calls.deltas import Deltas
+from weftline.runtime.model_calls.models import attempt_limit, cost_nusd, cost_of, model_id, resolve
+from weftline.runtime.model_calls.reminding import with_reminders
+from weftline.runtime.model_calls.spending import NOTHING, spent
+from weftline.runtime.public_errors import kept_causes
+from weftline.runtime.services import Outcome, Services, Sink, is_slow
+from weftline.runtime.tool_calls.preparing import prepare_calls
+from weftline.runtime.tool_calls.toolbox import EMPTY, Toolbox
+from weftline.tools.checking import issues_of
+
+logger = logging.getLogger(__name__)
+
+MODEL_TIMEOUT_S = 600.0
+_SLACK_S = 5.0
+"""Gives the provider more time than our own deadline, which is reported by the side that knows how far the answer
+got.
+"""
+RETRY_FIRST_S, MAX_RETRY_S = 0.5, 60.0
+LONG_WAIT_S = 60.0
+"""If a provider asks for a longer wait, the run falls back to its next model, if it has one."""
+MAX_RETRY_AFTER_S = 3600.0
+"""Beyond this the call fails for good, because it may not be retried earlier than the provider allows."""
+AGENT_ERROR = "agent_error"
+"""The class of a failure in the agent's own code rather than at the provider."""
+_MAX_ID_BYTES = 256
+"""The longest id of a call that is accepted from a provider."""
+
+
+async def call_model(
+    command: CallModel, state: State, work: WorkingSet, services: Services, sink: Sink
+) -> Outcome | None:
+    """Calls the model and returns the outcome; None if it is no longer wanted."""
+    call = _ModelCall(command, state, work, services)
+    try:
+        model = resolve(work, command.choice)
+    except WeftlineError as gone:
+        # It existed when the run was created: its provider was deleted, or the configuration changed.
+        return call.failed(ProviderError("invalid_request", gone.message))
+    call.model = model
+    limit_s, planned = attempt_limit(state.limits.policy, services.model_timeout_s)
+    if work.account is not None:
+        bound_s = work.account.within(limit_s, at=services.clock.now_us(), final=command.final)
+        # The next reservation decides whether there is time for another attempt.
+        limit_s, planned = bound_s, planned or bound_s < limit_s
+    request = _request(command, state, work, model, timeout_s=limit_s + _SLACK_S)
+    code = (work.toolbox or EMPTY).code
+    if code is not None:
+        try:
+            memory = work.conversation.memory
+            request = await code.shape(request, turn=command.turn, attempt=command.attempt, memory=memory)
+        except ProviderError as error:
+            return call.failed(error)
+    request = with_reminders(request, work, turn=command.turn)
+    request.note = ProviderNotes(sink, turn=command.turn)
+    assembler = call.assembler
+    assembler.provider = model.provider.name
+    await permitted(work, sink)
+    call.begin()
+    renewals = watch_renewals()
+    stream = open_stream(model.provider, request)
+    answering = False
+    deadline = services.deadlines.after(limit_s)
+    try:
+        with deadline:
+            deltas = Deltas(sink, turn=command.turn, attempt=command.attempt)
+            written = (
+                ArgumentDeltas(sink, turn=command.turn, attempt=command.attempt) if work.plan.stream_arguments else None
+            )
+            async for chunks in stream:
+                if not sink.wanted():
+                    return None  # no longer wanted, and the provider ignores the cancellation
+                answering = True
+                if code is not None and renewals.taken():
+                    await code.renewed(command.turn, model.provider.name)
+                assembler.feed(chunks)
+                deltas.take(chunks)
+                if written is not None:
+                    written.take(chunks)
+                if code is not None:
+                    _stream_to(code, chunks, turn=command.turn)
+                work.answering = assembler
+                if sink.full():
+                    await sink.durable()
+            metadata = await late_metadata(model.provider, request)
+        if not assembler.complete:
+            raise ProviderError("server", "The model's answer was cut off before it was complete.", unanswered=True)
+        message = assembler.message()
+        calls = message.calls
+        if assembler.finish_reason == "malformed_function_call" and not calls:
+            # There is neither a call nor an answer: all that can be done is ask again.
+            raise ProviderError("server", "The model wrote a tool call that its own API could not parse.")
+        for asked in calls:
+            if too_much := _excess(asked.args):
+                raise ProviderError("server", f"The model called a tool with {too_much}.", retryable=False)
+    except ProviderError as error:
+        if code is not None and renewals.taken():
+            await code.renewed(command.turn, model.provider.name)
+        return await call.ended_badly(error)
+    except (Exception, asyncio.CancelledError) as raised:
+        if deadline.expired and isinstance(raised, TimeoutError):
+            return await call.ended_badly(out_of_time(limit_s, answering and not planned))
+        if is_being_cancelled():
+            raise
+        logger.exception("the provider %s failed", model.provider.name)
+        return await call.ended_badly(classified(model.provider, raised))
+    else:
+        return await call.completed(message, metadata)
+    finally:
+        await close_stream(stream)
+
+
+async def permitted(work: WorkingSet, sink: Sink) -> None:
+    """Returns when a model may be called. Under a budget, its reservation is durable by then, and so is the release of
+    earlier ones: a crash changes neither.
+    """
+    await sink.permit()
+    if work.account is not None and work.account.active:
+        await sink.durable()
+
+
+class _ModelCall:
+    """One attempt, and what to report about it."""
+
+    def __init__(self, command: CallModel, state: State, work: WorkingSet, services: Services) -> None:
+        self.assembler = Assembler("")
+        self.model: ResolvedModel | None = None
+        self._command = command
+        self._failures = state.attempt.failures
+        self._estimate = state.attempt.estimate
+        self._limits = state.limits
+        self._withheld = state.guards.withheld
+        self._work = work
+        self._services = services
+        self.begin()
+
+    def begin(self) -> None:
+        self._work.answering = None
+        self._started = asyncio.get_running_loop().time()
+
+    async def ended_badly(self, error: ProviderError) -> Outcome:
+        code = (self._work.toolbox or EMPTY).code
+        error.provider = None if self.model is None else self.model.provider.name
+        if code is not None:
+            with suppress(CodeFailed):  # it has failed already
+                await code.answered(self._command.turn, None, error)
+        return self.failed(error)
+
+    def failed(self, error: ProviderError) -> Outcome:
+        retry_at, wait_s = None, 0.0
+        asked_s = error.retry_after_s or 0.0
+        patience_s = LONG_WAIT_S if self._command.choice < self._limits.fallbacks else MAX_RETRY_AFTER_S
+        retryable = error.retryable and asked_s <= patience_s
+        if retryable:
+            wait_s = retry_wait_s(error, failures=self._failures)
+            retry_at = self._services.clock.now_us() + int(wait_s * 1_000_000)
+        self._report(error, wait_s, retryable=retryable)
+        used = spent(self.assembler, estimate=self._estimate, unanswered=error.unanswered)
+        head = AttemptFailed(
+            self._command.turn,
+            self._command.attempt,
+            AGENT_ERROR if isinstance(error, CodeFailed) else error.cls,
+            retryable=retryable,
+            retry_at=retry_at,
+            usage=used.usage,
+            estimated=used.estimated,
+            cost_nusd=cost_nusd(self._work, self._command.choice, used.usage),
+            active_us=self._active_us(),
+        )
+        message = error.message or "The model call failed."
+        causes = kept_causes(error)
+        body = bodies.FailedBody(message, self.assembler.text, error.code, error.status, error.retry_after_s, causes)
+        return Outcome(Draft(head, bodies.encode(body)))
+
+    def _report(self, error: ProviderError, wait_s: float, *, retryable: bool) -> None:
+        command = self._command
+        if retryable and self._failures < self._limits.max_retries:
+            next_step = f"trying again in {wait_s:.1f} s"
+        elif command.choice < self._limits.fallbacks:
+            next_step = "asking the next model"
+        else:
+            next_step = "not trying again"
+        logger.warning(
+            "run %s: the model call failed: provider %s, model %s, status %s, %s, turn %d, attempt %d, %s: %.300s",
+            self._work.run_id,
+            "unknown" if self.model is None else self.model.provider.name,
+            self._model_name(),
+            error.status or "none",
+            error.cls,
+            command.turn,
+            command.attempt,
+            next_step,
+            error.message,
+            extra=fields(
+                run=self._work.run_id,
+                provider="unknown" if self.model is None else self.model.provider.name,
+                model=self._model_name(),
+                status=error.status,
+                class_=error.cls,
+                code=error.code or None,
+                turn=command.turn,
+                attempt=command.attempt,
+                next=next_step,
+            ),
+        )
+
+    def _model_name(self) -> str:
+        if self.model is not None:
+            return self.model.catalog_id
+        return model_id(self._work, self._command.choice) or "default"
+
+    async def completed(self, message: Assistant, metadata: dict[str, str]) -> Outcome:
+        work, command, assembler = self._work, self._command, self.assembler
+        model, catalog = self.model, work.catalog
+        assert model is not None
+        active_us = self._active_us()
+        if is_slow(active_us, self._services):
+            logger.info(
+                "run %s: slow turn: the model %s took %.1f s for turn %d",
+                work.run_id,
+                self._model_name(),
+                active_us / 1e6,
+                command.turn,
+                extra=fields(run=work.run_id, model=self._model_name(), seconds=active_us / 1e6, turn=command.turn),
+            )
+        message = _with_own_ids(message, command.turn, work.conversation)
+        if work.plan.output_schema is not None:
+            message = _unfenced(message)
+        toolbox = work.toolbox or EMPTY
+        if toolbox.code is not None:
+            message = toolbox.code.received(message)
+            try:
+                await toolbox.code.answered(command.turn, message, None)
+            except CodeFailed as error:
+                return self.failed(error)
+        asked, turn = await prepare_calls(message, work, self._services, turn=command.turn, withheld=self._withheld)
+        text = message.text
+        used = spent(assembler, estimate=self._estimate)
+        problem = "" if asked or work.plan.output_schema is None else await misfit(work, text)
+        head = TurnCompleted(
+            command.turn,
+            command.attempt,
+            finish=assembler.finish_reason,
+            usage=used.usage,
+            estimated=used.estimated,
+            cost_nusd=None if catalog is None else cost_of(catalog, model, used.usage),
+            calls=asked,
+            signature=signature([(call.name, call.digest) for call in asked]) if asked else "",
+            has_text=bool(text),
+            output_invalid=bool(problem),
+            active_us=self._active_us(),
+            metadata=metadata,
+        )
+        turn.problem = problem
+        if work.conversation.unsaved:
+            turn.state = work.conversation.changes()
+        executed = [note_body(part, turn=command.turn) for part in message.parts if type(part) is ProviderCall]
+        return Outcome(Draft(head, bodies.encode(turn), turn), notes=((PROVIDER_CALL, executed),) if executed else ())
+
+    def _active_us(self) -> int:
+        return int((asyncio.get_running_loop().time() - self._started) * 1_000_000)
+
+
+def retry_wait_s(error: ProviderError, *, failures: int) -> float:
+    """How long to wait before the next attempt; never less than the provider asks for."""
+    wait_s = min(RETRY_FIRST_S * 2**failures, MAX_RETRY_S) * random.uniform(0.5, 1.0)
+    return max(wait_s, error.retry_after_s or 0.0)
+
+
+def _stream_to(code: RunCode, chunks: Sequence[Chunk], *, turn: int) -> None:
+    for chunk in chunks:
+        if type(chunk) is TextDelta:
+            code.streamed("text", chunk.text, turn=turn)
+        elif type(chunk) is ThinkingDelta:
+            code.streamed("thinking", chunk.text, turn=turn)
+
+
+def abandoned(command: CallModel, work: WorkingSet, *, estimate: int, goes_on: bool = False) -> Draft:
+    """Records an attempt that is cut off because the server stops: its usage is known now and would be forgotten later.
+
+    With `goes_on`, the provider does not stop, and its latest report of usage may not be the last one.
+    """
+    used = NOTHING if work.answering is None else spent(work.answering, estimate=estimate)
+    goes_on = goes_on and work.answering is not None and not work.answering.complete
+    head = AttemptFailed(
+        command.turn,
+        command.attempt,
+        "abandoned",
+        reason="abandoned",
+        usage=used.usage,
+        estimated=used.estimated or goes_on,
+        cost_nusd=cost_nusd(work, command.choice, used.usage),
+    )
+    return Draft(head, bodies.encode(bodies.FailedBody("abandoned")))
+
+
+def out_of_time(limit_s: float, answering: bool) -> ProviderError:
+    """The error for a time-out. Silence is worth another attempt; an answer that was still being written would take
+    just as long again.
+    """
+    limit = f"{limit_s:g} seconds"
+    if answering:
+        return ProviderError("upstream_deadline", f"The model was still answering after {limit}.", unanswered=True)
+    return ProviderError("timeout", f"The model gave no answer within {limit}.", unanswered=True)
+
+
+def classified(provider: Provider, raised: BaseException) -> ProviderError:
+    """Converts an exception that is not a `ProviderError`, by the custom provider's own classifier if it has one."""
+    classify = getattr(provider, "classify_error", None)
+    try:
+        found = classify(raised) if classify is not None else None
+    except Exception:
+        logger.exception("the classifier of the provider %s failed", provider.name)
+        found = None
+    if isinstance(found, ProviderError):
+        found.__cause__ = found.__cause__ or raised
+        return found
+    if isinstance(raised, TimeoutError):
+        found = ProviderError("timeout", "The model's provider did not answer in time.", unanswered=True)
+        found.__cause__ = raised
+        return found
+    unknown = ProviderError("unknown", "The model call failed unexpectedly.", retryable=False)
+    unknown.__cause__ = raised
+    return unknown
+
+
+def _request(
+    command: CallModel, state: State, work: WorkingSet, model: ResolvedModel, *, timeout_s: float
+) -> ModelRequest:
+    plan, conversation = work.plan, work.conversation
+    sampling = plan.sampling
+    request = ModelRequest(  # with more than 15 names, all of them would be put into a dictionary first
+        model=model.vendor_id,
+        messages=conversation.for_model(vision=model.entry.vision),
+        system=plan.system if conversation.system is None else conversation.system,
+        tools=_offered(work.toolbox or EMPTY, state.guards.withheld),
+        tools_disabled=command.final,
+        reasoning=plan.reasoning,
+        output_schema=plan.output_schema,
+        cache_key=work.run_id if work.plan.path else work.session_id or work.run_id,
+        max_output_tokens=_max_output_tokens(command, state, work),
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        stop=sampling.stop,
+        call_index=state.totals.calls_made,
+        timeout_s=timeout_s,
+        native=conversation.native(model.catalog_id),
+    )
+    if work.toolbox is not None and work.toolbox.code is not None:
+        request.run = work.toolbox.code.context
+    return request
+
+
+def _max_output_tokens(command: CallModel, state: State, work: WorkingSet) -> int | None:
+    """The most tokens that the answer may have: what was reserved for it."""
+    held = state.budget.holds.get(attempt_slot(command.turn, command.attempt)) if state.budget.holds else None
+    return work.plan.sampling.max_output_tokens if held is None or not held.output else held.output
+
+
+def _offered(toolbox: Toolbox, withheld: Collection[str]) -> Sequence[ToolSpec]:
+    return [spec for spec in toolbox.specs if spec.name not in withheld] if withheld else toolbox.specs
+
+
+def _excess(text: str) -> str:
+    """Why JSON that a model wrote is too large to be read here, or "" if it is not."""
+    if len(text) <= _NEVER_TOO_MUCH_CHARS:
+        return ""
+    if len(text) > MAX_JSON_CHARS:
+        return f"more than {MAX_JSON_CHARS:,} characters of JSON"
+    return excess(text.encode(errors="replace"))
+
+
+_NEVER_TOO_MUCH_CHARS = 16 * 1024
+MAX_JSON_CHARS = 4 * 1024 * 1024
+"""For a call's arguments, or an answer that has to fit a schema: several times what a model can write at once."""
+
+
+async def misfit(work: WorkingSet, text: str) -> str:
+    """How the answer violates the run's output schema, or "" if it does not."""
+    plan = work.plan
+    if plan.output_schema is None:
+        return ""
+    if too_much := _excess(text):
+        return prompts.turns.answer_not_json(f"it has {too_much}")
+    try:
+        issues = await issues_of(canonical(text), plan.output_schema.schema)
+    except NotCanonical as error:
+        return prompts.turns.answer_not_json(str(error))
+    return (
+        prompts.turns.answer_misfit([f"{issue.path or '/'}: {issue.message}" for issue in issues[:5]]) if issues else ""
+    )
+
+
+def _unfenced(message: Assistant) -> Assistant:
+    """An answer in JSON without the code fence around it, so that every reader finds plain JSON."""
+    texts = [index for index, part in enumerate(message.parts) if isinstance(part, Text)]
+    if len(texts) != 1 or message.calls:
+        return message
+    (index,) = texts
+    fenced = message.parts[index]
+    assert isinstance(fenced, Text)
+    text = without_fence(fenced.text)
+    if text == fenced.text:
+        return message
+    return replace(message, parts=(*message.parts[:index], replace(fenced, text=text), *message.parts[index + 1 :]))
+
+
+def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> Assistant:
+    """Gives each call an id that is unique in the run: the provider's own, unless it is repeated or missing.
+
+    In that case the id is made from the call's place, which no other call of the run has.
+    """
+    if not message.calls:
+        return message
+    taken = set(conversation.call_ids)
+    parts: list[AssistantPart] = []
+    index = 0
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            identity = part.id
+            if not identity or identity in taken or len(identity.encode(errors="replace")) > _MAX_ID_BYTES:
+                identity = f"call_{turn}_{index}"
+                while identity in taken:
+                    identity += "_"
+            taken.add(identity)
+            index += 1
+            part = part if identity == part.id else replace(part, id=identity)
+        parts.append(part)
+    return Assistant(tuple(parts))

@@ -1,0 +1,1 @@
+"""People in runs: awaits, answers, approvals, pauses and messages."""

@@ -1,0 +1,107 @@
+"""The four-eyes rule: whoever wants a call to happen may not approve it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Set
+from typing import TypeAlias
+
+from msgspec import UNSET
+
+from weftline.errors import Forbidden
+from weftline.kernel.bodies import decode_answer, decode_control, decode_queued
+from weftline.kernel.entries import KIND, OF_RUN, AwaitClosed, AwaitOpened, MessageQueued, RunResumed, decode_fact
+from weftline.kernel.state import Question
+from weftline.runtime import ids
+from weftline.runtime.live import LiveRun
+from weftline.runtime.people.answering import NAMELESS, Answer
+from weftline.store.base import LogReader
+
+PersonOf: TypeAlias = Callable[[str], Awaitable[str | None]]
+"""Returns the person behind a name; None if that is no longer known."""
+
+_CODE = "hook:"
+_LOOK_BACK = 1000
+_LOOK_BACK_BYTES = 32 * 1024 * 1024
+
+
+async def as_named(name: str) -> str | None:
+    """Treats every name as a person, for callers whose users cannot give themselves a second name."""
+    return name
+
+
+def needs_somebody_else(run: LiveRun, question: Question, answer: Answer) -> bool:
+    """Whether somebody other than the requester of the run must answer.
+
+    The result of a call in doubt counts as an approval, because it could be made up.
+    """
+    decides = answer.outcome == "approved" or (question.kind == "doubt" and answer.outcome == "answered")
+    return run.state.limits.four_eyes and decides
+
+
+async def require_somebody_else(
+    run: LiveRun, by: str, person_of: PersonOf, *, store: LogReader, load: Callable[[int], Awaitable[LiveRun]]
+) -> None:
+    """Raises `Forbidden` if `by` has requested the run, or has told it or a run above it what to do.
+
+    The rule applies to people with names: without names, two could be the same person.
+    """
+    requested_by = run.work.plan.requested_by
+    if not requested_by:
+        raise Forbidden("It is not known who requested the run, so nobody may approve its calls.", code="four_eyes")
+    if by == NAMELESS:
+        raise Forbidden("Say who approves this: it must be someone other than whoever requested it.", code="four_eyes")
+    steerers = await _steered_by(store, run.key)
+    parent = run.state.parent
+    while parent is not None:
+        above = await load(ids.parent_key(parent))
+        steerers += await _steered_by(store, above.key)
+        parent = above.state.parent
+    requester = await person_of(requested_by)
+    steered_by = {await person_of(name) for name in steerers}
+    if requester is None or None in steered_by:
+        raise Forbidden("It is no longer known who requested the run, so nobody may approve it.", code="four_eyes")
+    person = await person_of(by)
+    if person is None or person == requester:
+        raise Forbidden("Whoever requested the run may not approve its calls.", code="four_eyes")
+    if person in steered_by:
+        raise Forbidden("Whoever steered the run may not approve its calls.", code="four_eyes")
+
+
+def require_unchanged(run: LiveRun, question: Question, args: bytes) -> None:
+    """Raises `Forbidden` for an approval with changed arguments: only the approver would have wanted that call."""
+    requested = run.work.conversation.turn.args[question.index : question.index + 1]
+    if run.state.limits.four_eyes and question.kind != "plan" and [args] != list(requested):
+        raise Forbidden("Whoever changes the arguments may not approve them; deny the call instead.", code="four_eyes")
+
+
+async def _steered_by(store: LogReader, run: int) -> list[str]:
+    """Who has told a run something since one of its calls was last approved: in a message, in an answer, or by editing
+    a plan.
+    """
+    kinds = KIND[RunResumed], KIND[AwaitClosed], KIND[MessageQueued]
+    facts = await store.newest_facts(run, kinds=kinds, limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)
+    opened = [decode_fact.decode(head) for head in await store.heads(run, kinds=(KIND[AwaitOpened],))]
+    plans = {head.id for head in opened if isinstance(head, AwaitOpened) and head.kind == "plan"}
+    found: list[str] = []
+    for fact in reversed(facts):
+        head = decode_fact.decode(fact.head)
+        if isinstance(head, AwaitClosed) and head.index != OF_RUN:
+            if _has_content(head, fact.body, plans):
+                found.append(head.by)
+            if head.outcome == "approved":
+                break
+        if isinstance(head, RunResumed) and fact.body and decode_control(fact.body).messages:
+            found.append(head.requested_by)
+        if isinstance(head, MessageQueued) and (by := decode_queued(fact.body).by):
+            found.append(by)
+    return found
+
+
+def _has_content(head: AwaitClosed, body: bytes, plans: Set[str]) -> bool:
+    """Whether an await was closed by a person whose answer tells the model something."""
+    if head.by.startswith(_CODE):
+        return False
+    if head.outcome == "approved" and head.id in plans and body:
+        answer = decode_answer(body)
+        return answer.value is not UNSET or bool(answer.reason)
+    return head.outcome == "answered"

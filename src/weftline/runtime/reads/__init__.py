@@ -1,0 +1,1 @@
+"""Reads of runs that need no driver: finding runs, their calls, receipts and relatives."""

@@ -1,0 +1,160 @@
+"""The calls of runs according to their logs: what was begun, its outcome, and what is in doubt."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from weftline.errors import entry_damaged
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.entries import (
+    FORMAT,
+    AwaitClosed,
+    AwaitOpened,
+    CallClosed,
+    CallOpened,
+    CallStarted,
+    Effect,
+    Fact,
+    How,
+    decode_fact,
+)
+from weftline.runtime import ids
+from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.receipts import stored_doubts
+from weftline.store.awaits import AwaitFilter
+from weftline.store.base import LogReader, RunFilter, RunRow
+
+CallState: TypeAlias = Literal["opened", "started", "closed", "in_doubt"]
+"""Announced; begun; closed with its one result; or begun without anybody knowing whether it happened."""
+_PAGE = 200
+
+
+class LoggedCall(Struct, frozen=True, kw_only=True):
+    """One call. Times are microseconds; `key` is the idempotency key that its tool gets, the same for each attempt."""
+
+    run_id: str
+    id: str
+    turn: int
+    index: int
+    name: str
+    digest: str
+    """Digest of the arguments that run."""
+    key: str
+    effect: Effect
+    state: CallState
+    attempts: int = 0
+    """How often it was begun."""
+    opened_at: int
+    started_at: int | None = None
+    """When it last began."""
+    closed_at: int | None = None
+    how: How | None = None
+    client: str | None = None
+    """How it is offered to the client, if the client executes it."""
+    child: str = ""
+    """The run that executes it, if there is one."""
+    parent: str = ""
+    """The id of the call that asked for it; empty if the model did."""
+
+
+class DoubtPage(Struct, frozen=True):
+    calls: list[LoggedCall]
+    before: int | None
+    """The key below which the list continues; None at its end."""
+
+
+async def calls_of(log: LogReader, row: RunRow, *, store_id: str) -> list[LoggedCall]:
+    """The announced calls of a run, in order. Raises `StoreError` (`log_damaged`)."""
+    run_id = ids.run_id(row.key, row.salt)
+    found: dict[tuple[int, int], LoggedCall] = {}
+    async for item in entries(log, row.key):
+        if item.head:
+            try:
+                _take(found, decode_fact.decode(item.head), at=item.at, row=row, store_id=store_id)
+            except UNREADABLE:
+                if row.format <= FORMAT:  # otherwise newer code wrote it
+                    raise entry_damaged(run_id, item.seq) from None
+    return list(found.values())
+
+
+async def calls_in_doubt(
+    log: LogReader, *, workspace: int, store_id: str, before: int | None = None, limit: int = _PAGE
+) -> DoubtPage:
+    """The calls of a workspace that may or may not have happened, those of the newest run first.
+
+    They have no index: the rows of the runs are examined, and the logs of those that have some. A page ends with a run,
+    so it may have a few more than `limit`.
+    """
+    asking = await _asking(log, workspace)
+    found: list[LoggedCall] = []
+    while True:
+        rows = await log.runs(RunFilter(workspace=workspace, before=before, limit=_PAGE))
+        for row in rows:
+            before = row.key
+            if stored_doubts(row) != () or row.key in asking:
+                calls = await calls_of(log, row, store_id=store_id)
+                found += [call for call in calls if call.state == "in_doubt"]
+            if len(found) >= limit:
+                return DoubtPage(found, before)
+        if len(rows) < _PAGE:
+            return DoubtPage(found, None)
+
+
+async def _asking(log: LogReader, workspace: int) -> set[int]:
+    """The runs that ask a person whether a call has happened."""
+    runs: set[int] = set()
+    after = (0, "")
+    while page := await log.awaits(
+        AwaitFilter(workspace=workspace, kinds=("doubt",), after=after, limit=_PAGE, max_bytes=0)
+    ):
+        runs.update([one.run for one in page])
+        after = page[-1].run, page[-1].id
+    return runs
+
+
+def _take(found: dict[tuple[int, int], LoggedCall], head: Fact, *, at: int, row: RunRow, store_id: str) -> None:
+    match head:
+        case CallOpened():
+            unique_id = ids.unique_id(row.key, row.salt)
+            found[head.turn, head.index] = LoggedCall(
+                run_id=ids.run_id(row.key, row.salt),
+                id=head.id,
+                turn=head.turn,
+                index=head.index,
+                name=head.name,
+                digest=head.digest,
+                key=ids.idempotency_key(store_id, unique_id, head.turn, head.index, head.digest),
+                effect=head.effect,
+                state="opened",
+                opened_at=at,
+                client=head.client,
+                parent=head.parent,
+            )
+        case CallStarted():
+            _change(found, head, state="started", attempts=head.attempt, started_at=at, child=head.child)
+            if head.effect is not None:
+                _change(found, head, effect=head.effect)
+        case CallClosed():
+            state = "in_doubt" if head.how == "in_doubt" else "closed"
+            _change(found, head, state=state, closed_at=at, how=head.how)
+        case AwaitOpened(kind="doubt"):
+            _change(found, head, state="in_doubt")
+        case AwaitClosed(outcome="approved"):
+            call = found.get((head.turn, head.index))
+            if call is not None and call.state == "in_doubt" and call.closed_at is None:
+                _change(found, head, state="opened")  # it did not happen, and is begun again
+        case _:
+            pass
+
+
+def _change(
+    found: dict[tuple[int, int], LoggedCall],
+    head: CallStarted | CallClosed | AwaitOpened | AwaitClosed,
+    **changes: object,
+) -> None:
+    place = head.turn, head.index
+    if place in found:
+        found[place] = replace(found[place], **changes)

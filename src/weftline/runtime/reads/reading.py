@@ -1,0 +1,104 @@
+"""Reads runs and threads, whether they are in memory or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weftline.errors import no_such_run
+from weftline.runtime.opening import Names
+from weftline.runtime.people.grants import LoggedGrant, grants_of
+from weftline.runtime.reads.below import awaits_of
+from weftline.runtime.reads.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
+from weftline.runtime.reads.finding import row_of
+from weftline.runtime.reads.parents import parent_of
+from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
+from weftline.store.awaits import AwaitFilter, OpenAwait
+from weftline.store.base import LogReader, LogStore, RunFilter, RunRow, Stored
+
+
+class StoredRuns:
+    """Any engine has one, as `Engine.stored`: none of this depends on who drives the runs."""
+
+    def __init__(self, store: LogStore, names: Names) -> None:
+        self._log_store = store
+        self._names = names
+
+    async def find(self, run_id: str, *, workspace: int) -> RunRow:
+        """The run's row. Raises `NotFound` for an unknown id and for a run of another workspace alike."""
+        row = await row_of(self._log_store, run_id, workspace=workspace)
+        if row is None:
+            raise no_such_run()
+        return row
+
+    async def receipt(self, key: int) -> CancelReceipt:
+        """How the calls of a run were closed, as `Engine.cancel` returns it."""
+        row = await self._log_store.run(key)
+        return await stored_receipt(self._log_store, key, "" if row is None else row.status)
+
+    async def asked_doubts(self, row: RunRow) -> tuple[CallName, ...]:
+        """The calls of a run that may or may not have happened and about which a person is asked."""
+        return await asked_doubts(self._log_store, row)
+
+    async def parent(self, row: RunRow) -> str | None:
+        """The id of the run whose call a child run executes."""
+        return await parent_of(self._log_store, row)
+
+    async def calls(self, row: RunRow) -> list[LoggedCall]:
+        """The announced calls of a run, in order."""
+        return await calls_of(self._log_store, row, store_id=self._log_store.id)
+
+    async def grants(self, row: RunRow) -> list[LoggedGrant]:
+        """What people have allowed a run to do, in order."""
+        return await grants_of(self._log_store, row)
+
+    async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage:
+        """The calls of a workspace that may or may not have happened, of runs with a key below `before`."""
+        store = self._log_store
+        return await calls_in_doubt(store, workspace=workspace, store_id=store.id, before=before, limit=limit)
+
+    @property
+    def logs(self) -> LogReader:
+        """Whole logs, for callers that need more than these methods return."""
+        return self._log_store
+
+    async def row(self, key: int) -> RunRow | None:
+        return await self._log_store.run(key)
+
+    async def runs(self, wanted: RunFilter) -> list[RunRow]:
+        """Runs that match, newest first."""
+        return await self._log_store.runs(wanted)
+
+    async def count_runs(self, wanted: RunFilter) -> int:
+        """How many runs match, wherever the page begins."""
+        return await self._log_store.count_runs(wanted)
+
+    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
+        """The open questions to people, by run and id."""
+        return await awaits_of(self._log_store, wanted)
+
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+        """One entry of a run's log; None when there is none or retention has removed it.
+
+        Raises `LargeEntry`, without having read it, if its body has more than `max_bytes`.
+        """
+        return await self._log_store.entry(key, seq, max_bytes=max_bytes)
+
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        """The last facts of these kinds in a run's log, in order: as many as fit, and at least one."""
+        return await self._log_store.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
+
+    async def session_id(self, thread: int | None) -> str | None:
+        """The public session id of a thread."""
+        return None if thread is None else await self._names.session(thread)
+
+    async def ends_of_thread(self, thread: int) -> list[bytes]:
+        """The heads of the terminal entries of a thread's runs, in order."""
+        return await self._log_store.ends_of_thread(thread)
+
+    async def thread_messages(self, thread: int) -> list[bytes]:
+        """The messages of a thread, oldest first."""
+        return await self._log_store.thread_messages(thread)
+
+    async def thread_size(self, thread: int) -> int:
+        """The size of a thread's messages in bytes."""
+        return await self._log_store.thread_size(thread)

@@ -1,0 +1,84 @@
+"""Server tools that replace a client that is gone.
+
+The model did not ask for this tool, so none of its guards has seen the call: a tool that has any is not run.
+"""
+
+from __future__ import annotations
+
+from weftline import prompts
+from weftline.errors import InvalidRequest
+from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, RunPlan, ServerRef, StoredRef
+from weftline.runtime.live import WorkingSet
+from weftline.runtime.people.awaits import put_to_people
+from weftline.runtime.tool_calls.injecting import takes_injected
+from weftline.runtime.tool_calls.toolbox import EMPTY
+from weftline.suggestions import did_you_mean
+from weftline.tools.arguments import InvalidArguments
+from weftline.tools.base import Tool, ToolOutput, ends_run, is_carried_out_by_run
+
+
+def check_fallbacks(plan: RunPlan) -> None:
+    """Rejects a plan whose fallbacks cannot work."""
+    rule = plan.limits.leases
+    if rule is None or not rule.fallbacks:
+        return
+    once: set[str] = set()
+    known: set[str] = set()
+    for ref in plan.tools:
+        match ref:
+            case LocalRef():
+                known.add(ref.name)
+                if ref.effect == "once":
+                    once.add(ref.name)
+            case A2ALocalRef():
+                known.add(ref.name)
+            case McpLocalRef():
+                known.update([entry.name for entry in ref.tools])
+            case _:
+                pass
+    own = _own_names(plan)
+    for name, fallback in rule.fallbacks.items():
+        if name not in known:
+            raise InvalidRequest(f"There is a fallback for {name!r}, but the run has no client-side tool of that name.")
+        if name in once:
+            raise InvalidRequest(
+                f"The tool {name!r} is declared `once`: a call that may have started cannot be given to another tool."
+            )
+        if fallback in known:
+            raise InvalidRequest(f"The fallback of {name!r}, {fallback!r}, is also executed by clients.")
+        if own is not None and fallback not in own:
+            near = did_you_mean(fallback, own)
+            raise InvalidRequest(f"The fallback of {name!r}, {fallback!r}, is not a tool of the run.{near}")
+
+
+def _own_names(plan: RunPlan) -> set[str] | None:
+    """The names of a run's server tools; None if some are known only when the tools are opened."""
+    if plan.code is not None or any(isinstance(ref, StoredRef | A2ARef | McpRef) for ref in plan.tools):
+        return None
+    bare = [ref.name.rpartition("/")[2] for ref in plan.tools if isinstance(ref, ServerRef)]
+    return {*bare, *[name.replace("-", "_") for name in bare]}
+
+
+async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet) -> ToolOutput | None:
+    """What the model reads if the tool cannot execute the call with these arguments; None if it can."""
+    name, toolbox = tool.spec.name, work.toolbox or EMPTY
+    why = ""
+    if tool.client is not None:
+        why = "it is also executed by clients"
+    elif is_carried_out_by_run(tool) or ends_run(tool):
+        why = "it is not a plain tool"
+    elif name in toolbox.excluded:
+        why = "the run's policy does not allow it"
+    elif toolbox.code is not None and toolbox.code.gates:
+        why = "the agent's gates have not looked at it"
+    elif takes_injected(tool):
+        why = "it takes values that the call does not have"
+    elif put_to_people(tool, args, work) is not None:
+        why = "it needs the approval of a person"
+    if why:
+        return ToolOutput.of(prompts.calls.no_fallback(name, why), is_error=True)
+    try:
+        await tool.prepare(args.decode())  # it runs with the bytes in the log, whatever it would make of them
+    except InvalidArguments as error:
+        return ToolOutput.of(prompts.calls.no_fallback(name, error.message.rstrip(".")), is_error=True)
+    return None

@@ -1,0 +1,209 @@
+"""Prepares calls that a model, or a running call, asked for, before any decision: finds their tools and final
+arguments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from functools import partial
+from typing import cast
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+from msgspec.structs import replace
+
+from weftline import prompts
+from weftline.canonical import NotCanonical, canonical, digest
+from weftline.failure import Failure
+from weftline.kernel.bodies import AskBody, TurnBody, turn_body
+from weftline.kernel.entries import AskedCall
+from weftline.messages import Assistant, ToolCall, joined_text
+from weftline.runtime.agent_code.code import RunCode
+from weftline.runtime.live import WorkingSet, is_being_cancelled
+from weftline.runtime.pacing import LARGE_CHARS
+from weftline.runtime.people.awaits import put_to_people
+from weftline.runtime.services import Services
+from weftline.runtime.tool_calls.injecting import injecting
+from weftline.runtime.tool_calls.shaping import shaped_call
+from weftline.runtime.tool_calls.toolbox import EMPTY
+from weftline.tools import hinting
+from weftline.tools.arguments import InvalidArguments
+from weftline.tools.asking import ask_of
+from weftline.tools.base import (
+    Tool,
+    doubt_policy,
+    ends_run,
+    is_bookkeeping,
+    is_carried_out_by_run,
+    is_hidden,
+    is_host,
+)
+from weftline.tools.client_side import input_invalid_result
+from weftline.tools.function import FunctionTool
+from weftline.tools.injected import NotInjected
+from weftline.tools.shaping import refused_by, shaping_of
+
+logger = logging.getLogger(__name__)
+
+PREPARE_TIMEOUT_S = 30.0
+"""The time-out for preparing the arguments of one call, if its tool has none of its own."""
+_STINT = 64
+"""How many calls are prepared at once."""
+_check_object = Decoder(dict[str, Raw]).decode
+"""What a tool has prepared goes into the log unchanged."""
+
+
+class Prepared(Struct, frozen=True):
+    """A prepared call. `invalid` is what is read instead of its result, if it cannot begin."""
+
+    asked: AskedCall
+    args: bytes
+    invalid: str = ""
+    ask: AskBody | None = None
+    failure: Failure | None = None
+
+
+async def prepare_calls(
+    message: Assistant, work: WorkingSet, services: Services, *, turn: int, withheld: Collection[str] = ()
+) -> tuple[tuple[AskedCall, ...], TurnBody]:
+    """Prepares the calls of a model's message. Tools that are `withheld` in this turn are not called."""
+    calls = message.calls
+    if not calls:
+        return (), TurnBody(message)
+    asked: list[AskedCall] = []
+    found: list[bytes] = []
+    invalid: dict[int, str] = {}
+    asks: dict[int, AskBody] = {}
+    failures: dict[int, Failure] = {}
+    for index, call in enumerate(calls):
+        if len(call.args) > LARGE_CHARS:
+            await services.large.turn()
+        elif index % _STINT == _STINT - 1:
+            await asyncio.sleep(0)  # lets other tasks run
+        prepared = await prepare_call(call, work, services, turn=turn, withheld=withheld)
+        asked.append(prepared.asked)
+        found.append(prepared.args)
+        if prepared.invalid:
+            invalid[index] = prepared.invalid
+        if prepared.ask is not None:
+            asks[index] = prepared.ask
+        if prepared.failure is not None:
+            failures[index] = prepared.failure
+    return tuple(asked), turn_body(message, args=found, invalid=invalid, asks=asks, failures=failures)
+
+
+async def prepare_call(
+    call: ToolCall,
+    work: WorkingSet,
+    services: Services,
+    *,
+    turn: int,
+    parent: str = "",
+    withheld: Collection[str] = (),
+) -> Prepared:
+    """Finds a call's tool and final arguments, once: from here on they are facts, whatever code runs next.
+
+    `parent` is the call that asked for it, if it was not the model; such calls can also use hidden tools.
+    """
+    toolbox = work.toolbox or EMPTY
+    code = toolbox.code
+    gated = code is not None and code.gates
+    tool = toolbox.get(call.name)
+    hidden = tool is not None and is_hidden(tool)
+    if tool is None or (hidden and not parent):
+        args = _as_object(call.args)
+        return Prepared(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated), args)
+    shaping = shaping_of(tool)
+    tool = injecting(tool, work, turn=turn, call_id=call.id, parent=parent)
+    refused: _Misfit | None = None
+    if shaping is not None and shaping.adapt is not None:
+        try:
+            shaped = shaped_call(shaping, work, turn=turn, id=call.id, tool=call.name, args=call.args, parent=parent)
+            call = replace(call, args=shaping.adapted(shaped))
+        except Exception as error:
+            logger.exception("run %s: the arguments of %s could not be adapted", work.run_id, call.name)
+            refused = _Misfit(*refused_by(call.name, error))
+    prepared = refused or await _prepared(tool, call, work, services, code)
+    misfit = prepared if isinstance(prepared, _Misfit) else None
+    args = _as_object(call.args) if isinstance(prepared, _Misfit) else prepared
+    verdict = "ok" if misfit is None else "invalid"
+    if call.name in toolbox.excluded or (call.name in withheld and not hidden):
+        misfit, verdict = None, "excluded"
+    asked = AskedCall(
+        call.id,
+        call.name,
+        digest(args),
+        verdict,
+        tool.effect,
+        tool.client,
+        tool.concurrent and not (code is not None and code.sequential),
+        gated and verdict != "excluded",
+        is_carried_out_by_run(tool),
+        in_doubt=doubt_policy(tool),
+        bookkeeping=is_bookkeeping(tool),
+        terminal=ends_run(tool),
+        host=is_host(tool),
+    )
+    limits = work.plan.limits
+    alone = hidden and limits.nobody_to_ask and not limits.await_gate
+    if misfit is None and alone and (question := ask_of(tool, args)) is not None:
+        # The code that made this call can be told; the run need not fail.
+        misfit, asked = _Misfit(prompts.calls.nobody_to_ask(question.prompt)), replace(asked, verdict="invalid")
+    if misfit is not None:
+        return Prepared(asked, args, misfit.text, failure=misfit.failure)
+    if gated or verdict != "ok" or (asking := put_to_people(tool, args, work)) is None:
+        return Prepared(asked, args)
+    asked = replace(asked, verdict=asking.verdict, asks=asking.asks, allowed_by=asking.allowed_by)
+    return Prepared(asked, args, asking.problem, asking.body)
+
+
+class _Misfit(Struct, frozen=True):
+    """What the model reads instead of a result, and what else is known."""
+
+    text: str
+    failure: Failure | None = None
+
+
+async def _prepared(
+    tool: Tool, call: ToolCall, work: WorkingSet, services: Services, code: RunCode | None
+) -> bytes | _Misfit:
+    """The final arguments of a call, or what the model reads instead of its result, whatever the tool's code does."""
+    prepare = tool.prepare if code is None else partial(code.prepare, tool)
+    limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
+    kind: type[object] = type(tool)
+    deadline = None if kind is FunctionTool else services.deadlines.after(limit_s)
+    try:
+        if deadline is None:  # its validators never await, so no deadline could end them
+            args = cast(object, await prepare(call.args))
+        else:
+            with deadline:
+                args = cast(object, await prepare(call.args))
+        if not isinstance(args, bytes):
+            raise TypeError(f"prepare returned {type(args).__name__}, not bytes")
+        _check_object(args)
+        return args
+    except NotInjected as error:
+        logger.error("run %s: %s cannot be called: the run has no %s for it", work.run_id, call.name, error.field)
+        return _Misfit(error.message, Failure(error.message, "unavailable"))
+    except InvalidArguments as error:
+        text = joined_text(input_invalid_result(tool, error).parts) if code is None else code.misfit(tool, error)
+        return _Misfit(text, hinting.misfit(tool, call, error))
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if is_being_cancelled():
+            raise
+        logger.exception("run %s: the tool %s failed to prepare a call", work.run_id, call.name)
+        late = deadline is not None and deadline.expired
+        reason = f"it took longer than {limit_s:g} seconds" if late else str(error) or type(error).__name__
+        text = prompts.calls.tool_failed_to_prepare(call.name, reason)
+        return _Misfit(text, Failure(text, "internal"))
+
+
+def _as_object(args: str) -> bytes:
+    """Arguments that never reach a tool, if they can be displayed: an object, or an empty one."""
+    try:
+        canon = canonical(args)
+    except NotCanonical:
+        return b"{}"
+    return canon if canon.startswith(b"{") else b"{}"

@@ -1,0 +1,196 @@
+"""Results from outside for all waiting calls of a turn: all are accepted, or none.
+
+Each passes the same checks as the result of a server tool. If anything is wrong, the whole set is rejected with a list
+of all faults, and the run keeps waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from weftline.canonical import NotCanonical, canonical_value
+from weftline.errors import Conflict, InvalidRequest, Issue, invalid
+from weftline.failure import Failure
+from weftline.kernel.bodies import decode_closed
+from weftline.kernel.entries import KIND, CallClosed, decode_fact
+from weftline.kernel.leases import answerable
+from weftline.kernel.state import Question, State
+from weftline.outcome import Bounds
+from weftline.runtime.tool_calls.answers import is_repeated
+from weftline.runtime.tool_calls.toolbox import EMPTY, Toolbox
+from weftline.store.base import LogReader
+from weftline.tools.base import Tool, ToolOutput
+from weftline.tools.bounding import Bounded, bounded_of, bounds_fault, with_bounds
+from weftline.tools.contract import result_fault
+from weftline.tools.results import output_of
+
+_LOOK_BACK = 1000
+_LOOK_BACK_BYTES = 32 * 1024 * 1024
+
+
+class Provided(Struct, frozen=True, kw_only=True):
+    """The outcome of a call that was executed outside: a result, any JSON, or an error.
+
+    `name` is the name of the tool, if the sender wants it checked. `bounds` go with the result of a tool that is
+    declared bounded; a `Bounded` result has its own. `failure` is what is known about an error besides its text,
+    `token` is that of a lease.
+    """
+
+    call_id: str
+    name: str = ""
+    result: Any = UNSET
+    error: str | None = None
+    failure: Failure | None = None
+    bounds: Bounds | None = None
+    server_data: Any = UNSET
+    """Rejected: only server tools may set this."""
+    token: str = ""
+
+
+class ProvidedResult(Struct, frozen=True):
+    """One of them after the checks: the call's result, or what is wrong with it."""
+
+    output: ToolOutput | None
+    faults: tuple[tuple[str, str], ...] = ()
+    """What is wrong with it, each with its field."""
+
+
+Faults: TypeAlias = Mapping[int, Sequence[tuple[str, str]]]
+"""What the caller found wrong while parsing: faults by the position of the result, each with its field."""
+NO_FAULTS: Final[Faults] = {}
+
+
+async def results_of(
+    results: Sequence[Provided], names: Mapping[str, str], toolbox: Toolbox | None, *, faults: Faults = NO_FAULTS
+) -> list[ProvidedResult]:
+    """Each as the result of its tool. `names` has the tools of the calls; their ids are not checked."""
+    tools = toolbox or EMPTY
+    made = [await _to_result(one, tools.get(names.get(one.call_id, one.name))) for one in results]
+    for place, known in faults.items():
+        made[place] = ProvidedResult(None, (*known, *made[place].faults))
+    return made
+
+
+async def _to_result(one: Provided, tool: Tool | None) -> ProvidedResult:
+    faults: list[tuple[str, str]] = []
+    result, bounds = one.result, one.bounds
+    if isinstance(result, Bounded):
+        result, bounds = result.value, result.bounds
+    if one.server_data is not UNSET:
+        faults.append(("", "only server tools may set this"))
+    if (one.error is None) == (result is UNSET):
+        faults.append(("result" if one.error is None else "error", "give exactly one of `result` and `error`"))
+        return ProvidedResult(None, tuple(faults))
+    if one.error is not None:
+        output = ToolOutput.of(one.error, is_error=True, failure=one.failure)
+    else:
+        output = output_of(result, tool_name=one.name)
+        if fault := _not_json(result) or ("" if tool is None else await result_fault(tool, result)):
+            faults.append(("result", fault))
+        if one.failure is not None:
+            faults.append(("failure", "only an error has one"))
+    if tool is not None and (bounds is not None or (bounded_of(tool) and one.error is None)):
+        output = replace(output, bounds=bounds)
+        if fault := bounds_fault(tool, output):
+            faults.append(("bounds", fault))
+        elif not faults:
+            output = with_bounds(tool, output)
+    return ProvidedResult(None if faults else output, tuple(faults))
+
+
+def _not_json(value: object) -> str:
+    try:
+        canonical_value(value)
+    except NotCanonical as error:
+        return f"it is not JSON: {error}"
+    return ""
+
+
+def open_calls(state: State) -> dict[str, Question]:
+    """The calls that wait to be executed outside, in order."""
+    open = {id: question for id, question in state.questions.open.items() if question.kind == "call"}
+    return dict(sorted(open.items(), key=lambda item: item[1].index))
+
+
+def require_whole(
+    state: State, results: Sequence[Provided], made: Sequence[ProvidedResult], *, leases: Mapping[str, str]
+) -> dict[str, ToolOutput]:
+    """The result of every call that waits for one, in the order of the calls.
+
+    Raises `InvalidRequest` (`invalid_answer`) that lists everything that is wrong. `leases` has the digests of the
+    tokens, by call.
+    """
+    issues = list(_issues(state, results, made, leases))
+    if issues:
+        raise refusal(issues)
+    outputs = {one.call_id: each.output for one, each in zip(results, made, strict=True)}
+    return {id: output for id in open_calls(state) if (output := outputs[id]) is not None}
+
+
+def refusal(issues: Sequence[Issue]) -> InvalidRequest:
+    """One error for everything that is wrong."""
+    error = invalid(issues)
+    return InvalidRequest(error.message, code="invalid_answer", **error.details)
+
+
+def _issues(
+    state: State, results: Sequence[Provided], made: Sequence[ProvidedResult], leases: Mapping[str, str]
+) -> Iterator[Issue]:
+    waiting = open_calls(state)
+    if not results:
+        yield Issue("results", "give a result for each call that waits for one")
+        return
+    seen: set[str] = set()
+    for place, (one, each) in enumerate(zip(results, made, strict=True)):
+        at = f"results[{place}]"
+        question = waiting.get(one.call_id)
+        if not one.call_id and each.faults:
+            pass  # the id is one of the faults, or is unknown
+        elif one.call_id in seen:
+            yield Issue(at, f"a second result for the call {one.call_id!r}")
+        elif question is None:
+            yield Issue(
+                at, f"no call with the id {one.call_id!r} waits for a result" if one.call_id else "name the call"
+            )
+        else:
+            name = state.batch.calls[question.index].name
+            if one.name and one.name != name:
+                yield Issue(f"{at}.name", f"the call {one.call_id!r} is one of {name!r}")
+            if not answerable(question, leases.get(one.call_id, "")):
+                yield Issue(at, f"another client is executing the call {one.call_id!r}, or the lease has expired")
+        seen.add(one.call_id)
+        for field, fault in each.faults:
+            yield Issue(f"{at}.{field}" if field else at, fault)
+    for id, question in waiting.items():
+        if id not in seen:
+            yield Issue("results", f"the call {id!r} of {state.batch.calls[question.index].name!r} has no result here")
+
+
+async def was_provided(
+    store: LogReader, run: int, results: Sequence[Provided], toolbox: Toolbox | None, *, idempotency_key: str
+) -> bool:
+    """Whether the same set, sent under the same key before, has closed its calls.
+
+    Raises `Conflict` (`idempotency_conflict`) if a different one under this key has.
+    """
+    closed: dict[str, tuple[CallClosed, bytes]] = {}
+    for fact in await store.newest_facts(run, kinds=(KIND[CallClosed],), limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES):
+        head = decode_fact.decode(fact.head)
+        if isinstance(head, CallClosed) and decode_closed(fact.body).idempotency_key == idempotency_key:
+            closed[head.id] = head, fact.body
+    if not closed:
+        return False
+    names = {id: head.name for id, (head, _) in closed.items()}
+    made = await results_of(results, names, toolbox)
+    outputs = {one.call_id: each.output for one, each in zip(results, made, strict=True)}
+    same = len(outputs) == len(results) and outputs.keys() == closed.keys()
+    for id, (head, body) in closed.items():
+        output = outputs.get(id)
+        same = same and output is not None and is_repeated(output, head, decode_closed(body))
+    if not same:
+        raise Conflict("This Idempotency-Key was used for other results.", code="idempotency_conflict")
+    return True

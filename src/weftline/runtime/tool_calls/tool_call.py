@@ -1,0 +1,344 @@
+"""Executes one server-side call that the log has permitted, and reports its one result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import assert_never, cast
+
+from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
+
+from weftline import prompts
+from weftline.canonical import NotCanonical, digest
+from weftline.failure import Failure, Hint
+from weftline.kernel import bodies
+from weftline.kernel.calls import asks_about_doubt
+from weftline.kernel.entries import CallClosed, CallStarted, How
+from weftline.kernel.state import Call, FinishChild, Reconcile, RunTool, StartChild, State
+from weftline.log_context import fields
+from weftline.outcome import ChildLink
+from weftline.runtime import ids
+from weftline.runtime.agent_code.code import PendingCall
+from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
+from weftline.runtime.model_calls.models import is_blind
+from weftline.runtime.people.awaits import ask_about_doubt, ask_back, with_edits
+from weftline.runtime.services import Outcome, Services, Sink, is_slow
+from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
+from weftline.runtime.tool_calls.asking import AskingCall, tool_timeout_s
+from weftline.runtime.tool_calls.fallbacks import refused_in_clients_place
+from weftline.runtime.tool_calls.injecting import injecting
+from weftline.runtime.tool_calls.memory import RunMemory
+from weftline.runtime.tool_calls.progress import ProgressNotes
+from weftline.runtime.tool_calls.shaping import shaped_result
+from weftline.runtime.tool_calls.storable import storable_data, storable_failure, storable_telemetry
+from weftline.runtime.tool_calls.toolbox import EMPTY
+from weftline.tools.asking import Ask
+from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen, ends_run
+from weftline.tools.bounding import bounded_of, with_bounds
+from weftline.tools.results import output_of, raised_by
+from weftline.trace_context import inside_span
+
+logger = logging.getLogger(__name__)
+
+HOST_TIMEOUT_S = 365 * 86_400.0
+_REPEATABLE = ("read", "idempotent")
+"""Effects whose calls are never in doubt."""
+
+
+async def run_tool(command: RunTool, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome:
+    call = state.batch.calls[command.index]
+    tool = (work.toolbox or EMPTY).get(call.tool)
+    if tool is None:
+        return _closed(
+            command, call, work, ToolOutput.of(prompts.calls.tool_gone(call.tool), is_error=True), "failed", 0
+        )
+    args = work.conversation.turn.args[command.index]
+    parent = work.conversation.turn.parent_of(command.index)
+    tool = injecting(tool, work, turn=command.turn, call_id=call.id, parent=parent)
+    if call.fallback and (refused := await refused_in_clients_place(tool, args, work)) is not None:
+        return _closed(command, call, work, refused, "failed", 0)
+    if call.effect != "read":
+        await sink.durable()
+    context = new_context(command.turn, command.index, command.attempt, call, work, services)
+    notes = ProgressNotes(sink, call=call.id, name=call.name)
+    context.on_progress, context.emit = notes.take, notes.emit
+    asking = None
+    if call.host:
+        asking = context.further = AskingCall(
+            command, state, work, services, sink, limit_s=tool_timeout_s(tool, state, work, services)
+        )
+    memory = context.state = RunMemory(work.conversation.memory)
+    code = (work.toolbox or EMPTY).code
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    timeout_s = tool_timeout_s(tool, state, work, services)
+    how: How
+    # The time of a call that asks for others does not include theirs.
+    deadline = services.deadlines.after(timeout_s if asking is None else HOST_TIMEOUT_S)
+    try:
+        with deadline:
+            if asking is not None:
+                asking.limit(deadline.expire)  # unless the tool gives a better one
+            if call.asks is not None and await tool.prepare(args.decode()) != args:
+                output = ToolOutput.of(prompts.people.changed_since_asked(call.name), is_error=True)
+            elif code is None:
+                output = await _invoked(tool, args, context)
+            else:
+                pending = pending_call(command.index, state, work, turn=command.turn)
+                output = await code.execute(pending, context, lambda: _invoked(tool, args, context))
+        how = _how(output, tool)
+    except asyncio.CancelledError:
+        _notify(context)
+        if is_being_cancelled():
+            raise
+        how, output = "failed", ToolOutput.of(prompts.calls.tool_cancelled_itself(call.name), is_error=True)
+    except (Exception, SystemExit) as error:
+        if deadline.expired:
+            _notify(context)
+            output = _timed_out(tool, timeout_s)
+            how = "in_doubt" if output.in_doubt else "timeout"
+        else:
+            extra = fields(run=context.run_id, tool=call.name, call=call.id)
+            logger.exception("run %s: the tool %s failed", context.run_id, call.name, extra=extra)
+            how, output = "failed", raised_by(call.name, error)
+    finally:
+        notes.close()
+        if asking is not None:
+            asking.close()
+    if output.asks is not None and state.limits.interrupts_allowed:
+        ask = Ask(output.asks.prompt, "question", output.asks.options, output.asks.multiple, (), output.asks_for_s)
+        return Outcome(ask_back(command, call, state, work, ask), command.attempt)
+    if output.asks is not None:
+        how, output = "failed", ToolOutput.of(prompts.calls.nobody_to_ask(output.asks.prompt), is_error=True)
+    active_us = int((loop.time() - started if asking is None else asking.own_s) * 1_000_000)
+    if is_slow(active_us, services):
+        took_s = active_us / 1e6
+        logger.info(
+            "run %s: slow turn: the tool %s took %.1f s in turn %d",
+            context.run_id,
+            call.name,
+            took_s,
+            command.turn,
+            extra=fields(run=context.run_id, tool=call.name, call=call.id, seconds=took_s, turn=command.turn),
+        )
+    return _closed(command, call, work, output, how, active_us, state=_remembered(memory, work, context))
+
+
+async def _invoked(tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
+    """The tool's own result, with its bounds, telemetry and server data."""
+    with inside_span(context.traceparent):
+        output = await tool.invoke(args, context)
+    if output.bounds is not None or bounded_of(tool):
+        output = with_bounds(tool, output)
+    if context.telemetry is not None and output.telemetry is None:
+        output = replace(output, telemetry=context.telemetry)
+    if not context.server_data:
+        return output
+    left = storable_data(context.server_data, run_id=context.run_id, tool=context.tool_name)
+    return replace(output, server_data=left)
+
+
+def _remembered(memory: RunMemory, work: WorkingSet, context: ToolContext) -> Raw | UnsetType:
+    try:
+        return work.conversation.changes(memory.changed)
+    except NotCanonical as error:
+        tool = context.tool_name
+        logger.error("run %s: what the tool %s wants to remember is not JSON: %s", context.run_id, tool, error)
+        return work.conversation.changes()
+
+
+async def reconcile(command: Reconcile, state: State, work: WorkingSet, services: Services) -> Outcome:
+    """Asks a tool whether an interrupted call took place: the call is closed, or permitted again."""
+    call = state.batch.calls[command.index]
+    tool = (work.toolbox or EMPTY).get(call.tool)
+    answer = Unknown()
+    if tool is not None:
+        answer = await _ask(command, call, work, services, tool, limit_s=tool_timeout_s(tool, state, work, services))
+    match answer:
+        case ToolOutput():
+            return _closed(command, call, work, answer, _how(answer, tool), 0)
+        case WillNotHappen():
+            return Outcome(Draft(CallStarted(command.turn, command.index, command.attempt + 1)), command.attempt)
+        case Unknown() if asks_about_doubt(state, call):
+            return Outcome(ask_about_doubt(command, call, state, work), command.attempt)
+        case Unknown():
+            doubt = ToolOutput.of(prompts.calls.in_doubt(call.name), is_error=True)
+            return _closed(command, call, work, doubt, "in_doubt", 0)
+        case _:
+            assert_never(answer)
+
+
+async def _ask(
+    command: Reconcile, call: Call, work: WorkingSet, services: Services, tool: Tool, *, limit_s: float
+) -> ToolOutput | WillNotHappen | Unknown:
+    """The result of a call that happened, `WillNotHappen`, or `Unknown`, whatever the tool does or returns."""
+    context = new_context(command.turn, command.index, command.attempt, call, work, services)
+    context.state = dict(work.conversation.memory)
+    try:
+        with services.deadlines.after(limit_s):
+            answer: object = cast(object, await tool.reconcile(work.conversation.turn.args[command.index], context))
+        if isinstance(answer, Happened):
+            output = output_of(answer.result, tool_name=call.name)
+            return with_bounds(tool, output) if output.bounds is not None or bounded_of(tool) else output
+    except (Exception, SystemExit, asyncio.CancelledError):
+        if is_being_cancelled():
+            raise
+        logger.exception("run %s: reconciling %s failed", context.run_id, call.name)
+        return Unknown()
+    if isinstance(answer, WillNotHappen | Unknown):
+        return answer
+    logger.error("run %s: reconciling %s gave %.100r", context.run_id, call.name, answer)
+    return Unknown()
+
+
+def _how(output: ToolOutput, tool: Tool | None) -> How:
+    if output.in_doubt and not (tool is not None and tool.effect in _REPEATABLE):
+        return "in_doubt"
+    if output.is_error and not (output.final and tool is not None and ends_run(tool)):
+        return "failed"
+    return "returned"
+
+
+def _timed_out(tool: Tool, timeout_s: float) -> ToolOutput:
+    """The result of a call that timed out. Nobody waits for its answer, but what it started may still take effect."""
+    in_doubt = tool.effect not in _REPEATABLE
+    text = prompts.calls.tool_timed_out(tool.spec.name, timeout_s, in_doubt=in_doubt)
+    # For a call that is closed as timed out, kind and hint follow from that.
+    failure = Failure(text, "timeout", hint=Hint("timeout")) if in_doubt else None
+    return ToolOutput.of(text, is_error=True, in_doubt=in_doubt, failure=failure)
+
+
+def _closed(
+    command: RunTool | Reconcile,
+    call: Call,
+    work: WorkingSet,
+    output: ToolOutput,
+    how: How,
+    active_us: int,
+    *,
+    state: Raw | UnsetType = UNSET,
+) -> Outcome:
+    return closed(command, call, work, output, how, attempt=command.attempt, active_us=active_us, state=state)
+
+
+def closed(
+    command: RunTool | Reconcile | StartChild | FinishChild,
+    call: Call,
+    work: WorkingSet,
+    output: ToolOutput,
+    how: How,
+    *,
+    attempt: int,
+    active_us: int = 0,
+    state: Raw | UnsetType = UNSET,
+    child: ChildLink | None = None,
+) -> Outcome:
+    """The one result of a call, wherever it was executed."""
+    if how in ("returned", "failed"):
+        shaped = shaped_result(
+            output, work, turn=command.turn, index=command.index, id=call.id, name=call.tool, active_us=active_us
+        )
+        if shaped is not output:
+            output, how = shaped, _how(shaped, (work.toolbox or EMPTY).get(call.tool))
+    output = with_edits(output, command.index, work)
+    try:
+        content = bodies.encode(output.parts)
+    except UnicodeEncodeError:
+        output, content, how = _storable(output, call.name, how)
+    head = CallClosed(
+        command.turn,
+        command.index,
+        call.id,
+        call.name,
+        how,
+        is_error=output.is_error,
+        digest=digest(content),
+        active_us=active_us,
+        size=size_of(work, output.parts),
+        parent=work.conversation.turn.parent_of(command.index),
+    )
+    failure = named_failure(output.failure, call.name) if output.is_error else None
+    failure = storable_failure(failure, run_id=work.run_id, tool=call.name)
+    body = closed_body(
+        work,
+        command.index,
+        output.parts,
+        state=state,
+        failure=failure,
+        telemetry=storable_telemetry(output.telemetry, run_id=work.run_id, tool=call.name),
+        bounds=None if output.is_error else output.bounds,
+        server_data=output.server_data,
+        child=child,
+    )
+    return Outcome(Draft(with_failure(head, failure), body), attempt)
+
+
+def _storable(output: ToolOutput, tool: str, how: How) -> tuple[ToolOutput, bytes, How]:
+    """Replaces a result that the log cannot hold because of an unpaired surrogate. The call must be closed anyway."""
+    output = output.whole()
+    try:
+        return output, bodies.encode(output.parts), how
+    except UnicodeEncodeError:  # for example in the name of an image
+        output = ToolOutput.of(prompts.calls.result_not_text(tool), is_error=True)
+        return output, bodies.encode(output.parts), "failed"
+
+
+def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSet, services: Services) -> ToolContext:
+    plan, toolbox = work.plan, work.toolbox or EMPTY
+    context: ToolContext = ToolContext(
+        run_id=work.run_id,
+        call_id=call.id,
+        idempotency_key=ids.idempotency_key(services.store_id, work.unique_id, turn, index, call.digest),
+        tool_name=call.tool,
+        workspace=work.workspace_slug,
+        turn=turn,
+        attempt=attempt,
+        thread_id=work.session_id,
+        agent_id=plan.agent_id or (None if plan.code is None else plan.name),
+        metadata=plan.metadata,
+        labels=plan.labels | work.conversation.labels,
+        parent_call=work.conversation.turn.parent_of(index) or None,
+        traceparent=None if plan.trace is None else plan.trace.of_call(work.run_id, turn, index),
+        toolset=toolbox.toolset_of(call.tool),
+        on_cancel=[],
+    )
+    code = toolbox.code
+    if code is not None:
+        code.prepare_context(context)
+    return context
+
+
+def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> PendingCall:
+    """The call as the agent's code sees it."""
+    call = state.batch.calls[index]
+    conversation = work.conversation
+    tool = (work.toolbox or EMPTY).get(call.name)
+    if tool is not None:
+        tool = injecting(tool, work, turn=turn, call_id=call.id, parent=conversation.turn.parent_of(index))
+    under_way = [one.name for one in state.batch.calls if not one.gated and one.stage != "closed"]
+    return PendingCall(
+        turn=turn,
+        index=index,
+        id=call.id,
+        name=call.name,
+        raw_args=conversation.turn.written(index),
+        args=conversation.turn.args[index],
+        problem=conversation.turn.asked(index).invalid,
+        tool=tool,
+        counts=dict(conversation.counts),
+        under_way=Counter(under_way),
+        prepared=conversation.turn.prepared(index),
+        result_of=conversation.result_of,
+        is_blind=lambda: is_blind(work, state.attempt.choice),
+    )
+
+
+def _notify(context: ToolContext) -> None:
+    """Notifies a tool that its result is no longer wanted."""
+    while context.on_cancel:
+        try:
+            context.on_cancel.pop()()
+        except Exception:
+            logger.exception("run %s: an on_cancel callback of %s failed", context.run_id, context.tool_name)

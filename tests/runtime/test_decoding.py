@@ -1,0 +1,57 @@
+"""Entries of a batch: decoded once, and those of newer code told from damaged ones."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import DecodeError
+from msgspec.json import encode
+
+from weftline.errors import StoreError
+from weftline.kernel.damage import UNREADABLE
+from weftline.kernel.entries import Fact, TimerFired
+from weftline.runtime.decoding import check_observations, facts_in, require_newer
+from weftline.runtime.engine import EntryBatch
+from weftline.store.base import Stored
+
+FIRED = [TimerFired(1), TimerFired(2)]
+ITEMS = [
+    Stored(1, 0, "timer.fired", encode(FIRED[0]), b""),
+    Stored(2, 0, "delta.text", b"", b'{"text":"a"}\n{"text":"b"}', 2),
+    Stored(4, 0, "gate.asked", b'{"type":"gate.asked"}', b""),
+    Stored(5, 0, "timer.fired", encode(FIRED[1]), b""),
+]
+
+
+def batch_of(*items: Stored, heads: list[Fact] | None = None, newer: bool = False) -> EntryBatch:
+    last_seq = items[-1].last_seq
+    return EntryBatch("run_1", items, size=0, last_seq=last_seq, ended=False, heads=heads, newer=newer)
+
+
+def test_the_facts_of_a_page_are_decoded_and_continue_after_one_that_cannot_be() -> None:
+    facts = facts_in(batch_of(*ITEMS))
+    assert next(facts) == FIRED[0]
+    with pytest.raises(UNREADABLE):
+        next(facts)
+    assert list(facts) == [FIRED[1]]
+
+
+def test_the_facts_of_a_commit_are_not_decoded_again() -> None:
+    heads: list[Fact] = [*FIRED]
+    assert [id(fact) for fact in facts_in(batch_of(*ITEMS, heads=heads))] == [id(fact) for fact in heads]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "count"),
+    [("delta.smell", b"{}", 1), ("delta.text", b'{"text":1}', 1), ("delta.text", b'{"text":"a"}', 2)],
+)
+def test_observations_are_of_a_known_kind_and_as_many_as_the_row_says(kind: str, body: bytes, count: int) -> None:
+    check_observations(ITEMS[1])
+    with pytest.raises(DecodeError):
+        check_observations(Stored(1, 0, kind, b"", body, count))
+
+
+def test_what_cannot_be_decoded_is_damage_unless_newer_code_has_written_to_the_run() -> None:
+    require_newer(batch_of(*ITEMS, newer=True), ITEMS[2])
+    with pytest.raises(StoreError, match=r"^The log of run run_1 is damaged: entry 4 cannot be read\.$") as damage:
+        require_newer(batch_of(*ITEMS), ITEMS[2])
+    assert damage.value.code == "log_damaged"
