@@ -171,6 +171,7 @@ class EmbeddedEngine:
         )
         creator.connect(fleet)
         self.create = cast(Create, creator.create)
+        """Not a method that forwards: its options would become a dictionary for every run."""
         opener.connect(loader=fleet.loader, mover=fleet.dispatcher)
         self._log = fleet.log
         self._recovery = fleet.recovery
