@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_a_run_with_a_policy_ends_as_it_would_have_after_a_kill_at(point: str, t
     # After its last cap a run is soon done, maybe before the kill takes effect.
     assert log.of(RunUnattended) or point == "cap.reached:after", "the clock was running"
     asked = (tmp_path / "asked.txt").read_text().split()
-    assert asked == sorted(asked) and set(asked) == {"0", "1"}
-    assert len(asked) <= 2 + len(plan), "asked again without a kill"
-    # By the time the kill takes effect the run may have gone on to the next turn and asked for that.
+    assert set(asked) == {"0", "1"}
+    # By the time a kill takes effect the run may have gone on to the next turn and asked for that.
+    assert sum(later <= earlier for earlier, later in pairwise(asked)) <= len(plan), "asked again without a kill"
     assert point != "policy.decided:after" or asked.count("0") == 1, "a durable decision was asked for again"
