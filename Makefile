@@ -5,7 +5,7 @@ PYTHON ?= python3
 ARGS ?=
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
-# Two more than there are cores: many tests wait for a process, a timer or a socket.
+# Four more than there are cores: many tests wait for a process, a timer or a socket.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8) + 4)')
 
 # Forking after collection spares every worker but one the imports (tests/parallel.py); not every system takes it well.
