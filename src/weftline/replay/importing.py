@@ -71,7 +71,7 @@ async def import_runs(log: LogReader, target: ImportTarget, export: Export, *, w
         contents = {blob.id: blob for blob in export.blobs}
         writes = [_write(run, contents, workspace=workspace) for run in missing]
         first = writes[0]
-        first.children = writes[1:]
+        first.children = tuple(writes[1:])
         written = await target.add_ended(first, last_key=max(write.key for write in writes))
         if written.outcome == "conflict":
             raise Conflict("One of the runs has been created here in the meantime.", code="import_conflict")

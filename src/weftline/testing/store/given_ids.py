@@ -39,7 +39,7 @@ async def a_child_whose_id_is_taken_takes_its_parent_with_it(subject: Subject) -
     workspace = await new_workspace(subject)
     await commit(log, chain_of(log, 1, workspace).create(salt=f"{GIVEN}taken"))
     parent = chain_of(log, 2, workspace).create()
-    parent.children = [chain_of(log, 3, workspace).create(salt=f"{GIVEN}taken")]
+    parent.children = (chain_of(log, 3, workspace).create(salt=f"{GIVEN}taken"),)
     assert outcomes(await commit(log, parent)) == ["conflict"]
     assert (await log.run(2), await log.run(3)) == (None, None)
 
