@@ -6,7 +6,7 @@ It maintains the batch's counts and cursors, so that no fact needs a walk over a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -29,7 +29,19 @@ from weftline.kernel.entries import (
     Effect,
     Limits,
 )
-from weftline.kernel.state import Batch, Budget, BudgetUse, Call, Doubt, Grant, Guards, Question, Questions, State
+from weftline.kernel.state import (
+    Batch,
+    Budget,
+    BudgetUse,
+    Call,
+    Doubt,
+    Grant,
+    Guards,
+    Question,
+    Questions,
+    State,
+    Streak,
+)
 
 MAX_DOUBTS = 16
 """How many calls in doubt are remembered individually. Beyond that, a tool with a further call in doubt is blocked
@@ -242,8 +254,7 @@ def opened(s: State, head: CallOpened, at: int) -> State | None:
     # A client-side call is offered by this fact, which uses up the grant.
     grant = None if head.blocked or head.client is not None else call.grant
     announced = replace(call, stage="opened", effect=head.effect, gated=False, grant=grant)
-    batch = _changed(batch, head.index, announced)
-    batch = replace(batch, asked=batch.asked - 1, gated=batch.gated - call.gated)
+    batch = _changed(batch, head.index, announced, asked=batch.asked - 1, gated=batch.gated - call.gated)
     announced_in = replace(s, version=s.version + 1, batch=batch, questions=questions, guards=counted)
     return announced_in if head.blocked else policies.opened(announced_in, call)
 
@@ -270,14 +281,12 @@ def started(s: State, head: CallStarted, at: int) -> State | None:
         grant=None,
         begun_at=at if asks_about_doubt(s, call) else 0,
     )
-    batch = _changed(batch, head.index, begun)
-    calls = batch.calls
     running = batch.running
     if call.stage != "started":
         running = (*running, head.index)
         if len(running) > 1 and running[-2] > head.index:
             running = tuple(sorted(running))
-    batch = replace(batch, running=running, next=_cursor(batch, calls, head.index))
+    batch = _changed(batch, head.index, begun, running=running, next=_cursor(batch, head.index))
     return replace(s, version=s.version + 1, batch=batch)
 
 
@@ -303,12 +312,10 @@ def closed(s: State, head: CallClosed) -> State | None:
         return None
     if (call.waits_for_child or call.awaiting) and not s.broken:
         return None
-    questions, totals = s.questions, s.totals
+    batch, questions, totals = s.batch, s.questions, s.totals
     ended = replace(call, stage="closed", how=head.how, lost=False, result=head.digest, grant=None)
     if head.is_error:
         ended = replace(ended, recovery=_recovery(head))
-    batch = _changed(s.batch, head.index, ended)
-    calls = batch.calls
     running = batch.running
     if call.stage == "started":
         running = tuple([index for index in running if index != head.index])
@@ -316,18 +323,19 @@ def closed(s: State, head: CallClosed) -> State | None:
         questions = _without_question(questions, call.id)
     if head.active_us > 0:
         totals = replace(totals, active_us=totals.active_us + head.active_us)
-    remembered = s.guards if head.how in EXECUTED else _remember(s, call, head)
-    if batch.unclosed == 1:
-        own = calls[: len(calls) - batch.nested] if batch.nested else calls
-        remembered = _recovered(replace(remembered, streak=guards.after_batch(remembered.streak, own)), calls)
-    batch = replace(
+    batch = _changed(
         batch,
+        head.index,
+        ended,
         unclosed=batch.unclosed - 1,
         running=running,
-        next=_cursor(batch, calls, head.index),
-        bytes=batch.bytes + (max(head.size, 0) if call.parent is None else 0),
-        lacking=head.index if _lacks(batch, head) else batch.lacking,
+        next=_cursor(batch, head.index),
+        bytes=batch.bytes + (max(head.size, 0) if head.size and call.parent is None else 0),
+        lacking=head.index if head.hint is not None and _lacks(batch, head) else batch.lacking,
     )
+    remembered = s.guards if head.how in EXECUTED else _remember(s, call, head)
+    if not batch.unclosed:
+        remembered = _recovered(remembered, guards.after_batch(remembered.streak, batch.own), batch.calls)
     after = replace(s, version=s.version + 1, batch=batch, questions=questions, guards=remembered, totals=totals)
     return policies.call_closed(after, call, head)
 
@@ -390,19 +398,21 @@ def _with(calls: tuple[Call, ...], index: int, call: Call) -> tuple[Call, ...]:
     return tuple(changed)
 
 
-def _changed(batch: Batch, index: int, call: Call) -> Batch:
-    """The batch with one call replaced, and its counts of held calls and grants updated."""
+def _changed(batch: Batch, index: int, call: Call, **also: Any) -> Batch:
+    """The batch with one call replaced, its counts of held calls and grants updated, and `also` these changes."""
     before = batch.calls[index]
     calls = _with(batch.calls, index, call)
     if before.asks is None and call.asks is None and before.awaits == call.awaits == 0:
-        return replace(batch, calls=calls)
+        return replace(batch, calls=calls, **also)
     grants = (call.grant is not None) - (before.grant is not None)
-    return replace(batch, calls=calls, held=batch.held + call.held - before.held, grants=batch.grants + grants)
+    return replace(batch, calls=calls, held=batch.held + call.held - before.held, grants=batch.grants + grants, **also)
 
 
-def _cursor(batch: Batch, calls: tuple[Call, ...], changed: int) -> int:
-    """Advances only past the call that it points at, so that each call is visited once per batch."""
-    return next_waiting(calls, changed) if changed == batch.next else batch.next
+def _cursor(batch: Batch, begun: int) -> int:
+    """Where the cursor is once this call has begun. It advances only past the call that it points at, so that each call
+    is visited once per batch.
+    """
+    return next_waiting(batch.calls, begun + 1) if begun == batch.next else batch.next
 
 
 def _with_question(questions: Questions, id: str, question: Question) -> Questions:
@@ -438,18 +448,18 @@ def _recovery(head: CallClosed) -> Recovery | None:
     return head.recovery or ("correct_call" if failed_as(head) in CORRECTABLE else None)
 
 
-def _recovered(kept: Guards, calls: Sequence[Call]) -> Guards:
+def _recovered(kept: Guards, streak: Streak, calls: Sequence[Call]) -> Guards:
     """Applies the failures of a finished batch to the next turn: finishing takes precedence over correcting a call,
     which takes precedence over withholding its tool.
     """
     # Failures of nested calls are left to the code that made them.
     failed = [call for call in calls if call.recovery == "finish" or (call.recovery and call.parent is None)]
     if not failed:
-        return replace(kept, withheld=()) if kept.withheld else kept
+        return replace(kept, streak=streak, withheld=())
     correctable = {call.name for call in failed if call.recovery == "correct_call"}
     gone = [call.name for call in failed if call.recovery == "replan" and call.name not in correctable]
     given_up = kept.given_up or any(call.recovery == "finish" for call in failed)
-    return replace(kept, withheld=tuple(dict.fromkeys(gone)), given_up=given_up)
+    return replace(kept, streak=streak, withheld=tuple(dict.fromkeys(gone)), given_up=given_up)
 
 
 def _doubt(kept: Guards, call: Call) -> Guards:

@@ -75,6 +75,7 @@ from weftline.kernel.state import (
 from weftline.messages import Usage
 
 _NO_CALLS = Batch()
+_NO_STREAK = Streak()
 
 
 def evolve(state: State, head: Fact, at: int) -> State:
@@ -181,7 +182,7 @@ def _turn_completed(s: State, head: TurnCompleted, at: int) -> State:
     if not _is_open(s, head):
         return _broken(s, "a turn completed that was not open")
     batch = calls.asked(head.calls) if head.calls else _NO_CALLS
-    streak = guards.after_turn(s.guards.streak, head.signature, s.limits) if head.calls else Streak()
+    streak = guards.after_turn(s.guards.streak, head.signature, s.limits) if head.calls else _NO_STREAK
     withheld = s.guards.withheld if head.calls else ()
     return replace(
         s,
@@ -397,10 +398,10 @@ def _run_ended(s: State, head: RunEnded, at: int) -> State:
         version=s.version + 1,
         step="ended",
         status=head.status,
-        attempt=replace(s.attempt, open=False),
+        attempt=replace(s.attempt, open=False) if s.attempt.open else s.attempt,
         batch=_NO_CALLS,
         questions=Questions(ignored=s.questions.ignored),
-        guards=replace(s.guards, streak=Streak()),
+        guards=replace(s.guards, streak=_NO_STREAK),
         control=Control(s.control.paused, s.control.cancel, s.control.cancelled_by),
         totals=replace(s.totals, usage=head.usage),
     )

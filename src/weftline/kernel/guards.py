@@ -12,6 +12,7 @@ from weftline.kernel.entries import EXECUTED, Limits
 from weftline.kernel.state import Call, Streak
 
 PERIODS = (1, 2, 3, 4)
+_NONE = (0, 0, 0, 0)
 
 
 def signature(calls: Iterable[tuple[str, str]]) -> str:
@@ -23,8 +24,10 @@ def signature(calls: Iterable[tuple[str, str]]) -> str:
 def after_turn(streak: Streak, sign: str, limits: Limits) -> Streak:
     """The streak after one more turn of calls. A turn that breaks the repetition resets what was reported."""
     recent, before = streak.recent, streak.matches
-    matches = [before[p - 1] + 1 if len(recent) >= p and recent[-p] == sign else 0 for p in PERIODS]
-    new = replace(streak, recent=(*recent, sign)[-4:], matches=tuple(matches))
+    matches = _NONE
+    if sign in recent:
+        matches = tuple([before[p - 1] + 1 if len(recent) >= p and recent[-p] == sign else 0 for p in PERIODS])
+    new = replace(streak, recent=(*recent, sign)[-4:], matches=matches)
     return replace(new, reported=False) if streak.reported and repetitions(new)[0] < limits.loop_soft else new
 
 
@@ -39,7 +42,7 @@ def after_batch(streak: Streak, calls: Sequence[Call]) -> Streak:
     """Counts turns that call the same tools with different arguments and get equal results."""
     for call in calls:
         if call.effect != "read" or call.how not in EXECUTED:
-            return replace(streak, results="", same_results=0)
+            return replace(streak, results="", same_results=0) if streak.same_results else streak
     results = signature([(call.name, call.result) for call in calls])
     repeated_calls = streak.matches[0] > 0
     same = streak.same_results + 1 if results == streak.results and not repeated_calls else 1
