@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, assert_never
 
-from msgspec.structs import replace
-
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
@@ -35,18 +33,10 @@ from weftline.runtime.tool_calls.children import finish_child, start_child
 from weftline.runtime.tool_calls.tool_call import reconcile, run_tool
 
 
-async def carry_out(command: Command, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome | None:
-    """Executes `command`, which was decided on in `state`. Returns None if the outcome is no longer wanted."""
-    outcome = await _work_of(command, state, work, services, sink)
-    code = None if work.toolbox is None else work.toolbox.code
-    if code is None or outcome is None or not (notes := code.taken_notes()):
-        return outcome
-    return replace(outcome, notes=(*outcome.notes, *notes))
-
-
-def _work_of(
+def carry_out(
     command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
 ) -> Coroutine[Any, Any, Outcome | None]:
+    """Executes `command`, which was decided on in `state`. Returns None if the outcome is no longer wanted."""
     match command:
         case CallModel():
             return call_model(command, state, work, services, sink)

@@ -55,7 +55,7 @@ class Deadline:
         self._limit.add(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._limit.remove(self)
+        self._limit.open.pop(self, None)
         self._over = True
         # A cancellation by someone else at the same time is passed on.
         if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
@@ -75,7 +75,7 @@ class _Limit:
         self._seconds = seconds
         self._loop = loop
         self._on_idle = on_idle
-        self._open: dict[Deadline, None] = {}
+        self.open: dict[Deadline, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._context = Context()
         """Without it, the timer would run in the context of the call that set it, and keep that call's run in
@@ -84,20 +84,17 @@ class _Limit:
 
     def add(self, deadline: Deadline) -> None:
         deadline.at_s = self._loop.time() + self._seconds
-        self._open[deadline] = None
+        self.open[deadline] = None
         if self._timer is None:
             self._timer = self._loop.call_at(deadline.at_s, self._ring, context=self._context)
 
-    def remove(self, deadline: Deadline) -> None:
-        self._open.pop(deadline, None)
-
     def _ring(self) -> None:
         self._timer = None
-        while self._open:
-            oldest = next(iter(self._open))
+        while self.open:
+            oldest = next(iter(self.open))
             if oldest.at_s > self._loop.time():
                 self._timer = self._loop.call_at(oldest.at_s, self._ring, context=self._context)
                 return
-            del self._open[oldest]
+            del self.open[oldest]
             oldest.expire()
         self._on_idle(self._seconds)

@@ -39,14 +39,13 @@ from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.agent_code.code import RunCode
 from weftline.runtime.fleet.lineage import OnCalls
-from weftline.runtime.live import GONE, Cut, Draft, LiveRun, WorkingSet, is_being_cancelled
+from weftline.runtime.live import CUT_BEGUN, GONE, Draft, LiveRun, WorkingSet, is_being_cancelled
 from weftline.runtime.log import Log
 from weftline.runtime.model_calls.model_call import abandoned
 from weftline.runtime.public_errors import in_public
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in, thread_end, time_has_come
 from weftline.runtime.tool_calls.children import NewChild
-from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.base import ThreadEnd
 from weftline.trace_context import incoming_traceparent
@@ -122,13 +121,14 @@ class Driver:
             facts = await self._opener.open(run)
             if run.log.state.ended or run.residency is GONE:
                 return
-            code = (work.toolbox or EMPTY).code
+            code = None if work.toolbox is None else work.toolbox.code
             if code is not None and run.log.state.step in ("batch", "answered"):
                 batch = run.log.state.batch
                 own = batch.own
                 unclosed = sum([call.stage != "closed" for call in own]) if batch.nested else batch.unclosed
                 code.about_to_drive(run.log.state.turn - 1, calls=len(own), unclosed=unclosed)
-            self.record(run, facts)
+            if facts:
+                self.record(run, facts)
             if code is not None:
                 for kind, encoded in code.taken_notes():  # left by rendering its instructions
                     self._log.observe(run, kind, b"\n".join(encoded), len(encoded))
@@ -211,7 +211,8 @@ class Driver:
         """Appends facts as they are."""
         if not facts:
             return
-        self.take_over(run)
+        if run.log.taken_over:
+            self.take_over(run)
         at = self._services.clock.now_us()
         state = run.log.state
         try:
@@ -226,61 +227,64 @@ class Driver:
         """Appends observations to a run that may not be driven. With the first of them, this process takes over its
         row.
         """
-        self.take_over(run)
+        if run.log.taken_over:
+            self.take_over(run)
         self._log.observe(run, kind, b"\n".join(encoded), len(encoded))
 
     def take_over(self, run: LiveRun) -> None:
         """Before the first entry of this process: records that no process was running since the latest entry of
         another.
         """
-        if run.log.taken_over:
-            run.log.taken_over = False
-            if run.log.state.keeps_time:
-                self.record(run, (Draft(RunUnattended()),))
+        run.log.taken_over = False
+        if run.log.state.keeps_time:
+            self.record(run, (Draft(RunUnattended()),))
 
     def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int, end: ThreadEnd | None) -> None:
-        if run.work.toolbox is not None and run.work.toolbox.code is not None:
+        work = run.work
+        if work.toolbox is not None and work.toolbox.code is not None:
             run.driving.facts += tuple([draft.head for draft in facts])
-        if self._services.public_errors and state.ended:
+        if state.ended and self._services.public_errors:
             facts = in_public(facts, self._services.public_errors)
-        account = run.work.account
+        account = work.account
         bookings = account.taken() if account is not None else ()
         self._log.append(run, facts, state=state, at=at, thread_end=end, bookings=bookings)
         if state.parent is not None and any(_asks(draft.head) for draft in facts):
             self._on_calls(run, self.note)
-        for host in run.work.hosts.values():
-            host.look()
+        if work.hosts:
+            for host in work.hosts.values():
+                host.look()
 
     def advance(self, run: LiveRun, facts: Sequence[Draft] = ()) -> tuple[Command, ...]:
         """Appends `facts` and everything that follows from them; returns the outstanding commands.
 
         While stopping, only decisions that end a run are made.
         """
-        state = run.log.state
-        if self.stopping and not (state.control.cancel or state.broken):
+        log, driving = run.log, run.driving
+        if self.stopping and not (log.state.control.cancel or log.state.broken):
             self.record(run, facts)
-            run.log.due_at = None if run.log.state.ended else 0
+            log.due_at = None if log.state.ended else 0
             return ()
-        if run.driving.cut is Cut.BEGUN:
+        if driving.cut is CUT_BEGUN:
             self.record(run, facts)
             return ()
-        self.take_over(run)
-        state = run.log.state
+        if log.taken_over:
+            self.take_over(run)
         at = self._services.clock.now_us()
         try:
-            result = self._step(state, run.work, facts, at=at)
+            result = self._step(log.state, run.work, facts, at=at)
         except BaseException:
             _take_back(run.work)
             raise
+        state, commands, due_at = result.state, result.commands, result.due_at
         if result.entries:
-            self._append(run, result.entries, result.state, at=at, end=result.thread_end)
-        if not result.state.ended:
-            run.log.due_at = 0 if result.commands else result.due_at
-        run.driving.due_at = result.due_at
-        run.driving.rested_at = -1 if result.commands else result.state.version
-        if result.commands and result.due_at is not None:
-            self._on_deadline(run, result.due_at)
-        return result.commands
+            self._append(run, result.entries, state, at=at, end=result.thread_end)
+        if not state.ended:
+            log.due_at = 0 if commands else due_at
+        driving.due_at = due_at
+        driving.rested_at = -1 if commands else state.version
+        if due_at is not None and commands:
+            self._on_deadline(run, due_at)
+        return commands
 
     async def _run_concurrently(self, run: LiveRun, commands: tuple[Command, ...]) -> None:
         """Executes several commands concurrently, until one of them is done or the run is poked."""
@@ -337,13 +341,17 @@ class Driver:
         it.
         """
         try:
-            sink = RunSink(self._log, run, self._ask)
-            outcome = await self._command(command, state, run.work, self._services, sink)
+            work = run.work
+            outcome = await self._command(command, state, work, self._services, RunSink(self._log, run, self._ask))
         except asyncio.CancelledError:
             if self.stopping and isinstance(command, CallModel) and run.work.answering and is_being_cancelled():
                 self._record_abandoned(run, command)
             raise
-        return () if outcome is None else self._accepted(run, outcome)
+        if outcome is None:
+            return ()
+        if work.toolbox is not None and work.toolbox.code is not None and (notes := work.toolbox.code.taken_notes()):
+            outcome = replace(outcome, notes=(*outcome.notes, *notes))
+        return self._accepted(run, outcome)
 
     def _ask(self, run: LiveRun, outcome: Outcome) -> bool:
         """Appends the request of a running command; the driver then acts on it."""
@@ -365,11 +373,12 @@ class Driver:
 
     def _accepted(self, run: LiveRun, outcome: Outcome) -> Sequence[Draft]:
         draft = outcome.draft
-        if type(draft.head) is CallStarted and not run.gone:
-            self._fire_if_due(run)
         head = draft.head
-        if outcome.child is not None and type(head) is CallStarted:
-            head = replace(head, child=_NO_NAME_YET)  # it has one only if there is a call for it
+        if type(head) is CallStarted:
+            if not run.gone:
+                self._fire_if_due(run)
+            if outcome.child is not None:
+                head = replace(head, child=_NO_NAME_YET)  # it has one only if there is a call for it
         if run.residency is GONE or not accepts(run.log.state, head, attempt=outcome.attempt):
             return ()
         if outcome.child is not None:
@@ -425,7 +434,7 @@ class RunSink:
         self._ask = ask
         self._attempt = run.log.state.totals.attempts
 
-    async def permit(self) -> None:
+    async def permit(self, *, all: bool = False) -> None:
         """Returns when a model may be called: the outcome of the previous attempt is durable, and the store accepts
         writes.
 
@@ -436,6 +445,8 @@ class RunSink:
             await log.well()
         if of_run.durable < of_run.outcome_seq:
             await log.durable(self._run, upto=of_run.outcome_seq)
+        if all:
+            await log.durable(self._run)
 
     async def durable(self) -> None:
         await self._log.durable(self._run)

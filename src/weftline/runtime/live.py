@@ -300,6 +300,10 @@ class Cut(Enum):
     DONE = "done"
 
 
+CUT_BEGUN = Cut.BEGUN
+"""An alias, as above."""
+
+
 class Driving(Struct, eq=False):
     """What only the driver of a run needs."""
 

@@ -53,12 +53,20 @@ ROW_BYTES = 16 * 1024
 """Observations of one commit share a row up to this size: a page of the log has at least one whole row."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
 _ENDED, _STREAMED = Progress.ENDED, Progress.STREAMED
-_ENDINGS: frozenset[type[Fact]] = frozenset({TurnCompleted, CallClosed, ContextCompacted, RunEnded})
-"""Facts that show that a run does not kill the process, because something it began has ended."""
-_OUTCOMES: frozenset[type[Fact]] = frozenset({TurnCompleted, AttemptFailed, ContextCompacted, CompactionFailed})
-"""The outcomes of model calls."""
-_NOTED: frozenset[type[Fact]] = frozenset({RunCreated, RunEnded, AwaitOpened, AwaitClosed})
-"""Facts of which the row or the write has more than the entry."""
+"""The first: something that the run began has ended, so it does not kill the process."""
+_NOTED: frozenset[type[Fact]] = frozenset(
+    {
+        RunCreated,
+        RunEnded,
+        AttemptFailed,
+        CompactionStarted,
+        ContextCompacted,
+        CompactionFailed,
+        AwaitOpened,
+        AwaitClosed,
+    }
+)
+"""Facts of which the row or the write has more than the entry, besides the most frequent ones."""
 
 
 class Observer(Protocol):
@@ -134,21 +142,23 @@ class Log:
         log = run.log
         row, outbox = log.row, log.outbox
         write = outbox.pending or self._touch(run)
-        size = 0
+        items = write.items
+        size = ITEM_BYTES * len(drafts)
         for seq, draft in enumerate(drafts, log.next_seq):
-            head = draft.head
+            head, body = draft.head, draft.body
             kind = type(head)
-            encoded, body = draft.encoded or encode(head), draft.body
-            write.items.append(Item(at, KIND[kind], encoded, body))
-            size += len(encoded) + len(body) + ITEM_BYTES
-            if kind is AttemptStarted or kind is CompactionStarted:
-                row.starts(at)
-            elif kind in _OUTCOMES:
-                log.outcome_seq = seq
-            elif kind in _NOTED:
-                _note(run, write, head, body, at=at, state=state)
-            if kind in _ENDINGS or (type(head) is AttemptFailed and head.reason == "error"):
+            encoded = draft.encoded or encode(head)
+            items.append(Item(at, KIND[kind], encoded, body))
+            size += len(encoded) + len(body)
+            if kind is TurnCompleted:
+                log.outcome_seq, write.progress = seq, _ENDED
+            elif kind is CallClosed:
                 write.progress = _ENDED
+            elif kind is AttemptStarted:
+                if row.started_at is None:
+                    row.starts(at)
+            elif kind in _NOTED:
+                _note(run, write, head, body, seq=seq, at=at, state=state)
             if draft.child is not None:
                 write.children += (draft.child,)
                 size += sum([item.size for item in draft.child.items])
@@ -495,14 +505,22 @@ def _unbook(run: LiveRun, *writes: Write | None) -> None:
                 account.undo(write.bookings)
 
 
-def _note(run: LiveRun, write: Write, head: Fact, body: bytes, *, at: int, state: State) -> None:
+def _note(run: LiveRun, write: Write, head: Fact, body: bytes, *, seq: int, at: int, state: State) -> None:
     if type(head) is RunEnded:
         run.log.row.ends(at)
-        write.wakes = run.parent
+        write.progress, write.wakes = _ENDED, run.parent
     elif type(head) is RunCreated:
         run.log.row.latest = at
         if run.new is not None:
             run.new.created_at = at
+    elif type(head) is CompactionStarted:
+        run.log.row.starts(at)
+    elif type(head) is AttemptFailed or type(head) is CompactionFailed:
+        run.log.outcome_seq = seq
+        if type(head) is AttemptFailed and head.reason == "error":
+            write.progress = _ENDED
+    elif type(head) is ContextCompacted:
+        run.log.outcome_seq, write.progress = seq, _ENDED
     elif type(head) is AwaitOpened:
         write.awaits += (_new_await(run, head, body, at, state=state),)
     elif type(head) is AwaitClosed:

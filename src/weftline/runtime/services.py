@@ -50,8 +50,10 @@ class Outcome(Struct, frozen=True):
 class Sink(Protocol):
     """Where a command sends its output while it runs."""
 
-    async def permit(self) -> None:
-        """Returns when a model may be called: everything that a request must not run ahead of is durable."""
+    async def permit(self, *, all: bool = False) -> None:
+        """Returns when a model may be called: everything that a request must not run ahead of is durable, or `all` that
+        was appended to the run.
+        """
         ...
 
     async def durable(self) -> None:

@@ -82,7 +82,8 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
     """Folds `facts`, then appends what the kernel decides until it has nothing more to append."""
     entries: list[Draft] = []
     account = work.account
-    if time_has_come(state, at):
+    limited = account is not None and account.active
+    if (state.batch.grants or state.limits.policy is not None) and time_has_come(state, at):
         facts = (Draft(TimerFired(at)), *facts)
     for draft in facts:
         entries.append(draft)
@@ -90,12 +91,12 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
     for _ in range(MAX_ROUNDS):
         decision = decide(state)
         if decision.append and account is not None:
-            if account.active:
+            if limited:
                 decision = weighed(decision, state, work, account, at=at)
             if state.budget.refused is not None:
                 decision = settled_if_raised(decision, state, account)
         if not decision.append:
-            end = thread_end(state, work) if entries else None
+            end = thread_end(state, work) if entries and state.ended else None
             return Step(state, entries, decision.start, decision.due_at, end)
         # A whole decision is encoded before any of it is folded: it was made on one state.
         for draft in [*map(write_down, repeat(state), repeat(work), decision.append)]:

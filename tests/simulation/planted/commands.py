@@ -19,9 +19,9 @@ class HastySink:
         self._tools = tools
         self._models = models
 
-    async def permit(self) -> None:
+    async def permit(self, *, all: bool = False) -> None:
         if not self._models:
-            await self._inner.permit()
+            await self._inner.permit(all=all)
 
     async def durable(self) -> None:
         if not self._tools:

@@ -22,6 +22,7 @@ from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, Parent, Tur
 from weftline.kernel.policy import tighter
 from weftline.kernel.state import State
 from weftline.plan import RunPlan, code_agent
+from weftline.runtime.clock import Clock
 from weftline.store.budgets import (
     Booking,
     Limit,
@@ -326,13 +327,14 @@ class Account:
         """Whether there may be a limit on the run's calls."""
         return bool(self.rules or self.ledger.limits_set)
 
-    def within(self, limit_s: float, *, at: int, final: bool = False) -> float:
+    def within(self, limit_s: float, clock: Clock, *, final: bool = False) -> float:
         """How long a call may take whose limit would otherwise be `limit_s`: seconds are not reserved, but they bound
         it.
         """
         if not self.active:
             return limit_s
-        left = self.ledger.time_left_us(self.accounts, self.rules, at=at, final=self.own if final else None)
+        now = clock.now_us()
+        left = self.ledger.time_left_us(self.accounts, self.rules, at=now, final=self.own if final else None)
         return limit_s if left is None else min(limit_s, left / 1_000_000)
 
     def above_child(self) -> tuple[Accounts, dict[str, BudgetRule]]:

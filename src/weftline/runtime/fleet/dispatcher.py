@@ -155,7 +155,8 @@ class Dispatcher:
                 self._timers.watch_queued(run)
             run.poke()
             return
-        self._driver.take_over(run)  # before this process takes over the row
+        if run.log.taken_over:
+            self._driver.take_over(run)  # before this process takes over the row
         decision = decide(run.state)
         if decision.append or decision.start:
             if run.driving.rested_at == run.state.version and not self._driver.stopping:

@@ -99,7 +99,7 @@ async def compact(command: Compact, state: State, work: WorkingSet, services: Se
     call.begin(model)
     limit_s = services.model_timeout_s
     if work.account is not None:
-        limit_s = work.account.within(limit_s, at=services.clock.now_us())
+        limit_s = work.account.within(limit_s, services.clock)
     request = _request(state, model, _text(state, work, model, span, cut))
     request.timeout_s = limit_s + _SLACK_S
     stream = open_stream(model.provider, request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -79,7 +79,7 @@ async def call_model(
     call.model = model
     limit_s, planned = attempt_limit(state.limits.policy, services.model_timeout_s)
     if work.account is not None:
-        bound_s = work.account.within(limit_s, at=services.clock.now_us(), final=command.final)
+        bound_s = work.account.within(limit_s, services.clock, final=command.final)
         # The next reservation decides whether there is time for another attempt.
         limit_s, planned = bound_s, planned or bound_s < limit_s
     request = _request(command, state, work, model, timeout_s=limit_s + _SLACK_S)
@@ -96,7 +96,7 @@ async def call_model(
     assembler.provider = model.provider.name
     await permitted(work, sink)
     call.begin()
-    renewals = watch_renewals()
+    renewals = None if code is None else watch_renewals()
     stream = open_stream(model.provider, request)
     answering = False
     deadline = services.deadlines.after(limit_s)
@@ -110,7 +110,7 @@ async def call_model(
                 if not sink.wanted():
                     return None  # no longer wanted, and the provider ignores the cancellation
                 answering = True
-                if code is not None and renewals.taken():
+                if code is not None and renewals is not None and renewals.taken():
                     await code.renewed(command.turn, model.provider.name)
                 assembler.feed(chunks)
                 deltas.take(chunks)
@@ -126,14 +126,14 @@ async def call_model(
             raise ProviderError("server", "The model's answer was cut off before it was complete.", unanswered=True)
         message = assembler.message()
         calls = message.calls
-        if assembler.finish_reason == "malformed_function_call" and not calls:
+        if not calls and assembler.finish_reason == "malformed_function_call":
             # There is neither a call nor an answer: all that can be done is ask again.
             raise ProviderError("server", "The model wrote a tool call that its own API could not parse.")
         for asked in calls:
             if too_much := _excess(asked.args):
                 raise ProviderError("server", f"The model called a tool with {too_much}.", retryable=False)
     except ProviderError as error:
-        if code is not None and renewals.taken():
+        if code is not None and renewals is not None and renewals.taken():
             await code.renewed(command.turn, model.provider.name)
         return await call.ended_badly(error)
     except (Exception, asyncio.CancelledError) as raised:
@@ -144,18 +144,18 @@ async def call_model(
         logger.exception("the provider %s failed", model.provider.name)
         return await call.ended_badly(classified(model.provider, raised))
     else:
+        if calls:
+            message = _with_own_ids(message, command.turn, work.conversation)
         return await call.completed(message, metadata)
     finally:
         await close_stream(stream)
 
 
-async def permitted(work: WorkingSet, sink: Sink) -> None:
-    """Returns when a model may be called. Under a budget, its reservation is durable by then, and so is the release of
+def permitted(work: WorkingSet, sink: Sink) -> Awaitable[None]:
+    """Done when a model may be called. Under a budget, its reservation is durable by then, and so is the release of
     earlier ones: a crash changes neither.
     """
-    await sink.permit()
-    if work.account is not None and work.account.active:
-        await sink.durable()
+    return sink.permit(all=work.account is not None and work.account.active)
 
 
 class _ModelCall:
@@ -171,11 +171,12 @@ class _ModelCall:
         self._withheld = state.guards.withheld
         self._work = work
         self._services = services
+        self._time_s = asyncio.get_running_loop().time
         self.begin()
 
     def begin(self) -> None:
         self._work.answering = None
-        self._started = asyncio.get_running_loop().time()
+        self._started_s = self._time_s()
 
     async def ended_badly(self, error: ProviderError) -> Outcome:
         code = (self._work.toolbox or EMPTY).code
@@ -262,7 +263,6 @@ class _ModelCall:
                 command.turn,
                 extra=fields(run=work.run_id, model=self._model_name(), seconds=active_us / 1e6, turn=command.turn),
             )
-        message = _with_own_ids(message, command.turn, work.conversation)
         if work.plan.output_schema is not None:
             message = _unfenced(message)
         toolbox = work.toolbox or EMPTY
@@ -297,7 +297,7 @@ class _ModelCall:
         return Outcome(Draft(head, bodies.encode(turn), turn), notes=((PROVIDER_CALL, executed),) if executed else ())
 
     def _active_us(self) -> int:
-        return int((asyncio.get_running_loop().time() - self._started) * 1_000_000)
+        return int((self._time_s() - self._started_s) * 1_000_000)
 
 
 def retry_wait_s(error: ProviderError, *, failures: int) -> float:
@@ -449,8 +449,6 @@ def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> 
 
     In that case the id is made from the call's place, which no other call of the run has.
     """
-    if not message.calls:
-        return message
     taken = set(conversation.call_ids)
     parts: list[AssistantPart] = []
     index = 0

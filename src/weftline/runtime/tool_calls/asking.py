@@ -37,7 +37,7 @@ def tool_timeout_s(tool: Tool, state: State, work: WorkingSet, services: Service
     rule = state.limits.policy
     own_s = tool.timeout_s if rule is None else rule.tool_timeout_s(tool.spec.name, tool.timeout_s)
     limit_s = own_s or TOOL_TIMEOUT_S
-    return limit_s if work.account is None else work.account.within(limit_s, at=services.clock.now_us())
+    return limit_s if work.account is None else work.account.within(limit_s, services.clock)
 
 
 class AskingCall:
