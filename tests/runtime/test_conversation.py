@@ -147,33 +147,33 @@ def _is_open(facts: Sequence[tuple[Fact, bytes]]) -> bool:
 
 def test_a_model_that_cannot_see_reads_in_words_that_there_was_an_image() -> None:
     conversation = Conversation([User((Text("Look:"), PICTURE))])
-    blind = conversation.for_model(vision=False)
+    blind = conversation.view.for_model(vision=False)
     assert blind == [User((Text("Look:"), SEEN_IN_WORDS))]
     conversation.messages.append(ToolResults((ToolResult("1", "camera", (PICTURE,)),)))
-    assert conversation.for_model(vision=False) is blind
+    assert conversation.view.for_model(vision=False) is blind
     assert blind[1] == ToolResults((ToolResult("1", "camera", (SEEN_IN_WORDS,)),))
 
 
 def test_a_model_that_sees_or_does_not_say_gets_the_images() -> None:
     conversation = Conversation([User((PICTURE,))])
-    assert conversation.for_model(vision=True) is conversation.messages
-    assert conversation.for_model(vision=None) is conversation.messages
+    assert conversation.view.for_model(vision=True) is conversation.messages
+    assert conversation.view.for_model(vision=None) is conversation.messages
 
 
 def test_content_is_put_into_what_a_model_reads_and_never_into_the_conversation() -> None:
     known, lost = Image("image/png", blob="a" * 64), File("application/pdf", blob="b" * 64)
     conversation = Conversation([User((known, lost, Text("see")))])
     assert blobs_of(conversation.messages) == {known.blob, lost.blob}
-    conversation.contents |= {"a" * 64: "aGk=", "b" * 64: ""}
+    conversation.view.contents |= {"a" * 64: "aGk=", "b" * 64: ""}
     gone = Text("[An attachment (application/pdf) that is no longer stored.]")
     for _ in range(2):
-        assert conversation.for_model(vision=None) == [
+        assert conversation.view.for_model(vision=None) == [
             User((Image("image/png", data="aGk=", blob=known.blob), gone, Text("see")))
         ]
-        assert conversation.for_model(vision=False) == [User((SEEN_IN_WORDS, gone, Text("see")))]
+        assert conversation.view.for_model(vision=False) == [User((SEEN_IN_WORDS, gone, Text("see")))]
     assert conversation.messages == [User((known, lost, Text("see")))]
     conversation.begin([User.of("before")], size=6)
-    assert [message.text for message in conversation.for_model(vision=True) if isinstance(message, User)] == [
+    assert [message.text for message in conversation.view.for_model(vision=True) if isinstance(message, User)] == [
         "before",
         f"{gone.text}\nsee",
     ]

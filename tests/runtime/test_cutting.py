@@ -136,23 +136,23 @@ def test_a_conversation_shows_what_its_log_says(messages: list[Message], turns: 
     history, own = messages[:pinned], messages[pinned:]
     conversation = Conversation([*own])
     conversation.begin(history, size=0)
-    blind = conversation.for_model(vision=False)
+    blind = conversation.view.for_model(vision=False)
     facts: list[tuple[HistoryPinned | ContextCompacted | ContextRestored, bytes]] = [(HistoryPinned(len(history)), b"")]
     cut = new_cut(span_of(messages), keep_turns=turns, cause="size")
     if cut is not None:
         facts.append((ContextCompacted(1, cut.upto, 9, 4, size=16), encode(SummaryBody("So far.", cut.kept, "m"))))
     for head, body in facts:
         conversation.take(head, body)
-    assert conversation.visible == naive_conversation(own, facts, history=history)
-    assert conversation.for_model(vision=None) is conversation.visible
+    assert conversation.view.visible == naive_conversation(own, facts, history=history)
+    assert conversation.view.for_model(vision=None) is conversation.view.visible
     assert conversation.messages == messages
-    assert conversation.for_model(vision=False) == conversation.visible
+    assert conversation.view.for_model(vision=False) == conversation.view.visible
     if cut is not None:
         assert conversation.size == 16
-        assert conversation.for_model(vision=False) is not blind, "a list of messages only ever grows"
+        assert conversation.view.for_model(vision=False) is not blind, "a list of messages only ever grows"
     facts.append((ContextRestored(), b""))
     conversation.take(*facts[-1])
-    assert conversation.visible is conversation.messages
+    assert conversation.view.visible is conversation.messages
     assert conversation.size == 0
     assert naive_conversation(own, facts, history=history) == messages
 

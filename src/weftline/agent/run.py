@@ -392,7 +392,7 @@ class _Outcome:
 
         Calls that a call's code made come before that call.
         """
-        past = self._conversation.past
+        past = self._conversation.calls.results
         places = {call.head.id: call.head.index for call in past}
 
         def place(call: PastCall) -> tuple[int, int, bool, int]:

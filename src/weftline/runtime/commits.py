@@ -108,7 +108,7 @@ class Commits:
             if toolbox is not None and toolbox.code is not None:
                 last = drafts[-1]
                 assert isinstance(last.head, RunEnded)
-                toolbox.code.ended(last.head, last.body, run.work.conversation.memory)
+                toolbox.code.ended(last.head, last.body, run.work.conversation.shared.values)
             elif toolbox is None and self._on_unopened_end is not None:
                 self._on_unopened_end(run)
             if not run.active and run.log.outbox.empty:

@@ -175,8 +175,8 @@ class Driver:
         """Notifies the agent's code of what happened, and records the changes that it made to the run's state."""
         conversation = run.work.conversation
         await code.happened(run.driving.taken_facts(), messages=conversation.messages)
-        if conversation.unsaved and not run.gone and not run.log.state.ended:
-            changes = conversation.changes()
+        if conversation.shared.unsaved and not run.gone and not run.log.state.ended:
+            changes = conversation.shared.changes()
             if changes is not UNSET:
                 self.record(run, (Draft(StateChanged(), encode(StateBody(changes))),))
 

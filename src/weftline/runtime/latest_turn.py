@@ -19,9 +19,10 @@ _WITH_ANSWER = frozenset[How]({"returned", "answered"})
 
 
 class NestedCall(Struct, frozen=True):
-    """A call that another call of the turn asked for. `parent` is the id of that one."""
+    """A call that another call of the turn asked for: the one with the index `asked_by` and the id `parent`."""
 
     index: int
+    asked_by: int
     parent: str
     name: str
     body: AskedBody
@@ -105,7 +106,7 @@ class LatestTurn(Struct, eq=False, gc=False):
     def ask(self, head: CallAsked, body: AskedBody) -> None:
         """Adds a nested call."""
         assert self.body is not None
-        asked = NestedCall(head.index, self.body.message.calls[head.parent].id, head.call.name, body)
+        asked = NestedCall(head.index, head.parent, self.body.message.calls[head.parent].id, head.call.name, body)
         self._asked[head.index] = asked
         self.nested.setdefault(head.parent, []).append(asked)
         self.args.append(body.args)
@@ -141,9 +142,7 @@ class LatestTurn(Struct, eq=False, gc=False):
                 self.hints[head.index] = hint
 
     def _close_nested(self, index: int, result: ToolResult) -> None:
-        for events in self.nested.values():
-            if any(isinstance(one, NestedCall) and one.index == index for one in events):
-                events.append(Closed(index, result))
+        self.nested[self._asked[index].asked_by].append(Closed(index, result))
 
     @property
     def all_results(self) -> ToolResults | None:

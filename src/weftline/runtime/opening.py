@@ -74,7 +74,8 @@ class RunOpener:
         history = _decoded(stored) if size <= _CODE_ON_LOOP_BYTES else await asyncio.to_thread(_decoded, stored)
         contents = {} if run.driving.opened else await self._contents(run, history)
         code = work.toolbox.code if work.toolbox is not None else None
-        rendered, memory = None, RunMemory(work.conversation.memory)
+        shared = work.conversation.shared
+        rendered, memory = None, RunMemory(shared.values)
         deploy = NO_DEPLOY if work.conversation.digests is None else deploy_for(run.state, work, self._tools)
         changed = deploy.adopted
         rebuild = "prompt" in changed
@@ -91,15 +92,12 @@ class RunOpener:
         if deploy.asks is not None:
             facts.append(deploy.asks)
         if changed:
-            body = (
-                b"" if not rebuild else encode(RenderedBody(rendered or "", work.conversation.changes(memory.changed)))
-            )
+            body = encode(RenderedBody(rendered or "", shared.changes(memory.changed))) if rebuild else b""
             facts.append(Draft(DeployAdopted(changed), body))
         elif rendered is not None and work.conversation.system is None:
-            facts.append(
-                Draft(InstructionsRendered(), encode(RenderedBody(rendered, work.conversation.changes(memory.changed))))
-            )
-        work.conversation.contents.update(contents)
+            body = encode(RenderedBody(rendered, shared.changes(memory.changed)))
+            facts.append(Draft(InstructionsRendered(), body))
+        work.conversation.view.contents.update(contents)
         work.blobs.clear()
         run.driving.opened = True
         if run.state.in_flight:
@@ -138,7 +136,7 @@ class RunOpener:
         """The contents that the conversation refers to. Those that came with the run may not be stored yet."""
         work = run.work
         contents: dict[str, str] = {}
-        for id in blobs_of([*history, *work.conversation.messages]) - work.conversation.contents.keys():
+        for id in blobs_of([*history, *work.conversation.messages]) - work.conversation.view.contents.keys():
             brought = work.blobs.get(id)
             data = brought if brought is not None else await self._store.blob(run.workspace, id)
             contents[id] = await _base64(data or b"")

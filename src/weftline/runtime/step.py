@@ -31,6 +31,7 @@ from weftline.kernel.entries import (
     How,
     LoopDetected,
     MessagesTaken,
+    ModelRef,
     OutputRejected,
     ResultsOverBudget,
     RunEnded,
@@ -315,7 +316,7 @@ def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:
 def _ended(state: State, work: WorkingSet, head: RunEnded, text: str) -> bytes:
     ended = _end_of(work, head, text)
     if state.parent is not None:  # for the result of its parent's call
-        ended.calls = work.conversation.closed + state.batch.unclosed  # which are closed along with it
+        ended.calls = work.conversation.calls.closed + state.batch.unclosed  # which are closed along with it
         if (last := work.conversation.turn.finals.get(head.call)) is not None:
             ended.final = bodies.FinalResult(last.parts, last.telemetry, last.bounds, last.server_data, last.failure)
     if work.plan.labels:
@@ -330,30 +331,29 @@ def _end_of(work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
         return bodies.EndedBody(text="" if head.call else conversation.last_text)
     if head.status == "cancelled":
         return bodies.EndedBody()
-    if head.code == "truncation" and not conversation.failure:
+    failure = conversation.failure
+    if head.code == "truncation" and not failure.message:
         return bodies.EndedBody(error=TRUNCATED, partial_text=conversation.last_text)
     if head.code == "invalid_output":
         problem = conversation.turn.body.problem if conversation.turn.body is not None else ""
         # The message to the model ends with a request, which is not meant for readers of the error.
-        error = (
-            problem or conversation.rejected.removesuffix(prompts.turns.answer_again("")) or prompts.turns.ANSWER_MISFIT
-        )
+        rejected = failure.rejected.removesuffix(prompts.turns.answer_again(""))
+        error = problem or rejected or prompts.turns.ANSWER_MISFIT
         return bodies.EndedBody(error=error, partial_text=conversation.last_text)
     if text:
         return bodies.EndedBody(error=text)
-    error = conversation.failure or "The model could not be reached or gave no usable answer."
-    provider = _provider_failure(work, head)
-    failed = conversation.failed
-    causes = failed[1].causes if failed is not None and failed[0].cls == head.code else ()
-    return bodies.EndedBody(error=error, partial_text=conversation.partial or None, provider=provider, causes=causes)
+    failed = failure.failed
+    ending = failed if failed is not None and failed[0].cls == head.code else None
+    return bodies.EndedBody(
+        error=failure.message or "The model could not be reached or gave no usable answer.",
+        partial_text=failure.partial or None,
+        provider=None if ending is None else _provider_failure(*ending, head.model),
+        causes=() if ending is None else ending[1].causes,
+    )
 
 
-def _provider_failure(work: WorkingSet, head: RunEnded) -> bodies.ProviderFailure | None:
-    """What the provider reported about the failure that ends the run, if a model call failed."""
-    failed = work.conversation.failed
-    if failed is None or failed[0].cls != head.code:
-        return None
-    attempt, body = failed
+def _provider_failure(attempt: AttemptFailed, body: bodies.FailedBody, model: ModelRef) -> bodies.ProviderFailure:
+    """What the provider reported about the failure that ends the run."""
     return bodies.ProviderFailure(
-        head.model.provider, "chat", attempt.cls, attempt.retryable, code=body.code, status=body.status
+        model.provider, "chat", attempt.cls, attempt.retryable, code=body.code, status=body.status
     )

@@ -30,7 +30,7 @@ async def consult(command: Consult, state: State, work: WorkingSet, services: Se
     if code is None:
         # Its agent no longer has gates. What the pipeline found stands.
         return Outcome(_undecided(command, asked, work))
-    memory = RunMemory(work.conversation.memory)
+    memory = RunMemory(work.conversation.shared.values)
     context = new_context(command.turn, command.index, 0, call, work, services)
     context.state = memory
     gated = await code.gate(asked, context)
@@ -44,7 +44,7 @@ async def consult(command: Consult, state: State, work: WorkingSet, services: Se
         Raw(gated.args) if changed else UNSET,
         (Text(asking.problem),) if asking.problem else gated.parts,
         gated.is_error or bool(asking.problem),
-        work.conversation.changes(memory.changed),
+        work.conversation.shared.changes(memory.changed),
         gated.steer,
         asking.body,
         None if asking.problem else gated.bounds,

@@ -8,8 +8,8 @@ from typing import Any
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.kernel import policies
 from weftline.runtime.agent_code.code import PastCall
-from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import LiveRun
+from weftline.runtime.shared_state import SharedState
 
 MAX_KEY_CHARS = 256
 MAX_VALUE_BYTES = 64 * 1024
@@ -24,29 +24,29 @@ class HookState(MutableMapping[str, Any]):
     cause.
     """
 
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
+    def __init__(self, shared: SharedState) -> None:
+        self._shared = shared
 
     def __getitem__(self, key: str) -> Any:
-        return self._conversation.memory[key]
+        return self._shared.values[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
         _check(key, value)
-        memory = self._conversation.memory
+        memory = self._shared.values
         if key not in memory and len(memory) >= MAX_KEYS:
             raise ValueError(f"a run remembers at most {MAX_KEYS} keys")
         memory[key] = value
-        self._conversation.unsaved[key] = value
+        self._shared.unsaved[key] = value
 
     def __delitem__(self, key: str) -> None:
-        del self._conversation.memory[key]
-        self._conversation.unsaved[key] = None
+        del self._shared.values[key]
+        self._shared.unsaved[key] = None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._conversation.memory))
+        return iter(list(self._shared.values))
 
     def __len__(self) -> int:
-        return len(self._conversation.memory)
+        return len(self._shared.values)
 
 
 def _check(key: object, value: object) -> None:
@@ -65,7 +65,7 @@ def _check(key: object, value: object) -> None:
 class RunInside:
     def __init__(self, run: LiveRun) -> None:
         self._run = run
-        self.state = HookState(run.work.conversation)
+        self.state = HookState(run.work.conversation.shared)
 
     @property
     def turn(self) -> int:
@@ -86,4 +86,4 @@ class RunInside:
     @property
     def calls(self) -> list[PastCall]:
         """The calls that have a result, in the order in which they got it. The list grows."""
-        return self._run.work.conversation.past
+        return self._run.work.conversation.calls.results

@@ -62,6 +62,6 @@ def _pending(command: ConsultPolicy, state: State, work: WorkingSet) -> PendingT
         calls_left=None if most is None else max(most - state.policy.calls, 0),
         failures_left=None if most_failures is None else max(most_failures - state.policy.failures, 0),
         labels=work.plan.labels | work.conversation.labels,
-        unavailable=work.conversation.unavailable,
-        hint=work.conversation.last_hint,
+        unavailable=work.conversation.calls.unavailable,
+        hint=work.conversation.calls.last_hint,
     )

@@ -127,7 +127,7 @@ def note_calls(runs: Mapping[int, LiveRun], child: LiveRun, observe: Observe) ->
         return
     calls = parent.state.batch.calls
     if link.index < len(calls) and calls[link.index].child == child.id:
-        count = child.work.conversation.closed + child.state.batch.unclosed
+        count = child.work.conversation.calls.closed + child.state.batch.unclosed
         call = calls[link.index]
         observe(parent, CHILD_NOTE, [bodies.encode(ChildNote(call.id, call.name, count))])
 

@@ -72,7 +72,7 @@ def write_down(state: State, work: WorkingSet, head: Written) -> Draft:
 def _turns(work: WorkingSet) -> int:
     """How many turns the conversation has after what the summary replaces."""
     conversation = work.conversation
-    upto = 0 if conversation.cut is None else conversation.cut.upto
+    upto = 0 if conversation.view.cut is None else conversation.view.cut.upto
     return sum([isinstance(message, Assistant) for message in conversation.messages[upto:]])
 
 
@@ -150,7 +150,7 @@ class _SummaryCall:
             return self.useless("truncated")
         body = bodies.SummaryBody(text, cut.kept, self.model.catalog_id)
         visible = with_summary(span.messages, cut.upto, body)
-        if sum(map(message_bytes, visible)) >= sum(map(message_bytes, conversation.visible)):
+        if sum(map(message_bytes, visible)) >= sum(map(message_bytes, conversation.view.visible)):
             return self.useless("no_gain")
         size = input_bytes(self._work.plan, messages=visible, system=conversation.system)
         used = spent(self.answer, estimate=self._state.compaction.estimate)
@@ -232,8 +232,8 @@ def _span(work: WorkingSet) -> Span:
     conversation = work.conversation
     code = (work.toolbox or EMPTY).code
     messages: list[Message] = conversation.messages
-    keep = () if code is None else code.keeps(messages, memory=conversation.memory)
-    return Span(messages, conversation.own_input, keep, conversation.cut)
+    keep = () if code is None else code.keeps(messages, memory=conversation.shared.values)
+    return Span(messages, conversation.own_input, keep, conversation.view.cut)
 
 
 def _new_cut(state: State, span: Span, cause: Cause) -> Cut | None:
@@ -266,7 +266,7 @@ def _max_bytes(state: State, model: ResolvedModel | None, cause: Cause) -> int:
 
 
 def _text(state: State, work: WorkingSet, model: ResolvedModel, span: Span, cut: Cut) -> str:
-    compacted = work.conversation.compacted
+    compacted = work.conversation.view.compacted
     return transcript(
         [span.messages[at] for at in span.fresh(cut)],
         summary="" if compacted is None else compacted[1].text,

@@ -86,7 +86,7 @@ async def call_model(
     code = (work.toolbox or EMPTY).code
     if code is not None:
         try:
-            memory = work.conversation.memory
+            memory = work.conversation.shared.values
             request = await code.shape(request, turn=command.turn, attempt=command.attempt, memory=memory)
         except ProviderError as error:
             return call.failed(error)
@@ -291,8 +291,8 @@ class _ModelCall:
             metadata=metadata,
         )
         turn.problem = problem
-        if work.conversation.unsaved:
-            turn.state = work.conversation.changes()
+        if work.conversation.shared.unsaved:
+            turn.state = work.conversation.shared.changes()
         executed = [note_body(part, turn=command.turn) for part in message.parts if type(part) is ProviderCall]
         return Outcome(Draft(head, bodies.encode(turn), turn), notes=((PROVIDER_CALL, executed),) if executed else ())
 
@@ -370,7 +370,7 @@ def _request(
     sampling = plan.sampling
     request = ModelRequest(  # with more than 15 names, all of them would be put into a dictionary first
         model=model.vendor_id,
-        messages=conversation.for_model(vision=model.entry.vision),
+        messages=conversation.view.for_model(vision=model.entry.vision),
         system=plan.system if conversation.system is None else conversation.system,
         tools=_offered(work.toolbox or EMPTY, state.guards.withheld),
         tools_disabled=command.final,
@@ -383,7 +383,7 @@ def _request(
         stop=sampling.stop,
         call_index=state.totals.calls_made,
         timeout_s=timeout_s,
-        native=conversation.native(model.catalog_id),
+        native=conversation.view.native(model.catalog_id),
     )
     if work.toolbox is not None and work.toolbox.code is not None:
         request.run = work.toolbox.code.context
@@ -449,7 +449,7 @@ def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> 
 
     In that case the id is made from the call's place, which no other call of the run has.
     """
-    taken = set(conversation.call_ids)
+    taken = set(conversation.calls.ids)
     parts: list[AssistantPart] = []
     index = 0
     for part in message.parts:

@@ -25,7 +25,7 @@ from weftline.tools.bounding import Paging, bounded_of
 def with_reminders(request: ModelRequest, work: WorkingSet, *, turn: int) -> ModelRequest:
     """The request with its reminders; unchanged if there are none."""
     conversation, toolbox = work.conversation, work.toolbox or EMPTY
-    given, memory = work.plan.reminders, conversation.memory
+    given, memory = work.plan.reminders, conversation.shared.values
     if (given or memory) and (own := due(given, memory, turn=turn)):
         request = _with_run_reminders(request, own)
     if not toolbox.reminds and not conversation.turn.hints and not conversation.turn.bounds:

@@ -152,7 +152,7 @@ class AskingCall:
         command, conversation = self._command, self._work.conversation
         number = sum([isinstance(one, NestedCall) for one in self._log]) + 1
         identity = f"{self._id}.{number}"
-        while identity in conversation.call_ids:
+        while identity in conversation.calls.ids:
             identity += "_"
         call = ToolCall(identity, tool, written)
         prepared = await prepare_call(

@@ -69,7 +69,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
         asking = context.further = AskingCall(
             command, state, work, services, sink, limit_s=tool_timeout_s(tool, state, work, services)
         )
-    memory = context.state = RunMemory(work.conversation.memory)
+    memory = context.state = RunMemory(work.conversation.shared.values)
     code = (work.toolbox or EMPTY).code
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -142,11 +142,11 @@ async def _invoked(tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
 
 def _remembered(memory: RunMemory, work: WorkingSet, context: ToolContext) -> Raw | UnsetType:
     try:
-        return work.conversation.changes(memory.changed)
+        return work.conversation.shared.changes(memory.changed)
     except NotCanonical as error:
         tool = context.tool_name
         logger.error("run %s: what the tool %s wants to remember is not JSON: %s", context.run_id, tool, error)
-        return work.conversation.changes()
+        return work.conversation.shared.changes()
 
 
 async def reconcile(command: Reconcile, state: State, work: WorkingSet, services: Services) -> Outcome:
@@ -175,7 +175,7 @@ async def _ask(
 ) -> ToolOutput | WillNotHappen | Unknown:
     """The result of a call that happened, `WillNotHappen`, or `Unknown`, whatever the tool does or returns."""
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
-    context.state = dict(work.conversation.memory)
+    context.state = dict(work.conversation.shared.values)
     try:
         with services.deadlines.after(limit_s):
             answer: object = cast(object, await tool.reconcile(work.conversation.turn.args[command.index], context))
@@ -327,7 +327,7 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
         args=conversation.turn.args[index],
         problem=conversation.turn.asked(index).invalid,
         tool=tool,
-        counts=dict(conversation.counts),
+        counts=dict(conversation.calls.counts),
         under_way=Counter(under_way),
         prepared=conversation.turn.prepared(index),
         result_of=conversation.result_of,
