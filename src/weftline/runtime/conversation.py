@@ -97,9 +97,6 @@ KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
 _TYPES = frozenset(_PARTS)
 
 
-_NO_VIEW = ModelView([])
-
-
 class Conversation(Struct, eq=False, gc=False):
     """`size` is roughly the number of bytes that a model reads. Results beyond the limit are not counted.
 
@@ -109,7 +106,7 @@ class Conversation(Struct, eq=False, gc=False):
     messages: list[Message]
     size: int = 0
     result_limit_bytes: int | None = None
-    view: ModelView = _NO_VIEW
+    view: ModelView = field(default_factory=ModelView)
     """What models read of it."""
     turn: LatestTurn = field(default_factory=LatestTurn)
     calls: PastCalls = field(default_factory=PastCalls)
@@ -136,7 +133,7 @@ class Conversation(Struct, eq=False, gc=False):
     _queued: dict[str, User] = {}
 
     def __post_init__(self) -> None:
-        self.view = ModelView(self.messages)
+        self.view.messages = self.messages
         self._given = len(self.messages)
         self._whole_size = self.size
         self.calls.add_ids(self.messages)

@@ -14,7 +14,7 @@ from weftline.runtime.model_calls.cutting import Cut, with_summary
 
 
 class ModelView(Struct, eq=False, gc=False):
-    messages: list[Message]
+    messages: list[Message] = []
     """Those of the conversation: the same list, which grows."""
     compacted: tuple[ContextCompacted, SummaryBody] | None = None
     """The summary in force."""
