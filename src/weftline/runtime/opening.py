@@ -62,16 +62,17 @@ class RunOpener:
         """Reads everything before it changes the conversation, so that a failure on the way can be retried."""
         work = run.work
         work.store_id = self._store.id
-        work.catalog = await self._models.load(run.workspace)
+        work.catalog = self._models.loaded(run.workspace) or await self._models.load(run.workspace)
         if not run.driving.opened:
             await self._open_toolbox(run)
-        stored: list[bytes] = []
+        history: list[Message] = []
+        size = 0
         summary: Inherited | None = None
         if run.thread is not None and run.state.history is None:
             stored = await self._store.thread_messages(run.thread)
             summary = await inherited_by(run, self._store) if stored else None
-        size = sum([len(message) for message in stored])
-        history = _decoded(stored) if size <= _CODE_ON_LOOP_BYTES else await asyncio.to_thread(_decoded, stored)
+            size = sum([len(message) for message in stored])
+            history = _decoded(stored) if size <= _CODE_ON_LOOP_BYTES else await asyncio.to_thread(_decoded, stored)
         contents = {} if run.driving.opened else await self._contents(run, history)
         code = work.toolbox.code if work.toolbox is not None else None
         shared = work.conversation.shared
