@@ -243,7 +243,7 @@ class Driver:
         work = run.work
         if work.toolbox is not None and work.toolbox.code is not None:
             run.driving.facts += tuple([draft.head for draft in facts])
-        if state.ended and self._services.public_errors:
+        if self._services.public_errors and state.ended:
             facts = in_public(facts, self._services.public_errors)
         account = work.account
         bookings = account.taken() if account is not None and account.booked else ()

@@ -6,7 +6,6 @@ import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import Protocol
-from weakref import WeakValueDictionary
 
 from weftline.errors import Conflict
 from weftline.kernel.bodies import RenderedBody, decode_message, encode
@@ -44,8 +43,6 @@ class RunOpener:
         self._models = models
         self._tools = tools
         self._names = names
-        self._making: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
-        """By run; an entry exists only while somebody holds the lock or waits for it."""
 
     def connect(self, *, loader: RunLoader, mover: RunMover) -> None:
         self._loader = loader
@@ -117,8 +114,9 @@ class RunOpener:
             else:
                 await self._open_toolbox(parent)
         # Its own driver and those of its children may need the tools at the same time.
-        making = self._making.setdefault(run.key, asyncio.Lock())
-        async with making:
+        if run.driving.opening is None:
+            run.driving.opening = asyncio.Lock()
+        async with run.driving.opening:
             work.workspace_slug = await self._names.workspace(run.workspace)
             if run.listed_under is not None:
                 work.session_id = await self._names.session(run.listed_under)
