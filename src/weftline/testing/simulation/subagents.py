@@ -55,7 +55,8 @@ class SimAgent:
     """Plans the runs below a run, and leaves everything else unchanged."""
 
     context: object = None
-    gates = sequential = False
+    gates = sequential = watches = False
+    may_be_overtaken = True
 
     def __init__(self, life: Life, plan: RunPlan) -> None:
         self._life = life
