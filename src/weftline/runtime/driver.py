@@ -119,7 +119,11 @@ class Driver:
         if incoming_traceparent.get() is not None:
             incoming_traceparent.set(None)
         try:
-            facts = await self._opener.open(run)
+            driving.opening = True
+            try:
+                facts = await self._opener.open(run)
+            finally:
+                driving.opening = False
             if run.log.state.ended or run.residency is GONE:
                 return
             code = None if work.toolbox is None else work.toolbox.code
@@ -291,6 +295,23 @@ class Driver:
         if work.hosts:
             for host in work.hosts.values():
                 host.look()
+
+    def settle(self, run: LiveRun) -> None:
+        """Appends what follows without tools and models from the facts of a run that is not open: nothing that is due
+        waits for an opening or a free slot.
+        """
+        if self.stopping or run.driving.cut is CUT_BEGUN:
+            return
+        if run.log.taken_over:
+            self.take_over(run)
+        at = self._services.clock.now_us()
+        try:
+            result = stepping.settle(run.log.state, run.work, at=at)
+        except BaseException:
+            _take_back(run.work)
+            raise
+        if result.entries:
+            self._append(run, result.entries, result.state, at=at, end=result.thread_end)
 
     def advance(self, run: LiveRun, facts: Sequence[Draft] = ()) -> tuple[Command, ...]:
         """Appends `facts` and everything that follows from them; returns the outstanding commands.

@@ -314,6 +314,8 @@ class Driving(Struct, eq=False):
     cut: Cut = Cut.NO
     opened: bool = False
     """Whether tools, models and history are loaded, and work left by an earlier driver is adopted."""
+    opening: bool = False
+    """Whether its driver is waiting for that."""
     due_at: int | None = None
     """When the run needs attention while its commands are running."""
     tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
