@@ -191,6 +191,8 @@ class Driver:
         if WATCHING not in driving.tasks and (driving.facts or not driving.introduced):
             driving.introduced = True
             self._start(run, WATCHING, self._publish(run, code))
+            if not run.log.state.ended:
+                run.log.due_at = 0  # what arrives meanwhile is not lost if the process dies
             if driving.due_at is not None:
                 self._on_deadline(run, driving.due_at)
         return WATCHING in driving.tasks and not (code.may_be_overtaken and policies.is_late(run.log.state))
@@ -338,7 +340,7 @@ class Driver:
         if result.entries:
             self._append(run, result.entries, state, at=at, end=result.thread_end)
         if not state.ended:
-            log.due_at = 0 if commands else due_at
+            log.due_at = 0 if commands or WATCHING in driving.tasks else due_at
         driving.due_at = due_at
         driving.rested_at = -1 if commands else state.version
         if due_at is not None and (commands or driving.tasks):

@@ -23,6 +23,8 @@ WATCHING_S = (0.0, 0.05, 2.0, 7.0)
 
 
 class SlowBuild(Build):
+    held_s = 120.0
+
     def engine(self, store: SimulatedStore, life: Life, clock: WallClock) -> OwnedEngine:
         return new_engine(
             store, models=catalog(life), tools=SlowTools(life), clock=clock, limits=LIMITS, carry_out=life.carry_out
