@@ -27,6 +27,7 @@ from weftline.kernel.bodies import (
     AwaitBody,
     ClosedBody,
     Pattern,
+    RenderedBody,
     SummaryBody,
     TurnBody,
 )
@@ -306,7 +307,8 @@ class Conversation(Struct, eq=False, gc=False):
             case CallGated():
                 gated = bodies.decode_gated(body)
                 self.turn.gate(head.index, gated)
-                self._remember(gated.state)
+                if gated.state is not UNSET:
+                    self._remember(gated.state)
             case AwaitOpened():
                 self._ask(head, bodies.decode_await(body))
             case AwaitClosed():
@@ -320,18 +322,14 @@ class Conversation(Struct, eq=False, gc=False):
                 self.unavailable = ()
                 self.labels.update(bodies.decode_policy(body).labels if body else {})
             case InstructionsRendered():
-                rendered = bodies.decode_rendered(body)
-                self.system = rendered.text
-                self._remember(rendered.state)
+                self._render(bodies.decode_rendered(body))
             case StateChanged():
                 self._remember(bodies.decode_state_changed(body).state)
             case DeployAdopted():
                 if self.digests is not None:
                     self.digests = adopted(self.digests, head.changed)
                 if body:
-                    rendered = bodies.decode_rendered(body)
-                    self.system = rendered.text
-                    self._remember(rendered.state)
+                    self._render(bodies.decode_rendered(body))
             case LoopDetected() | FinalForced() | OutputRejected() | ResultsOverBudget():
                 text = bodies.decode_text(body).text if body else ""
                 if text:
@@ -372,19 +370,22 @@ class Conversation(Struct, eq=False, gc=False):
         return tuple([joined_text(self._queued[id].parts) if id in self._queued else "" for id in ids])
 
     def _complete(self, head: TurnCompleted, turn: TurnBody, size: int) -> None:
-        self._remember(turn.state)
+        if turn.state is not UNSET:
+            self._remember(turn.state)
         message = turn.message
         assert isinstance(message, Assistant)
         self.turn = LatestTurn.of(head, turn)
         self.failure = self.partial = self.rejected = ""
         self.failed = None
-        self.call_ids |= dict.fromkeys([call.id for call in head.calls])
+        for call in head.calls:
+            self.call_ids[call.id] = None
         self._add(message, size)
 
     def _close(self, head: CallClosed, closed: ClosedBody, size: int) -> None:
         turn = self.turn
         self.closed += 1
-        self._remember(closed.state)
+        if closed.state is not UNSET:
+            self._remember(closed.state)
         self._keep(head, closed)
         if head.how in ("unknown", "excluded"):
             self.unavailable = (*self.unavailable, head.name)
@@ -442,9 +443,12 @@ class Conversation(Struct, eq=False, gc=False):
         changed = {**self.unsaved, **own} if self.unsaved else own
         return Raw(canonical_value(dict(changed))) if changed else UNSET
 
-    def _remember(self, changes: Raw | UnsetType) -> None:
-        if changes is UNSET:
-            return
+    def _render(self, rendered: RenderedBody) -> None:
+        self.system = rendered.text
+        if rendered.state is not UNSET:
+            self._remember(rendered.state)
+
+    def _remember(self, changes: Raw) -> None:
         for key, value in decode(changes, type=dict[str, Any]).items():
             if key in self.unsaved and self.unsaved[key] == value:
                 del self.unsaved[key]
@@ -457,7 +461,8 @@ class Conversation(Struct, eq=False, gc=False):
         self.messages.append(message)
         if self._visible is not None:
             self._visible.append(message)
-        self._grow(size)
+        if size:
+            self._grow(size)
 
     def _grow(self, size: int) -> None:
         self.size += size
