@@ -119,11 +119,11 @@ class Driver:
         if incoming_traceparent.get() is not None:
             incoming_traceparent.set(None)
         try:
-            driving.opening = True
+            driving.waits_to_open = True
             try:
                 facts = await self._opener.open(run)
             finally:
-                driving.opening = False
+                driving.waits_to_open = False
             if run.log.state.ended or run.residency is GONE:
                 return
             code = None if work.toolbox is None else work.toolbox.code

@@ -316,7 +316,7 @@ class Driving(Struct, eq=False):
     """Held while the tools are created, for this driver or that of a child run."""
     opened: bool = False
     """Whether tools, models and history are loaded, and work left by an earlier driver is adopted."""
-    opening: bool = False
+    waits_to_open: bool = False
     """Whether its driver is waiting for that."""
     due_at: int | None = None
     """When the run needs attention while its commands are running."""

@@ -151,7 +151,7 @@ class Dispatcher:
             return
         if run.residency is BEHIND:
             return  # it accepts nothing before its turn
-        waits = run.residency is not DRIVEN or run.driving.opening
+        waits = run.residency is not DRIVEN or run.driving.waits_to_open
         # What is due waits neither for a free slot nor for tools. A parked run that is open has its driver at once.
         if waits and (run.active or not run.driving.opened) and _may_be_due(run.state):
             self._driver.settle(run)
