@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from weftline.providers.catalog import Catalog
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.store import open_store
 from weftline.store.base import Store
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.testing.engine import CHECKS, Bench, Check, World
-from weftline.tools.base import Tool
 
 
 class EmbeddedSubject:
-    def __init__(self, open_again: Callable[[], Store], *, models: Catalog, tools: Mapping[str, Tool]) -> None:
+    def __init__(self, open_again: Callable[[], Store], *, models: Catalog, tools: ToolSource) -> None:
         self._open = open_again
         self._models = models
         self._tools = tools

@@ -175,6 +175,7 @@ def test_a_run_that_the_kernel_cannot_decide_on_keeps_no_other_from_its_deadline
         run_ids = [await it.create(space, one) for one in (odd, asking)]
         await asyncio.sleep(1)
         monkeypatch.setattr(dispatcher, "decide", buggy)
+        monkeypatch.setattr(stepping, "decide", buggy)
         ends = [await ended(it, run_id, space) for run_id in run_ids]
         assert [(end.status, end.code) for end in ends] == [("failed", "worker_error"), ("failed", "local_timeout")]
         await it.stop()

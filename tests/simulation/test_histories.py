@@ -11,6 +11,7 @@ from forked import run_python
 from simulation.planted import BUGS, Bug
 from weftline.runtime.fleet import timers
 from weftline.testing.simulation import Histories, Violation, simulate
+from weftline.testing.simulation.slow import SlowBuild
 
 CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else 25
 BLOCK = 25
@@ -21,6 +22,16 @@ def test_every_promise_is_kept_in_every_history(first: int) -> None:
     for seed in range(first, first + BLOCK):
         try:
             simulate(seed)
+        except Violation as violation:
+            pytest.fail(violation.report(), pytrace=False)
+
+
+@pytest.mark.parametrize("first", range(0, CAMPAIGN, BLOCK))
+def test_every_promise_is_kept_beside_slow_watchers_and_tools_that_are_slow_to_open(first: int) -> None:
+    histories = Histories(build=SlowBuild())
+    for seed in range(first, first + BLOCK):
+        try:
+            histories.run(seed)
         except Violation as violation:
             pytest.fail(violation.report(), pytrace=False)
 

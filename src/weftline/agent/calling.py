@@ -130,6 +130,10 @@ class Hooks:
     def __contains__(self, point: type[Point]) -> bool:
         return point in self._by_point
 
+    def fail_closed(self, point: type[Point]) -> bool:
+        """Whether a hook at this point must not fail."""
+        return any(one.fail_closed for one in self._by_point.get(point, ()))
+
     async def gate(self, point: Point, context: object) -> BaseException | None:
         """Asks the gates. Stops at the first error and returns it; the caller decides what follows from it."""
         for one in self._by_point.get(type(point), ()):

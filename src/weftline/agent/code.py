@@ -19,7 +19,7 @@ from weftline.agent.asking import answer_by_code
 from weftline.agent.call_values import coerced_args, object_of
 from weftline.agent.calling import HookFailed, Hooks
 from weftline.agent.context import Entered, RunContext, RunInfo
-from weftline.agent.deps import OwnedDeps
+from weftline.agent.deps import LEAVE_S, OwnedDeps
 from weftline.agent.fact_points import FactPoints, usd
 from weftline.agent.frame import Frame
 from weftline.agent.gates import Verdict
@@ -453,6 +453,14 @@ class AgentCode:
     def about_to_drive(self, turn: int, *, calls: int, unclosed: int) -> None:
         self._facts.about_to_drive(turn, calls=calls, unclosed=unclosed)
 
+    @property
+    def watches(self) -> bool:
+        return self._facts.has_hooks
+
+    @property
+    def may_be_overtaken(self) -> bool:
+        return not self._facts.fail_closed
+
     async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         try:
             await self._facts.publish(facts, messages=messages)
@@ -463,7 +471,7 @@ class AgentCode:
         self.over = True
         end_points = (points.RunEnded, points.RunCancelled)
         notifies_late = self._facts.waits or any(point in self._hooks for point in end_points)
-        has_words = bool(self._frame.skills) or self._observed is not None or notifies_late
+        has_words = bool(self._frame.skills) or self._observed is not None or notifies_late or self.watches
         last = self._last_hooks(fact, memory) if has_words else None
         self.leaving.begin(last, None if self._deps is None else error_of(self.info.id, fact, body))
 
@@ -472,6 +480,9 @@ class AgentCode:
             self.leaving.begin()
 
     async def _last_hooks(self, fact: RunEnded, memory: Mapping[str, Any]) -> None:
+        inside = self.context.entered.inside
+        if self.watches and inside is not None:
+            await inside.watched(timeout_s=LEAVE_S)
         with suppress(HookFailed):
             await self._facts.judged()
         for one in self._frame.skills:

@@ -16,11 +16,23 @@ from weftline.kernel.entries import (
     Fact,
     MessagesTaken,
     ResultsOverBudget,
+    RunEnded,
     TurnCompleted,
 )
 from weftline.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
 
 Notify: TypeAlias = Callable[[points.Point], Awaitable[None]]
+POINTS: tuple[type[points.Point], ...] = (
+    points.RunStarted,
+    points.MessagesTaken,
+    points.MessageInjected,
+    points.UsageCounted,
+    points.ToolBudgetExceeded,
+    points.OutputBudgetExceeded,
+    points.ResultsStored,
+    points.TurnEnded,
+)
+"""What facts are turned into."""
 
 
 class FactPoints:
@@ -32,7 +44,14 @@ class FactPoints:
         self._aliases = aliases
         self._notify = notify
         self._asked = asked
+        used = [point for point in POINTS if point in hooks]
+        self.has_hooks = bool(used)
+        """Whether there are hooks at any of these points."""
+        self.fail_closed = any(hooks.fail_closed(point) for point in used)
+        """Whether one of them must not fail."""
         self._messages: Sequence[Message] = ()
+        self._upto = 0
+        """How many of the messages there were after the facts; the conversation may grow while hooks are at work."""
         self._began = False
         self._open: dict[int, int] = {}
         """By turn: how many of its calls have no result yet."""
@@ -46,8 +65,7 @@ class FactPoints:
 
     async def publish(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         """Notifies the hooks of these facts. `messages` is the conversation after them."""
-        self._messages = messages
-        await self.judged()  # no later verdict can come
+        self._messages, self._upto = messages, len(messages)
         if not self._began:
             self._began = True
             # The facts that created the run were appended before its code existed.
@@ -70,6 +88,8 @@ class FactPoints:
                 await self._notify(points.ToolBudgetExceeded(fact.tool, fact.max_calls, fact.call_index, display_name))
             case ResultsOverBudget() if points.OutputBudgetExceeded in hooks:
                 await self._notify(points.OutputBudgetExceeded(fact.turn, fact.bytes, fact.budget))
+            case AttemptStarted() | RunEnded():
+                await self.judged()  # no later verdict can come
             case AttemptFailed():
                 await self._count(fact)
             case MessagesTaken():
@@ -91,7 +111,7 @@ class FactPoints:
             await self._notify(points.MessagesTaken(count))
         if points.MessageInjected in self._hooks:
             # The model is called next, so these are the last messages so far.
-            for message in [one for one in self._messages if isinstance(one, User)][-count:]:
+            for message in [one for one in self._messages[: self._upto] if isinstance(one, User)][-count:]:
                 await self._notify(points.MessageInjected(message.text))
 
     async def _count(self, fact: AttemptFailed | TurnCompleted) -> None:
@@ -118,15 +138,16 @@ class FactPoints:
     async def _done(self, turn: int, *, calls: bool) -> None:
         self._open.pop(turn, None)
         if calls and points.ResultsStored in self._hooks:
-            await self._notify(points.ResultsStored(turn, *_latest_batch(self._messages)))
+            await self._notify(points.ResultsStored(turn, *_latest_batch(self._messages, upto=self._upto)))
         if points.TurnEnded in self._hooks:
             await self._notify(points.TurnEnded(turn))
 
 
-def _latest_batch(messages: Sequence[Message]) -> tuple[tuple[ToolCall, ...], tuple[ToolResult, ...]]:
-    """The calls of the latest turn that had some, and their results."""
+def _latest_batch(messages: Sequence[Message], *, upto: int) -> tuple[tuple[ToolCall, ...], tuple[ToolResult, ...]]:
+    """The calls of the latest turn that had some, and their results, of the first `upto` messages."""
     results = tuple[ToolResult, ...]()
-    for message in reversed(messages):
+    for at in range(upto - 1, -1, -1):
+        message = messages[at]
         if isinstance(message, ToolResults) and not results:
             results = message.results
         elif isinstance(message, Assistant) and results:

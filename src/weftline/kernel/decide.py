@@ -17,7 +17,7 @@ from weftline.kernel import budgeting, compaction, lost, policies
 from weftline.kernel.batches import advance
 from weftline.kernel.endings import end, settled
 from weftline.kernel.entries import KNOWN_RULES
-from weftline.kernel.state import CallModel, Decision, New, State
+from weftline.kernel.state import CallModel, CheckOutput, Decision, New, State
 from weftline.kernel.turns import answered, ask_model
 
 NOTHING = Decision()
@@ -40,6 +40,8 @@ def decide(s: State) -> Decision:
     if (cut := policies.out_of_time(s)) is not None:
         return cut
     decision, deadline_at = _next(s), policies.deadline_at(s)
+    if type(decision.start[0] if decision.start else None) is CheckOutput and (late := policies.late_check(s)):
+        return late
     if decision.append or deadline_at is None:
         return decision
     due_at = decision.due_at

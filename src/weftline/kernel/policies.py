@@ -5,8 +5,8 @@
 The calls of a turn are judged together, before the first of them is announced. The filters and the policy engine remove
 some, the limit per turn removes those beyond it, and the rest must fit into the cap on calls, or none of it runs. The
 clock adds up the time between facts, except while the run waits for people, clients or a resume. When the time budget
-is used up, whatever is running is cut off; calls of bookkeeping tools, and the final turn, have until the end of the
-grace period.
+is used up, whatever is running is cut off; calls of bookkeeping tools, the results of child runs that have ended, the
+check of an answer and the final turn have until the end of the grace period.
 """
 
 from __future__ import annotations
@@ -63,6 +63,20 @@ def out_of_time(s: State) -> Decision | None:
     if s.policy.reached != "time_budget":
         append.insert(0, New(CapReached("time_budget", rule.time_budget_us or 0, s.policy.time.us)))
     return Decision(tuple(append)) if append else None
+
+
+def late_check(s: State) -> Decision | None:
+    """What follows if the time is up while the agent's code checks an answer: it has until the end of the grace
+    period. None if there is time left.
+    """
+    rule = s.limits.policy
+    if rule is None or not _is_over(s):
+        return None
+    if s.guards.final or s.policy.reached == "time_budget":
+        code = s.guards.final or "time_budget"
+        text = f"The run was brought to its end ({code}), and its answer was not checked in time."
+        return end(s, "failed", code=code, reason=code, text=text)
+    return Decision((New(CapReached("time_budget", rule.time_budget_us or 0, s.policy.time.us)),))
 
 
 def before_batch(s: State) -> Decision | None:
@@ -229,7 +243,7 @@ def _cut_off(s: State, rule: PolicyRule) -> list[New]:
     append: list[New] = []
     in_grace = s.policy.reached != "time_budget"
     for index, call in enumerate(s.batch.calls):
-        if call.stage == "closed" or call.waits_for_child or call.child_ended:
+        if call.stage == "closed" or call.waits_for_child or (call.child_ended and in_grace):
             continue
         if call.bookkeeping and in_grace and (call.stage != "asked" or not rule.engine):
             continue  # it has until the end of the grace period, unless the policy engine might still refuse it

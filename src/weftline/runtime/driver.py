@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import StateBody, encode
 from weftline.kernel.entries import CallAsked, CallStarted, Fact, Parent, StateChanged, TimerFired, TurnCompleted
@@ -39,7 +40,7 @@ from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.agent_code.code import RunCode
 from weftline.runtime.fleet.lineage import OnCalls
-from weftline.runtime.live import CUT_BEGUN, GONE, Draft, LiveRun, WorkingSet, is_being_cancelled
+from weftline.runtime.live import CUT_BEGUN, GONE, WATCHING, Draft, LiveRun, WorkingSet, is_being_cancelled
 from weftline.runtime.log import Log
 from weftline.runtime.model_calls.model_call import abandoned
 from weftline.runtime.public_errors import in_public
@@ -118,7 +119,11 @@ class Driver:
         if incoming_traceparent.get() is not None:
             incoming_traceparent.set(None)
         try:
-            facts = await self._opener.open(run)
+            driving.waits_to_open = True
+            try:
+                facts = await self._opener.open(run)
+            finally:
+                driving.waits_to_open = False
             if run.log.state.ended or run.residency is GONE:
                 return
             code = None if work.toolbox is None else work.toolbox.code
@@ -133,27 +138,28 @@ class Driver:
                 for kind, encoded in code.taken_notes():  # left by rendering its instructions
                     self._log.observe(run, kind, b"\n".join(encoded), len(encoded))
             commands = self.advance(run)
-            while (commands or _is_finishing(run)) and not self.stopping and run.residency is not GONE:
+            while not self.stopping and run.residency is not GONE:
+                held = False
                 if code is not None:
                     decided_on = run.log.state
-                    await self._notify_code(run, code)
-                    if run.gone or self.stopping:
-                        break
-                    if run.log.state is not decided_on:  # for example, a call has ended: it must not be executed again
+                    held = await self._notify_code(run, code)
+                    if run.log.state is not decided_on:  # the code has changed what the run remembers
                         commands = self.advance(run)
                         continue
+                if not commands and not _is_unfinished(run):
+                    break
                 # A single command with no deadline and no open question: no wake-up could change anything.
                 alone = not driving.tasks and driving.due_at is None and not run.log.state.questions.open
                 if len(commands) == 1 and alone and not _asks_for_others(run, commands[0]):
                     facts = await self._outcome(run, commands[0], run.log.state)
                     commands = () if run.residency is GONE else self.advance(run, facts)
                 else:
-                    await self._run_concurrently(run, commands)
+                    await self._run_concurrently(run, () if held else commands)
                     commands = () if run.gone else self.advance(run)
             if self.stopping and driving.tasks and not run.gone:
                 await self._finish(run)
             if code is not None:
-                await self._notify_code(run, code)
+                await self._finish_watching(run, code)
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
@@ -171,14 +177,52 @@ class Driver:
             if driving.tasks or driving.dropped:
                 await self._cut_off(run)
 
-    async def _notify_code(self, run: LiveRun, code: RunCode) -> None:
-        """Notifies the agent's code of what happened, and records the changes that it made to the run's state."""
+    async def _notify_code(self, run: LiveRun, code: RunCode) -> bool:
+        """Notifies the agent's code of what happened; returns whether no command may start before its watchers have
+        returned.
+
+        They get a task of their own, in which they see everything in order, because facts never wait for them: the run
+        decides whatever it has to meanwhile. Once its time is up, commands do not wait for them either.
+        """
+        driving = run.driving
+        if not code.watches:
+            await self._publish(run, code)
+            return False
+        if WATCHING not in driving.tasks and (driving.facts or not driving.introduced):
+            driving.introduced = True
+            self._start(run, WATCHING, self._publish(run, code))
+            if not run.log.state.ended:
+                run.log.due_at = 0  # what arrives meanwhile is not lost if the process dies
+            if driving.due_at is not None:
+                self._on_deadline(run, driving.due_at)
+        return WATCHING in driving.tasks and not (code.may_be_overtaken and policies.is_late(run.log.state))
+
+    async def _publish(self, run: LiveRun, code: RunCode) -> None:
+        """Notifies the agent's code of what happened until nothing is left, and records the changes that it made to the
+        run's state.
+        """
         conversation = run.work.conversation
-        await code.happened(run.driving.taken_facts(), messages=conversation.messages)
-        if conversation.shared.unsaved and not run.gone and not run.log.state.ended:
-            changes = conversation.shared.changes()
-            if changes is not UNSET:
-                self.record(run, (Draft(StateChanged(), encode(StateBody(changes))),))
+        while True:
+            await code.happened(run.driving.taken_facts(), messages=conversation.messages)
+            if conversation.shared.unsaved and not run.gone and not run.log.state.ended:
+                changes = conversation.shared.changes()
+                if changes is not UNSET:
+                    self.record(run, (Draft(StateChanged(), encode(StateBody(changes))),))
+            if not run.driving.facts:
+                return
+
+    async def _finish_watching(self, run: LiveRun, code: RunCode) -> None:
+        """Lets the watchers see everything, after the work of an ended run has been cancelled."""
+        driving = run.driving
+        while True:
+            await self._notify_code(run, code)
+            watching = driving.tasks.get(WATCHING)
+            if watching is None:
+                return
+            if run.log.state.ended:
+                self._drop(run, [key for key in driving.tasks if key != WATCHING])
+            await asyncio.wait([watching])
+            watching.result()
 
     async def _finish(self, run: LiveRun) -> None:
         """Lets running commands finish until the drain is over, except calls that would wait for further calls in
@@ -241,7 +285,7 @@ class Driver:
 
     def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int, end: ThreadEnd | None) -> None:
         work = run.work
-        if work.toolbox is not None and work.toolbox.code is not None:
+        if work.toolbox is not None and work.toolbox.code is not None and run.driving.opened:
             run.driving.facts += tuple([draft.head for draft in facts])
         if self._services.public_errors and state.ended:
             facts = in_public(facts, self._services.public_errors)
@@ -253,6 +297,23 @@ class Driver:
         if work.hosts:
             for host in work.hosts.values():
                 host.look()
+
+    def settle(self, run: LiveRun) -> None:
+        """Appends what follows without tools and models from the facts of a run that is not open: nothing that is due
+        waits for an opening or a free slot.
+        """
+        if self.stopping or run.driving.cut is CUT_BEGUN:
+            return
+        if run.log.taken_over:
+            self.take_over(run)
+        at = self._services.clock.now_us()
+        try:
+            result = stepping.settle(run.log.state, run.work, at=at)
+        except BaseException:
+            _take_back(run.work)
+            raise
+        if result.entries:
+            self._append(run, result.entries, result.state, at=at, end=result.thread_end)
 
     def advance(self, run: LiveRun, facts: Sequence[Draft] = ()) -> tuple[Command, ...]:
         """Appends `facts` and everything that follows from them; returns the outstanding commands.
@@ -279,15 +340,15 @@ class Driver:
         if result.entries:
             self._append(run, result.entries, state, at=at, end=result.thread_end)
         if not state.ended:
-            log.due_at = 0 if commands else due_at
+            log.due_at = 0 if commands or WATCHING in driving.tasks else due_at
         driving.due_at = due_at
         driving.rested_at = -1 if commands else state.version
-        if due_at is not None and commands:
+        if due_at is not None and (commands or driving.tasks):
             self._on_deadline(run, due_at)
         return commands
 
     async def _run_concurrently(self, run: LiveRun, commands: tuple[Command, ...]) -> None:
-        """Executes several commands concurrently, until one of them is done or the run is poked."""
+        """Executes several commands concurrently, until one of them or the watchers are done, or the run is poked."""
         driving = run.driving
         if run.log.state.policy.reached:
             self._drop_unwanted(run)
@@ -295,10 +356,8 @@ class Driver:
         for command in commands:
             key = _key(command)
             if key not in driving.tasks:
-                task = asyncio.create_task(self._do(run, command, run.log.state), name=f"{run.id} {key}")
-                driving.tasks[key] = task
                 driving.commands[key] = command
-                task.add_done_callback(lambda _, key=key: self._done(run, key))
+                self._start(run, key, self._do(run, command, run.log.state))
         try:
             # A command that failed while the agent's code was being notified wakes nobody.
             if driving.tasks and not any(map(_has_failed, driving.tasks.values())):
@@ -311,17 +370,26 @@ class Driver:
                     raise RuntimeError("a command was cancelled")  # the driver itself was not cancelled
                 task.result()
 
+    def _start(self, run: LiveRun, key: tuple[int, int, int], work: Coroutine[Any, Any, None]) -> None:
+        task = run.driving.tasks[key] = asyncio.create_task(work, name=f"{run.id} {key}")
+        task.add_done_callback(lambda _: self._done(run, key))
+
     def _drop_unwanted(self, run: LiveRun) -> None:
-        """Cancels commands whose outcome the run no longer needs. They may take a moment to end; nobody waits for them
-        before the driver leaves.
-        """
+        """Cancels commands whose outcome the run no longer needs."""
+        state, commands = run.log.state, run.driving.commands
+        self._drop(
+            run, [key for key in run.driving.tasks if key in commands and not is_outstanding(state, commands[key])]
+        )
+
+    def _drop(self, run: LiveRun, keys: Sequence[tuple[int, int, int]]) -> None:
+        """Cancels commands. They may take a moment to end; nobody waits for them before the driver leaves."""
         driving = run.driving
-        for key, task in list(driving.tasks.items()):
-            if not is_outstanding(run.log.state, driving.commands[key]):
-                del driving.tasks[key], driving.commands[key]
-                driving.dropped[task] = None
-                task.add_done_callback(driving.dropped.pop)
-                task.cancel()
+        for key in keys:
+            task = driving.tasks.pop(key)
+            driving.commands.pop(key, None)
+            driving.dropped[task] = None
+            task.add_done_callback(driving.dropped.pop)
+            task.cancel()
 
     def _done(self, run: LiveRun, key: tuple[int, int, int]) -> None:
         """Removes a finished command. A failed one stays, so that it is not started again before the driver has seen
@@ -466,11 +534,15 @@ class RunSink:
         return self._log.full(self._run)
 
 
-def _is_finishing(run: LiveRun) -> bool:
-    """Whether a paused run still has a command running. The log may not show it: nothing records that a gate is being
-    asked, and if it were interrupted it would be asked again.
+def _is_unfinished(run: LiveRun) -> bool:
+    """Whether watchers are being called, or a paused run still has a command running. The log may not show it: nothing
+    records that a gate is being asked, and if it were interrupted it would be asked again.
     """
-    if not run.log.state.control.paused or run.log.state.ended:
+    if not run.driving.tasks or run.log.state.ended:
+        return False
+    if WATCHING in run.driving.tasks:
+        return True
+    if not run.log.state.control.paused:
         return False
     # A call that asks for others waits for a resume if those do.
     return any(not (key[1] in run.work.hosts and run.log.state.may_be_cut_off(key[1])) for key in run.driving.tasks)

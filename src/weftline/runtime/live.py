@@ -304,6 +304,10 @@ CUT_BEGUN = Cut.BEGUN
 """An alias, as above."""
 
 
+WATCHING = (-1, -5, 0)
+"""The key of the task in which the agent's watchers are called; no command has it."""
+
+
 class Driving(Struct, eq=False):
     """What only the driver of a run needs."""
 
@@ -312,10 +316,12 @@ class Driving(Struct, eq=False):
     """Held while the tools are created, for this driver or that of a child run."""
     opened: bool = False
     """Whether tools, models and history are loaded, and work left by an earlier driver is adopted."""
+    waits_to_open: bool = False
+    """Whether its driver is waiting for that."""
     due_at: int | None = None
     """When the run needs attention while its commands are running."""
     tasks: dict[tuple[int, int, int], asyncio.Task[None]] = {}
-    """Running commands by (turn, index, attempt), if there may be several."""
+    """Running commands by (turn, index, attempt), if there may be several, and the agent's watchers (`WATCHING`)."""
     commands: dict[tuple[int, int, int], Command] = {}
     """The commands of these tasks, and of some earlier ones."""
     dropped: dict[asyncio.Task[None], None] = {}
@@ -324,7 +330,9 @@ class Driving(Struct, eq=False):
     """
     wake: asyncio.Future[None] | None = None
     facts: tuple[Fact, ...] = ()
-    """Facts that were appended and that the agent's code has not seen yet."""
+    """Facts that were appended since the run was opened and that the agent's code has not seen yet."""
+    introduced: bool = False
+    """Whether the agent's code has heard of the run."""
     rested_at: int = -1
     """The version at which the latest step found nothing to do; -1 if it found something."""
 

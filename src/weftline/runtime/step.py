@@ -23,10 +23,12 @@ from weftline.kernel.entries import (
     STRICTNESS,
     AttemptFailed,
     AttemptStarted,
+    AwaitClosed,
     AwaitOpened,
     CallClosed,
     CallOpened,
     CallStarted,
+    Fact,
     FinalForced,
     How,
     LoopDetected,
@@ -39,6 +41,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.evolve import evolve
 from weftline.kernel.lease import CallUnclaimed
+from weftline.kernel.policy import CapReached
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
 from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
@@ -107,6 +110,42 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
     raise RuntimeError(
         f"the kernel does not come to rest: {', '.join(type(one.head).__name__ for one in entries[-8:])}"
     )
+
+
+def settle(state: State, work: WorkingSet, *, at: int) -> Step:
+    """A step of a run that is not open: appends what the kernel decides as long as neither tools nor models are
+    needed for it, such as what follows from a deadline. Returns no commands.
+    """
+    entries: list[Draft] = []
+    if (state.batch.grants or state.limits.policy is not None) and time_has_come(state, at):
+        entries.append(Draft(TimerFired(at)))
+        state = take_in(state, work, entries[-1], at=at)
+    for _ in range(MAX_ROUNDS):
+        append = decide(state).append
+        if not append or any(_needs_opening(state, work, new.head) for new in append):
+            break
+        for draft in [*map(write_down, repeat(state), repeat(work), append)]:
+            entries.append(draft)
+            state = take_in(state, work, draft, at=at)
+    return Step(state, entries, thread_end=thread_end(state, work) if entries and state.ended else None)
+
+
+def _needs_opening(state: State, work: WorkingSet, head: Fact) -> bool:
+    """Whether this can only be appended to a run that is open."""
+    match head:
+        case AwaitClosed() | CapReached():
+            return False
+        case CallOpened():
+            return not head.blocked
+        case CallClosed():
+            call = state.batch.calls[head.index]
+            # What the server's tools have begun is adopted first, with the effects that they declare now.
+            begun = call.stage == "started" and call.client is None
+            return begun or head.how in ("answered", "returned")
+        case RunEnded():
+            return head.status != "failed" or work.plan.code is not None  # its agent's hooks hear of its end
+        case _:
+            return True
 
 
 def time_has_come(state: State, at: int) -> bool:

@@ -176,6 +176,9 @@ class Inside(Protocol):
     def time_left_s(self) -> float | None: ...
     @property
     def calls(self) -> Sequence[PastCall]: ...
+    async def watched(self, *, timeout_s: float) -> None:
+        """Returns when the watchers have seen everything that happened, or after this time."""
+        ...
 
 
 class CodeFailed(ProviderError):
@@ -301,8 +304,20 @@ class RunCode(Protocol):
         """Called before the run is driven, with the calls of this turn, some of which may have no result yet."""
         ...
 
+    @property
+    def watches(self) -> bool:
+        """Whether `happened` calls code of the agent, which may take its time. If not, it returns at once."""
+        ...
+
+    @property
+    def may_be_overtaken(self) -> bool:
+        """Whether a run whose time is up goes on although `happened` has not returned."""
+        ...
+
     async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
-        """These facts were appended, in this order; the run continues when this returns. `messages` includes them."""
+        """These facts were appended, in this order. No command starts before this returns, but further facts may be
+        appended. `messages` includes the facts, and grows with later ones.
+        """
         ...
 
     def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None:

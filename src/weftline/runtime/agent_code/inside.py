@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.kernel import policies
 from weftline.runtime.agent_code.code import PastCall
-from weftline.runtime.live import LiveRun
+from weftline.runtime.live import WATCHING, LiveRun
 from weftline.runtime.shared_state import SharedState
 
 MAX_KEY_CHARS = 256
@@ -82,6 +83,11 @@ class RunInside:
     def time_left_s(self) -> float | None:
         left_us = policies.time_left_us(self._run.state)
         return None if left_us is None else left_us / 1_000_000
+
+    async def watched(self, *, timeout_s: float) -> None:
+        watching = self._run.driving.tasks.get(WATCHING)
+        if watching is not None:
+            await asyncio.wait([watching], timeout=timeout_s)
 
     @property
     def calls(self) -> list[PastCall]:

@@ -10,6 +10,7 @@ from weftline.errors import RateLimited
 from weftline.kernel.accept import accepts
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
+from weftline.kernel.state import State
 from weftline.plan import RunPlan
 from weftline.runtime.driver import Driver
 from weftline.runtime.fleet.cancelling import Cancelling
@@ -19,7 +20,7 @@ from weftline.runtime.fleet.residents import Residents
 from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.fleet.timers import Timers
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.live import BEHIND, PARKED, SCHEDULED, Draft, LiveRun
+from weftline.runtime.live import BEHIND, DRIVEN, PARKED, Draft, LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.recovery import Recovery
 
@@ -150,8 +151,17 @@ class Dispatcher:
             return
         if run.residency is BEHIND:
             return  # it accepts nothing before its turn
+        waits = run.residency is not DRIVEN or run.driving.waits_to_open
+        # What is due waits neither for a free slot nor for tools. A parked run that is open has its driver at once.
+        if waits and (run.active or not run.driving.opened) and _may_be_due(run.state):
+            self._driver.settle(run)
+            if run.state.ended:
+                self._drivers.withdraw(run)
+                if run.task is not None:
+                    run.task.cancel()
+                return
         if run.active:
-            if run.residency is SCHEDULED:
+            if waits:
                 self._timers.watch_queued(run)
             run.poke()
             return
@@ -237,3 +247,9 @@ class Dispatcher:
         self._drivers.withdraw(run)
         self._residents.start_over(run)
         self._tasks.spawn(self._recovery.again(run.key, error))
+
+
+def _may_be_due(state: State) -> bool:
+    """Whether a deadline of the run may have passed."""
+    due_at = state.questions.due_at
+    return (due_at is not None and due_at <= state.now) or state.limits.policy is not None

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 
 from msgspec import Raw, Struct
 from msgspec.json import encode
 
-from weftline.kernel.entries import Effect
+from weftline.kernel.entries import Effect, Fact, TurnCompleted
 from weftline.messages import Message
+from weftline.plan import RunPlan
 from weftline.providers.base import ToolSpec
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
+from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
+from weftline.testing.code import IdleCode
 from weftline.tools.arguments import InvalidArguments, object_args
 from weftline.tools.asking import Ask
 from weftline.tools.base import ClientKind, Reconciled, Tool, ToolContext, ToolOutput, Unknown
@@ -58,6 +62,11 @@ class World:
         """Set when `hold` or `pay` has been called."""
         self.released = asyncio.Event()
         """Set when `hold` and `pay` may return."""
+        self.opens = asyncio.Event()
+        """Set while tools can be opened."""
+        self.opens.set()
+        self.watches = False
+        """Whether runs that are opened from now on have a watcher, which returns when `released` is set."""
 
     @property
     def conversations(self) -> list[tuple[Message, ...]]:
@@ -69,14 +78,41 @@ class World:
         models.add(self._provider)
         return models
 
-    def tools(self) -> dict[str, Tool]:
-        tools: list[Tool] = [
+    def tools(self) -> WorldTools:
+        return WorldTools(self, {tool.spec.name: tool for tool in self._tools()})
+
+    def _tools(self) -> list[Tool]:
+        return [
             WorldTool(self, "hold", "read"),
             WorldTool(self, "pay", "once"),
             WorldTool(self, "note", "read"),
             Refund(self),
         ]
-        return {tool.spec.name: tool for tool in tools}
+
+
+class WorldTools(ServerTools):
+    def __init__(self, world: World, tools: Mapping[str, Tool]) -> None:
+        super().__init__(tools)
+        self._world = world
+
+    async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
+        await self._world.opens.wait()
+        toolbox = await super().open(plan, run=run, secrets=secrets)
+        return Toolbox(toolbox.tools, code=Watcher(self._world)) if self._world.watches else toolbox
+
+
+class Watcher(IdleCode):
+    """Takes its time once the model has answered."""
+
+    watches = True
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+        if any(isinstance(fact, TurnCompleted) for fact in facts):
+            self._world.began.set()
+            await self._world.released.wait()
 
 
 class WorldTool:

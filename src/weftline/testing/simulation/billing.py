@@ -51,14 +51,19 @@ def _permit(evidence: Evidence, log: RunLog, asked: Asked) -> AttemptStarted | N
     basis = asked.basis
     if not 0 < basis.version <= len(log.entries):
         return None
-    entry = log.entries[basis.version - 1]
+    troubles = evidence.troubles
+    # Other facts may come between the permit and the request only while watchers hold the request back.
+    since = 0 if troubles.held_s else basis.version - 1
+    started = [entry for entry in log.entries[since : basis.version] if isinstance(entry.head, AttemptStarted)]
+    if not started:
+        return None
+    entry = started[-1]
     head = entry.head
     if not isinstance(head, AttemptStarted) or (head.turn, head.attempt) != (basis.turn, basis.attempt):
         return None
     # Another in-memory copy of the run may have taken the same place in the log at another time.
-    troubles = evidence.troubles
-    passed_s = (basis.at - entry.at) / 1_000_000
-    same_time = any(0 <= passed_s - set_by_s <= troubles.stalled_s for set_by_s in (0.0, troubles.clock_was_set_by_s))
+    passed_s, late_s = (basis.at - entry.at) / 1_000_000, troubles.stalled_s + troubles.held_s
+    same_time = any(0 <= passed_s - set_by_s <= late_s for set_by_s in (0.0, troubles.clock_was_set_by_s))
     return head if same_time else None
 
 

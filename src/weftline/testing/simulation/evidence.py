@@ -59,6 +59,9 @@ class Troubles(Struct):
     losses: set[tuple[int, str]] = set()
     """Lives and tags of runs with a refused or failed write: their memory may have been dropped."""
 
+    held_s: float = 0.0
+    """How long watchers may hold a command back."""
+
     @property
     def clock_was_set(self) -> bool:
         return self.clock_was_set_by_s != 0.0

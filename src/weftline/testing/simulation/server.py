@@ -55,6 +55,9 @@ class WallClock:
 class Build:
     """Creates the parts of a server, where a test can plant a bug."""
 
+    held_s = 0.0
+    """How long watchers may hold a command back."""
+
     def store(self, disk: Disk) -> Store:
         """The store itself, without simulated delays and faults."""
         return MemoryStore(disk.memory)
