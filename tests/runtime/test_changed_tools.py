@@ -33,9 +33,7 @@ from weftline.tools.base import Tool, ToolContext, WillNotHappen
 from weftline.tools.decorator import tool
 from weftline.tools.function import FunctionTool
 
-SCRIPTS: dict[str, Any] = {
-    "m": {"turns": [{"tool_calls": [{"name": "pay", "args": {"amount": 1}}]}, {"text": "done"}]}
-}
+SCRIPTS: dict[str, Any] = {"m": {"turns": [{"tool_calls": [{"name": "pay", "args": {"amount": 1}}]}, {"text": "done"}]}}
 
 
 def cents(amount: int) -> int:
@@ -84,7 +82,7 @@ class Life:
         return joined_text(found[index].results[0].parts)
 
 
-async def cut_off(old: Deploy, new: Deploy) -> Life:
+async def cut_off(old: Deploy, new: Deploy | None) -> Life:
     """Stops the process while the old tool is under way, and lets the new one continue."""
     disk = MemoryDisk()
     it, _ = engine_on(MoodyStore(disk), SCRIPTS, tools={"pay": old.tool})
@@ -94,7 +92,7 @@ async def cut_off(old: Deploy, new: Deploy) -> Life:
         run_id = await it.create(space, plan("m", ServerRef("pay")))
         await old.began.wait()
         await it.stop(drain_s=0)
-    it, provider = engine_on(MoodyStore(disk), SCRIPTS, tools={"pay": new.tool})
+    it, provider = engine_on(MoodyStore(disk), SCRIPTS, tools={} if new is None else {"pay": new.tool})
     async with it:
         return Life(await facts(it, run_id, space), provider)
 
@@ -151,6 +149,11 @@ async def test_a_call_that_may_have_happened_is_in_doubt_if_its_tool_cannot_repe
     assert ([amount for amount, _ in old.ran], new.ran) == ([1], [])
     assert [head.how for head in life.closed] == ["in_doubt"]
     assert life.result() == prompts.calls.changed_since_begun("pay") != text
+
+
+async def test_a_call_that_may_have_happened_is_in_doubt_if_its_tool_is_gone() -> None:
+    life = await cut_off(Deploy(effect="idempotent", hangs=True), None)
+    assert ([head.how for head in life.closed], life.result()) == (["in_doubt"], prompts.calls.in_doubt("pay"))
 
 
 async def test_a_call_that_only_reads_is_not_in_doubt() -> None:

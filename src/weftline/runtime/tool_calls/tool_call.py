@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 HOST_TIMEOUT_S = 365 * 86_400.0
 _REPEATABLE = ("read", "idempotent")
-"""Effects whose calls are never in doubt."""
+"""Effects whose calls are not in doubt, since they can be repeated."""
 
 
 async def run_tool(command: RunTool, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome:
