@@ -490,13 +490,19 @@ async def test_a_function_gets_what_the_log_says_or_is_not_called(hint: Any, sto
     def take(value: Any) -> None:
         raise AssertionError("it was called")
 
+    asked: list[object] = []
+
+    def ask(value: object) -> str:
+        asked.append(value)
+        return "Take it?"
+
     take.__annotations__ = {"value": hint, "return": None}
-    output = await tool(take).invoke(stored, context())
+    taking: Tool = tool(take)
+    output = await taking.invoke(stored, context())
     assert (output.is_error, output.not_run) == (True, True)
     with pytest.raises(StaleArguments):
-        tool(confirm=lambda value: f"Take {value}?")(take).asks_people(stored)
-    asked: list[object] = []
-    checked = tool(reconcile=lambda value: asked.append(value))(take)
+        tool(confirm=ask)(take).asks_people(stored)
+    checked: Tool = tool(reconcile=ask)(take)
     assert (await checked.reconcile(stored, context()), asked) == (Unknown(), [])
 
 
@@ -531,8 +537,8 @@ async def test_the_order_of_a_set_does_not_count(hint: Any, stored: bytes) -> No
     take.__annotations__ = {"value": hint, "return": str}
     for letters in permutations(b"abcd"):
         args = stored % b'","'.join([bytes([letter]) for letter in letters])
-        output = await tool(take).invoke(args, context())
-        assert text_of(output) == "called", args
+        taking: Tool = tool(take)
+        assert text_of(await taking.invoke(args, context())) == "called", args
 
 
 current = contextvars.ContextVar("current", default="none")
