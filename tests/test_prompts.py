@@ -117,6 +117,27 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "your arguments. Continue without it.",
     ),
     (
+        "changed_since_asked",
+        ("pay",),
+        "Not executed: pay has changed since this call was asked for, and would now run with other arguments. "
+        "Nothing has been done. If the call is still needed, make it again.",
+    ),
+    (
+        "no_longer_fit",
+        ("pay", ["/to: Field required", "/n: Input should be a valid integer"]),
+        "Not executed: the arguments of this call fitted pay when it was asked for, and no longer do: "
+        "/to: Field required; /n: Input should be a valid integer. "
+        "Nothing has been done. If the call is still needed, make it again.",
+    ),
+    (
+        "changed_since_begun",
+        ("pay",),
+        "Aborted: this call to pay was cut off while it was under way, and it is not known whether it took effect. "
+        "It was not repeated, because pay has changed since. "
+        "Do not repeat the call: find out in another way whether it took effect, or say in your answer that this is "
+        "uncertain.",
+    ),
+    (
         "invalid_arguments",
         ("pay", ["/to: is missing", "/amount: is not a number"]),
         "The arguments do not fit pay: /to: is missing; /amount: is not a number. Correct them and call it again.",

@@ -18,9 +18,6 @@ def test_the_texts_are_these() -> None:
     assert prompts.people.edited('{"n":4}') == (
         'A person changed the arguments before this call was made. It was made with: {"n":4}'
     )
-    assert prompts.people.changed_since_asked("pay") == (
-        "Not executed: pay has changed since a person approved this call. If it is still needed, make it again."
-    )
     assert prompts.people.nobody_asked("pay") == (
         "Not executed: pay needs a person's approval, and this run may not ask anybody. Go on without it."
     )

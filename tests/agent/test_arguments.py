@@ -172,6 +172,19 @@ async def test_what_a_gate_sets_is_not_called_a_coercion() -> None:
     assert seen == [(5, ())]
 
 
+async def test_what_a_gate_sets_is_coerced_like_what_a_model_writes() -> None:
+    agent, _ = scripted(calls("order", cakes=["a"], count=1), tools=[order])
+
+    @agent.on(ToolGate)
+    def more(gate: ToolGate) -> None:
+        gate.args = {**gate.args, "cakes": '["a", "b"]'}
+
+    seen: list[object] = []
+    agent.on(ToolBefore)(lambda at: seen.append(at.args["cakes"]))
+    result = await agent.run("Go.")
+    assert (seen, result.calls[0].how) == ([["a", "b"]], "returned")
+
+
 async def test_a_word_of_a_fixed_set_is_not_made_of_something_else() -> None:
     @tool(effect="read")
     def pick(size: Literal["1", "2"]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, Limits, ask_user, present_plan, tool
+from weftline import Agent, Engine, Limits, ask_user, present_plan, prompts, tool
 from weftline.errors import WeftlineError
 from weftline.events import AwaitOpened
 from weftline.testing import ScriptedModel, calls
@@ -109,8 +109,8 @@ async def test_a_call_whose_tool_changed_since_it_was_approved_is_not_made(tmp_p
         run = engine.attach(asked.run_id, changed)
         await run.approve(asked.id)
         result = await run.result()
-    assert (result.calls[0].how, PAID) == ("failed", [])
-    assert "has changed since a person approved" in str(result.calls[0].result)
+    assert (result.calls[0].how, PAID) == ("not_run", [])
+    assert result.calls[0].result == prompts.calls.changed_since_asked("pay")
 
 
 async def test_a_subagent_below_a_durable_agent_brings_its_own_model(tmp_path: Path) -> None:

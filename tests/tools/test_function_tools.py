@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
+from itertools import permutations
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -20,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_va
 import weftline
 from weftline import prompts
 from weftline.messages import Image, Text, joined_text
-from weftline.tools.arguments import InvalidArguments
+from weftline.tools.arguments import InvalidArguments, StaleArguments
 from weftline.tools.base import Happened, Tool, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
 from weftline.tools.decorator import tool
 from weftline.tools.function import FunctionTool
@@ -451,10 +452,93 @@ async def test_what_a_tool_raises_is_an_error_result_of_that_call(
         assert (text_of(output), output.is_error) == (expected, True)
 
 
-async def test_bytes_that_no_longer_fit_the_function_are_an_error_result() -> None:
+async def test_a_call_whose_stored_bytes_no_longer_fit_the_function_is_not_made() -> None:
     output = await weather.invoke(b'{"town":"Bonn"}', context())
-    assert output.is_error
+    assert (output.is_error, output.not_run) == (True, True)
     assert "/town" in text_of(output)
+
+
+def doubled(n: int) -> int:
+    return n * 2
+
+
+def refused(n: int) -> int:
+    raise KeyError("rates")
+
+
+def turned(names: list[str]) -> list[str]:
+    return names[::-1]
+
+
+@pytest.mark.parametrize(
+    ("hint", "stored"),
+    [
+        (int, b'{"value":"1"}'),  # it is converted
+        (float, b'{"value":1}'),
+        (bool, b'{"value":1}'),
+        (Annotated[int, AfterValidator(doubled)], b'{"value":1}'),
+        (Annotated[int, AfterValidator(refused)], b'{"value":1}'),
+        (Annotated[list[str], AfterValidator(turned)], b'{"value":["a","b"]}'),
+        (dict[str, Annotated[int, AfterValidator(doubled)]], b'{"value":{"a":1}}'),
+        (set[Annotated[int, AfterValidator(doubled)]], b'{"value":[1]}'),
+        (set[int], b'{"value":[1,1]}'),
+    ],
+)
+async def test_a_function_gets_what_the_log_says_or_is_not_called(hint: Any, stored: bytes) -> None:
+    """The stored arguments were made by an earlier version of the tool, which did not have this type."""
+
+    def take(value: Any) -> None:
+        raise AssertionError("it was called")
+
+    asked: list[object] = []
+
+    def ask(value: object) -> str:
+        asked.append(value)
+        return "Take it?"
+
+    take.__annotations__ = {"value": hint, "return": None}
+    taking: Tool = tool(take)
+    output = await taking.invoke(stored, context())
+    assert (output.is_error, output.not_run) == (True, True)
+    with pytest.raises(StaleArguments):
+        tool(confirm=ask)(take).asks_people(stored)
+    checked: Tool = tool(reconcile=ask)(take)
+    assert (await checked.reconcile(stored, context()), asked) == (Unknown(), [])
+
+
+async def test_a_function_is_not_called_with_a_default_that_the_log_does_not_have() -> None:
+    def take(value: int, more: int = 0) -> None:
+        raise AssertionError("it was called")
+
+    output = await tool(take).invoke(b'{"value":1}', context())
+    assert (text_of(output), output.not_run) == (prompts.calls.changed_since_asked("take"), True)
+
+
+class Labels(BaseModel):
+    labels: set[str]
+    pairs: dict[int, frozenset[tuple[str, int]]] = {}
+
+
+@pytest.mark.parametrize(
+    ("hint", "stored"),
+    [
+        (set[str], b'{"value":["%s"]}'),
+        (list[set[str] | str], b'{"value":["x",["%s"]]}'),
+        (Labels, b'{"value":{"labels":["%s"],"pairs":{"1":[["x",1],["y",2]]}}}'),
+        (dict[str, Labels], b'{"value":{"x":{"labels":["%s"],"pairs":{}}}}'),
+    ],
+)
+async def test_the_order_of_a_set_does_not_count(hint: Any, stored: bytes) -> None:
+    """Another process wrote it, whose strings have other hashes."""
+
+    def take(value: Any) -> str:
+        return "called"
+
+    take.__annotations__ = {"value": hint, "return": str}
+    for letters in permutations(b"abcd"):
+        args = stored % b'","'.join([bytes([letter]) for letter in letters])
+        taking: Tool = tool(take)
+        assert text_of(await taking.invoke(args, context())) == "called", args
 
 
 current = contextvars.ContextVar("current", default="none")

@@ -293,7 +293,7 @@ class AgentCode:
         final = call.args
         if gate.args != asked and call.tool is not None:
             try:
-                final = await call.tool.prepare(canonical_value(gate.args).decode())
+                final = await self.prepare(call.tool, canonical_value(gate.args).decode())
             except Exception as misfit:  # raised by the tool's own code, or for values that the gate set
                 logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, misfit)
                 return _blocked(call, prompts.calls.gate_failed(display_name))

@@ -71,6 +71,23 @@ def tool_failed_to_prepare(tool: str, reason: str) -> str:
     )
 
 
+_ASK_AGAIN = "Nothing has been done. If the call is still needed, make it again."
+
+
+def changed_since_asked(tool: str) -> str:
+    return (
+        f"Not executed: {tool} has changed since this call was asked for, and would now run with other arguments. "
+        f"{_ASK_AGAIN}"
+    )
+
+
+def no_longer_fit(tool: str, problems: Sequence[str]) -> str:
+    return (
+        f"Not executed: the arguments of this call fitted {tool} when it was asked for, and no longer do: "
+        f"{'; '.join(problems)}. {_ASK_AGAIN}"
+    )
+
+
 class _InvalidInput(Struct):
     error: str
     tool: str
@@ -148,6 +165,13 @@ def in_doubt(tool: str) -> str:
         f"Aborted: this call to {tool} was cut off while it was under way, and it is not known whether it took effect. "
         "It was not repeated. Do not repeat it either: find out in another way whether it took effect, "
         "or say in your answer that this is uncertain."
+    )
+
+
+def changed_since_begun(tool: str) -> str:
+    return (
+        f"Aborted: this call to {tool} was cut off while it was under way, and it is not known whether it took effect. "
+        f"It was not repeated, because {tool} has changed since. {FIND_OUT}"
     )
 
 

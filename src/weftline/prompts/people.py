@@ -19,10 +19,6 @@ def edited(args: str) -> str:
     return f"A person changed the arguments before this call was made. It was made with: {args}"
 
 
-def changed_since_asked(tool: str) -> str:
-    return f"Not executed: {tool} has changed since a person approved this call. If it is still needed, make it again."
-
-
 APPROVAL_LAPSED = (
     "Not executed: a person approved this call, and the approval lapsed before it could begin. If it is still needed, "
     "make it again."

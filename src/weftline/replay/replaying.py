@@ -67,7 +67,7 @@ from weftline.runtime.tool_calls.toolbox import RunName
 from weftline.store.base import Stored
 
 _PIPELINE_FIELDS = ("invalid", "ask")
-_BY_TOOLS = EXECUTED | frozenset[How]({"in_doubt"})
+_BY_TOOLS = EXECUTED | frozenset[How]({"in_doubt", "not_run"})
 
 
 class Replayed(Struct, frozen=True):

@@ -33,6 +33,10 @@ class InvalidArguments(Exception):
         self.issues = issues
 
 
+class StaleArguments(InvalidArguments):
+    """Final arguments that the tool no longer takes as they are, since it has changed after they were prepared."""
+
+
 def object_args(text: str) -> tuple[dict[str, object], bytes]:
     """Parses the arguments that a model wrote; returns a dict and canonical bytes. An empty text means `{}`.
 
@@ -52,7 +56,11 @@ def object_args(text: str) -> tuple[dict[str, object], bytes]:
 
 def described(name: str, issues: tuple[Issue, ...]) -> str:
     """Returns one sentence for the model that lists what is wrong."""
-    return prompts.calls.invalid_arguments(name, [f"{issue.path or '(root)'}: {issue.message}" for issue in issues])
+    return prompts.calls.invalid_arguments(name, in_words(issues))
+
+
+def in_words(issues: Iterable[Issue]) -> list[str]:
+    return [f"{issue.path or '(root)'}: {issue.message}" for issue in issues]
 
 
 def pointer(path: Iterable[str | int]) -> str:

@@ -234,6 +234,8 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
     """Data that no model reads."""
     final: bool = False
     """For an error that was returned rather than raised: if the tool is terminal, it ends the run."""
+    not_run: bool = False
+    """For an error: whether the tool did nothing at all, because it cannot make this call as it was asked for."""
     asks: AskBody | None = None
     """What a person is asked instead of this result; see `ToolQuestion`."""
     asks_for_s: float | None = None
@@ -241,9 +243,15 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(
-        cls, text: str, *, is_error: bool = False, in_doubt: bool = False, failure: Failure | None = None
+        cls,
+        text: str,
+        *,
+        is_error: bool = False,
+        in_doubt: bool = False,
+        not_run: bool = False,
+        failure: Failure | None = None,
     ) -> ToolOutput:
-        return cls((Text(text),), is_error or in_doubt, in_doubt, failure)
+        return cls((Text(text),), is_error or in_doubt or not_run, in_doubt, failure, not_run=not_run)
 
     @property
     def text(self) -> str:

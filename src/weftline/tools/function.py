@@ -20,7 +20,7 @@ from weftline.failure import Failure
 from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
-from weftline.tools.arguments import InvalidArguments
+from weftline.tools.arguments import StaleArguments
 from weftline.tools.asking import Ask, checked_approvers, checked_template, rendered, require_arguments
 from weftline.tools.base import (
     ClientKind,
@@ -35,7 +35,7 @@ from weftline.tools.base import (
 )
 from weftline.tools.bounding import Paging
 from weftline.tools.injected import ALWAYS_KNOWN
-from weftline.tools.results import error_of, output_of, question_of
+from weftline.tools.results import error_of, output_of, question_of, stale_output
 from weftline.tools.returned import ReturnType
 from weftline.tools.signature import (
     Docstring,
@@ -242,8 +242,8 @@ class FunctionTool(Generic[P, R, D]):
             raise RuntimeError(f"{self.name} is executed outside and cannot be invoked here")
         try:
             call = self._bound(self._fn, args, context)
-        except InvalidArguments as error:
-            return ToolOutput.of(error.message, is_error=True)
+        except StaleArguments as error:
+            return stale_output(error)
         if not self._in_thread:
             return await self._outcome(call, context)
         try:

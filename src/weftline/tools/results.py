@@ -20,6 +20,7 @@ from weftline.failure import CORRECTABLE, Cause, Failure, FailureKind, Hint, rec
 from weftline.kernel.bodies import AskBody
 from weftline.messages import File, Image, Text, UserPart
 from weftline.surrogates import whole
+from weftline.tools.arguments import StaleArguments
 from weftline.tools.base import ToolFailed, ToolInDoubt, ToolOutput, ToolQuestion
 from weftline.tools.bounding import Bounded
 
@@ -50,6 +51,11 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
         text = prompts.calls.result_not_json(tool_name, str(error))
         return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
     return ToolOutput.of(data.decode())
+
+
+def stale_output(error: StaleArguments) -> ToolOutput:
+    """Returns the result of a call that is not made, because its tool would not make it as it was asked for."""
+    return ToolOutput.of(error.message, not_run=True, failure=Failure(error.message, "invalid_call"))
 
 
 def output_bytes(parts: Iterable[UserPart]) -> int:

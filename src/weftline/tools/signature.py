@@ -17,8 +17,18 @@ from msgspec import Raw
 
 from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value
-from weftline.tools.arguments import MAX_ISSUES, InvalidArguments, Issue, described, object_args, pointer
+from weftline.tools.arguments import (
+    MAX_ISSUES,
+    InvalidArguments,
+    Issue,
+    StaleArguments,
+    described,
+    in_words,
+    object_args,
+    pointer,
+)
 from weftline.tools.injected import NotInjected, is_injected
+from weftline.tools.stored_form import gives_back, stored_form
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -222,7 +232,7 @@ class Parameters:
             data = canonical_value(value)
         try:
             model = self._model.__pydantic_validator__.validate_json(data)
-            final = _stored_form(model)
+            final = stored_form(model)
         except _misfit() as error:
             issues = _issues(error, value)
             for one in issues:
@@ -251,12 +261,28 @@ class Parameters:
         return filled
 
     def keywords(self, args: bytes) -> dict[str, Any]:
-        """Returns the keyword arguments of `args`, as Python objects of the declared types.
+        """Returns the keyword arguments of `args`, which are final, as Python objects of the declared types.
 
         Raises:
-            InvalidArguments: if stored arguments no longer fit the function.
+            StaleArguments: if the function would not get what the log says. An earlier version of it made these
+                arguments (`final_args`); they no longer fit this one, or its validators change them.
         """
-        return self._named(self._validated(args))
+        try:
+            model = self._model.__pydantic_validator__.validate_json(args)
+            same = gives_back(model, args)
+        except _misfit() as error:
+            issues = _issues(error, object_args(args.decode())[0])
+            raise self._stale(prompts.calls.no_longer_fit(self._name, in_words(issues)), issues) from None
+        except Exception as error:  # raised by the tool's own code
+            problem = str(error) or type(error).__name__
+            raise self._stale(prompts.calls.no_longer_fit(self._name, [problem])) from error
+        if not same:
+            raise self._stale(prompts.calls.changed_since_asked(self._name))
+        return self._named(model)
+
+    def _stale(self, text: str, issues: tuple[Issue, ...] = ()) -> StaleArguments:
+        _log.warning("the tool %s no longer takes the arguments of a call as they are: it is not made", self._name)
+        return StaleArguments(text, issues)
 
     def keywords_of(self, args: bytes) -> dict[str, Any]:
         """Like `keywords`, for arguments as the model wrote them, without `final_args`.
@@ -299,15 +325,10 @@ def require_stable(model: BaseModel, *, name: str) -> None:
     from pydantic_core import PydanticSerializationError
 
     try:
-        if not _is_stable(model, _stored_form(model, by_alias=False), by_name=True):
+        if not _is_stable(model, stored_form(model, by_alias=False), by_name=True):
             raise _unstable(name)
     except (ValidationError, NotCanonical, RecursionError, PydanticSerializationError):
         pass
-
-
-def _stored_form(model: BaseModel, *, by_alias: bool = True) -> bytes:
-    dumped = model.__pydantic_serializer__.to_python(model, mode="json", by_alias=by_alias, warnings=False)
-    return canonical_value(dumped)
 
 
 def _is_stable(model: BaseModel, stored: bytes, *, by_name: bool = False) -> bool:
@@ -315,8 +336,7 @@ def _is_stable(model: BaseModel, stored: bytes, *, by_name: bool = False) -> boo
     again = (
         validator.validate_json(stored, by_alias=False, by_name=True) if by_name else validator.validate_json(stored)
     )
-    # The values are compared as well, because a set may be written in another order.
-    return _stored_form(again, by_alias=not by_name) == stored or again.__dict__ == model.__dict__
+    return gives_back(again, stored, by_alias=not by_name)
 
 
 def _unstable(name: str) -> InvalidArguments:

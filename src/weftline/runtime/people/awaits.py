@@ -22,6 +22,7 @@ from weftline.kernel.state import Call, Reconcile, RunTool, State
 from weftline.messages import Text
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, WorkingSet
+from weftline.tools.arguments import StaleArguments
 from weftline.tools.asking import Ask, ask_of
 from weftline.tools.base import Tool, ToolOutput
 
@@ -52,6 +53,8 @@ def put_to_people(tool: Tool, args: bytes, work: WorkingSet, *, ask: Ask | None 
     if ask is None:
         try:
             ask = ask_of(tool, args)
+        except StaleArguments as error:
+            return AwaitPlan("blocked", problem=error.message)
         except Exception as error:
             logger.exception("run %s: the question about a call of %s could not be made", work.run_id, name)
             return AwaitPlan("blocked", problem=prompts.people.not_askable(name, f"{type(error).__name__}: {error}"))

@@ -23,8 +23,9 @@ from weftline.runtime.services import Outcome, Services
 from weftline.runtime.tool_calls.tool_call import closed, new_context, pending_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.store.base import Item, NewRun, Write
+from weftline.tools.arguments import StaleArguments
 from weftline.tools.base import ToolFailed, ToolOutput
-from weftline.tools.results import failure_of, reason_of
+from weftline.tools.results import failure_of, reason_of, stale_output
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ async def start_child(command: StartChild, state: State, work: WorkingSet, servi
             context,
             limits=ChildLimits(limits.max_depth, limits.max_children, left, policies.time_left_us(state)),
         )
+    except StaleArguments as error:
+        return closed(command, call, work, stale_output(error), "not_run", attempt=1)
     except ToolFailed as error:
         text = prompts.subagents.child_not_started(call.name, reason_of(error))
         return _refused(command, call, work, text, failure=failure_of(error, text))

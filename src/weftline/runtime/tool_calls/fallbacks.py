@@ -78,7 +78,8 @@ async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet) ->
     if why:
         return ToolOutput.of(prompts.calls.no_fallback(name, why), is_error=True)
     try:
-        await tool.prepare(args.decode())  # it runs with the bytes in the log, whatever it would make of them
+        # It runs with the bytes in the log, or not at all.
+        why = "" if await tool.prepare(args.decode()) == args else "it would run with other arguments"
     except InvalidArguments as error:
-        return ToolOutput.of(prompts.calls.no_fallback(name, error.message.rstrip(".")), is_error=True)
-    return None
+        why = error.message.rstrip(".")
+    return ToolOutput.of(prompts.calls.no_fallback(name, why), is_error=True) if why else None

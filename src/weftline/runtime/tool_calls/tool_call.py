@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 HOST_TIMEOUT_S = 365 * 86_400.0
 _REPEATABLE = ("read", "idempotent")
-"""Effects whose calls are never in doubt."""
+"""Effects whose calls are not in doubt, since they can be repeated."""
 
 
 async def run_tool(command: RunTool, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome:
@@ -58,6 +58,9 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     parent = work.conversation.turn.parent_of(command.index)
     tool = injecting(tool, work, turn=command.turn, call_id=call.id, parent=parent)
     if call.fallback and (refused := await refused_in_clients_place(tool, args, work)) is not None:
+        if _may_have_happened(command, call):
+            doubt = ToolOutput.of(prompts.calls.in_doubt(call.tool), in_doubt=True)
+            return _closed(command, call, work, doubt, "in_doubt", 0)
         return _closed(command, call, work, refused, "failed", 0)
     if call.effect != "read":
         await sink.durable()
@@ -81,13 +84,19 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
         with deadline:
             if asking is not None:
                 asking.limit(deadline.expire)  # unless the tool gives a better one
-            if call.asks is not None and await tool.prepare(args.decode()) != args:
-                output = ToolOutput.of(prompts.people.changed_since_asked(call.name), is_error=True)
-            elif code is None:
+
+            async def invoke() -> ToolOutput:
                 output = await _invoked(tool, args, context)
+                if output.not_run and _may_have_happened(command, call):
+                    text = prompts.calls.changed_since_begun(call.tool)
+                    return ToolOutput.of(text, in_doubt=True, not_run=True)
+                return output
+
+            if code is None:
+                output = await invoke()
             else:
                 pending = pending_call(command.index, state, work, turn=command.turn)
-                output = await code.execute(pending, context, lambda: _invoked(tool, args, context))
+                output = await code.execute(pending, context, invoke)
         how = _how(output, tool)
     except asyncio.CancelledError:
         _notify(context)
@@ -138,6 +147,15 @@ async def _invoked(tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
         return output
     left = storable_data(context.server_data, run_id=context.run_id, tool=context.tool_name)
     return replace(output, server_data=left)
+
+
+def _may_have_happened(command: RunTool, call: Call) -> bool:
+    """Whether an earlier attempt of the call may have taken effect.
+
+    It cannot have if the tool only reads. If it is neither that nor `idempotent`, the call was begun again because the
+    tool, or a person, has made sure that it did not.
+    """
+    return command.attempt > 1 and call.effect == "idempotent"
 
 
 def _remembered(memory: RunMemory, work: WorkingSet, context: ToolContext) -> Raw | UnsetType:
@@ -194,6 +212,8 @@ async def _ask(
 
 
 def _how(output: ToolOutput, tool: Tool | None) -> How:
+    if output.not_run:
+        return "in_doubt" if output.in_doubt else "not_run"
     if output.in_doubt and not (tool is not None and tool.effect in _REPEATABLE):
         return "in_doubt"
     if output.is_error and not (output.final and tool is not None and ends_run(tool)):
@@ -242,7 +262,8 @@ def closed(
         )
         if shaped is not output:
             output, how = shaped, _how(shaped, (work.toolbox or EMPTY).get(call.tool))
-    output = with_edits(output, command.index, work)
+    if how != "not_run":
+        output = with_edits(output, command.index, work)
     try:
         content = bodies.encode(output.parts)
     except UnicodeEncodeError:

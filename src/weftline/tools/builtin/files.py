@@ -13,7 +13,7 @@ import msgspec
 
 from weftline import prompts
 from weftline.canonical import canonical_value
-from weftline.tools.arguments import InvalidArguments, object_args
+from weftline.tools.arguments import StaleArguments, object_args
 from weftline.tools.base import Reconciled, Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.builtin.changing import Changing
 from weftline.tools.builtin.edit_outcomes import KEY, Verdict, sealed_verdicts
@@ -27,6 +27,7 @@ from weftline.tools.builtin.workplace import Workplace, errors_for_model, off_th
 from weftline.tools.contexts.base import ExecutionContext
 from weftline.tools.decorator import tool
 from weftline.tools.function import FunctionTool
+from weftline.tools.results import stale_output
 from weftline.tools.workers import shared_workers
 
 SKIPPED = frozenset(
@@ -293,8 +294,8 @@ class MultiEdit(FunctionTool[..., Any]):
             return await super().invoke(plain, context)
         try:
             given = self.parameters.keywords(plain)
-        except InvalidArguments as error:
-            return ToolOutput.of(error.message, is_error=True)
+        except StaleArguments as error:
+            return stale_output(error)
         return await self._outcome(
             lambda: self.changing.edit_decided(given["path"], given["edits"], verdicts, context), context
         )
