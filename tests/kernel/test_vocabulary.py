@@ -12,14 +12,30 @@ from typing import Any
 import msgspec
 from msgspec import Struct, inspect
 
-from weftline.kernel import bodies
+from weftline.kernel import bodies, notes
 from weftline.kernel.entries import FACTS, FORMAT, PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_NOTE, TOOL_PROGRESS
+from weftline.kernel.notes import ARGS_DELTA, CHILD_NOTE, PROMPT_NOTE, RUN_NOTE
 from weftline.messages import Message
 from weftline.plan import RunPlan
 
-_OBSERVATIONS = (TEXT_DELTA, THINKING_DELTA, PROVIDER_CALL, TOOL_PROGRESS, TOOL_NOTE)
+_OBSERVATIONS = (
+    TEXT_DELTA,
+    THINKING_DELTA,
+    PROVIDER_CALL,
+    TOOL_PROGRESS,
+    TOOL_NOTE,
+    RUN_NOTE,
+    PROMPT_NOTE,
+    CHILD_NOTE,
+    ARGS_DELTA,
+)
 FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
-_BODIES = [cls for cls in vars(bodies).values() if isinstance(cls, type) and cls.__module__ == bodies.__name__]
+_BODIES = [
+    cls
+    for module in (bodies, notes)
+    for cls in vars(module).values()
+    if isinstance(cls, type) and cls.__module__ == module.__name__
+]
 _PLAIN: dict[type[inspect.Type], str] = {
     inspect.AnyType: "Any",
     inspect.BoolType: "bool",

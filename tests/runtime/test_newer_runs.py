@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from weftline.agent.snapshots import snapshot_of
 from weftline.errors import Conflict, StoreError
 from weftline.kernel.entries import FORMAT, KIND, CallStarted, RunEnded, decode_fact
 from weftline.plan import LocalRef
+from weftline.runtime.fleet import fleet
 from weftline.runtime.reads.receipts import stored_receipt
 from weftline.runtime.supported import unsupported
 from weftline.store.base import Stored
@@ -26,6 +28,7 @@ from .kit import MoodyStore, ended, engine_on, new_thread, plan, until
 SCRIPTS: dict[str, Any] = {
     "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
     "hello": {"turns": [{"text": "hi"}]},
+    "slow": {"turns": [{"deltas": ["a", "b"], "delay_ms": 600_000}]},
 }
 CLOSED = b'{"type":"call.closed","turn":0,"index":0,"id":"call_0_0","name":"ask","how":"foretold"}'
 FAILED = b'{"type":"attempt.failed","turn":0,"attempt":1,"cls":"x","reason":"preempted"}'
@@ -143,6 +146,35 @@ async def test_a_session_that_newer_code_has_continued_is_left_to_it() -> None:
             with pytest.raises(Conflict) as refused:
                 await asked
             assert refused.value.code == "unsupported_run"
+
+
+async def test_a_run_of_a_session_that_newer_code_has_continued_is_never_on_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not driven here, so a death of the process must not be charged to it."""
+    disk = MemoryDisk()
+    space, thread = await new_thread(MoodyStore(disk))
+    dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
+    await dead.start()
+    await dead.create(space, plan("slow"), thread=thread)
+    await dead.create(space, plan("slow"))
+    await until(lambda: len(disk.runs) == 2 and all(len(run.items) > 1 for run in disk.runs.values()))
+    disk.records.execute("UPDATE threads SET format = ?", (FORMAT + 1,))
+    store = MoodyStore(disk)
+    tried: list[int] = []
+    begin_trial = store.log.begin_trial
+
+    async def noted(keys: Sequence[int]) -> None:
+        tried.extend(keys)
+        await begin_trial(keys)
+
+    store.log.begin_trial = noted
+    async with engine_on(store, SCRIPTS)[0] as older:
+        await until(lambda: tried)
+        assert tried == [2]
+        await older.stop(drain_s=0)
+    monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
+    await dead.stop(drain_s=0)
 
 
 async def test_the_end_of_a_thread_reaches_its_other_runs_although_one_is_left_alone() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec import json, msgpack
 
+from recorded.folded import differences
 from weftline import Agent, Engine
 from weftline.kernel.entries import FACTS, FORMAT, KIND, KNOWN_RULES, decode_fact
 from weftline.kernel.evolve import fold
@@ -21,20 +22,6 @@ from weftline.store.memory import MemoryStore
 from weftline.testing import ScriptedModel
 
 STORES = Path(__file__).parents[1] / "fixtures" / "stores"
-
-
-def differences(recorded: Any, today: Any, path: str = "") -> list[str]:
-    """Where today's value does not have what was recorded. Fields that came later are no difference."""
-    if isinstance(recorded, dict) and isinstance(today, dict):
-        old, new = cast("dict[str, Any]", recorded), cast("dict[str, Any]", today)
-        return [one for name, value in old.items() for one in differences(value, new.get(name), f"{path}.{name}")]
-    if isinstance(recorded, list) and isinstance(today, list):
-        old, new = cast("list[Any]", recorded), cast("list[Any]", today)
-        if len(old) == len(new):
-            return [
-                one for at, pair in enumerate(zip(old, new, strict=True)) for one in differences(*pair, f"{path}[{at}]")
-            ]
-    return [] if recorded == today else [f"{path}: {recorded!r} was recorded, today it is {today!r}"]
 
 
 async def check_names(log: LogReader, key: int) -> int:

@@ -3,14 +3,22 @@ the process died.
 
 After `kill -9` the next process
 
-1. reads which runs are due, and records in their rows that they are on trial (`Recovery.begin`);
-2. loads each of them, under a new epoch: the row's state, plus the newer facts folded in (`load_run`);
-3. asks `decide` whether there is something to do, and if so gives the run a driver (`Dispatcher.consider`);
-4. has the driver open the run's tools (`RunOpener.open`) and append `adoption`: what was in progress is lost;
-5. continues as usual: `decide` determines what happens to lost work (`weftline.kernel.lost`).
+1. charges the death (`LogStore.charge_death`): the runs that the dead process had on trial become suspects;
+2. reads which runs are due, and records in the rows of all but the suspects that they are on trial (`Recovery.begin`);
+3. loads each of them, under a new epoch: the row's state, plus the newer facts folded in (`load_run`);
+4. asks `decide` whether there is something to do, and if so gives the run a driver (`Dispatcher.consider`);
+5. has the driver open the run's tools (`RunOpener.open`) and append `adoption`: what was in progress is lost;
+6. continues as usual: `decide` determines what happens to lost work (`weftline.kernel.lost`).
 
-Runs that were on trial when the process died come last, in small groups, and a run that kills the process repeatedly is
-given up: see `trials.py`.
+A run is on trial from step 2 until something that it began has ended. So a run that kills the process at each start is
+on trial at each death, and is found like this (`trials.py`). Suspects are recovered after all other runs, in groups of
+half the size each time, until one is on trial alone when the process dies, and is charged with that death. After three
+such deaths without progress (`MAX_RECOVERIES`), or ten in all, it is given up: its log gets an end, `worker_error`, and
+it is not driven again. A death at which no run is on trial counts against those whose trial was over before anything
+they began had ended; if there are none, something else kills the process, and all charges are dropped. So kills that
+have nothing to do with a run never add up to giving it up.
+
+A driver that raises is a bug, not a death: its run is tried again a few times, and then given up too (`again`).
 """
 
 from __future__ import annotations
@@ -30,8 +38,6 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.decide import decide
 from weftline.kernel.endings import settled
 from weftline.kernel.entries import (
-    FORMAT,
-    KNOWN_RULES,
     CallClosed,
     CallOpened,
     Effect,
@@ -227,7 +233,7 @@ class Recovery:
         while rows := await store.under_way(after=after, limit=_PAGE):
             after = rows[-1].key
             for row in rows:
-                if row.rules not in KNOWN_RULES or row.format > FORMAT:
+                if unsupported(row):
                     newer.append(row.key)
                 elif row.suspect:
                     suspects.append(row)

@@ -102,7 +102,9 @@ class Trials:
         """Called when the run has been loaded, from this row."""
         self._forget(run.key)
         if row.suspect:
-            self._charges[run.key] = DueRun(run.key, row.suspect, row.alone, row.deaths, row.rules, row.format)
+            self._charges[run.key] = DueRun(
+                run.key, row.suspect, row.alone, row.deaths, row.rules, row.format, row.thread_format
+            )
         if run.state.in_flight:
             self._inherited.add(run.key)
 

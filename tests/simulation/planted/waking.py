@@ -67,8 +67,23 @@ class GivesWhatCodeAsksForAGrace(EmbeddedEngine):
         return self
 
 
+class DrivesSuspectsThatSomebodyWakes(EmbeddedEngine):
+    """A run that may have killed the process waits for its trial, unless a client or a timer wakes it."""
+
+    async def start(self) -> Self:
+        await super().start()
+        trials = self._fleet.recovery.trials
+
+        def planted(run: LiveRun) -> bool:
+            return trials.held
+
+        trials.hold_back = planted
+        return self
+
+
 BUGS = (
-    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=196),
-    Bug("gives_what_code_asks_for_a_grace", "D1", engine=GivesWhatCodeAsksForAGrace, first_seed=1069),
+    Bug("drives_suspects_that_somebody_wakes", "C13", engine=DrivesSuspectsThatSomebodyWakes, first_seed=17),
+    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=548),
+    Bug("gives_what_code_asks_for_a_grace", "D1", engine=GivesWhatCodeAsksForAGrace, first_seed=204),
     Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
 )

@@ -131,8 +131,12 @@ class MemoryLog:
         return sum(len(fact.head) + len(fact.body) for fact in await self.facts(key))
 
     async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
-        rows = [run.row for at, run in self._disk.due() if at == 0 and run.row.key > after]
-        return [DueRun(row.key, row.suspect, row.alone, row.deaths, row.rules, row.format) for row in rows[:limit]]
+        due = [run for at, run in self._disk.due() if at == 0 and run.row.key > after]
+        rows = [self._row_view(run) for run in due[:limit]]
+        return [
+            DueRun(row.key, row.suspect, row.alone, row.deaths, row.rules, row.format, row.thread_format)
+            for row in rows
+        ]
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         found = [(at, run.row.key) for at, run in self._disk.due() if 0 < at <= now]

@@ -112,8 +112,9 @@ class SqliteLogReader:
 
     async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
         rows = self._all(
-            "SELECT key, suspect, alone, deaths, rules, format FROM runs WHERE due_at = 0 AND key > ?"
-            " ORDER BY key LIMIT ?",
+            "SELECT key, suspect, alone, deaths, rules, format,"
+            " coalesce((SELECT format FROM threads WHERE threads.key = runs.thread), 0)"
+            " FROM runs WHERE due_at = 0 AND key > ? ORDER BY key LIMIT ?",
             after,
             limit,
         )

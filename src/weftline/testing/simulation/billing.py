@@ -1,8 +1,15 @@
 """C4 and M1: every request to the model is in the log with its cost, and contained what is in the log.
 
-A request may begin before its own entry is durable, so a crash can leave one request that the log does not know about;
-so can a store that refuses a write that a caller is waiting for, since the run's memory is then dropped. The next
-request waits for the previous outcome to be durable, hence never more than one.
+By design, one request may be missing. A model may be called as soon as its `attempt.started` is accepted, which means
+appended in memory: waiting until it is durable would add a commit to every turn. In return, it is called only when the
+outcome of the previous attempt is durable and the store accepts writes (`RunSink.permit`). So what the log does not
+know about is at most the one request that was in progress when the run's memory was lost: in a crash, or because the
+store refused a write that a caller was waiting for, which drops the run from memory.
+
+That is one for each time that the run was in memory, not one in all: after several crashes there may be several more
+requests than attempts in the log, as in seed 21307 of an earlier version. So the two numbers are not compared. What
+must hold is that no memory of a run made more than one unknown request, and none if nothing of it was lost. Tools have
+no such exception: their `call.started` is durable before they begin.
 """
 
 from __future__ import annotations

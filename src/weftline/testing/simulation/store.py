@@ -14,13 +14,18 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from weftline.kernel.context import CompactionStarted
+from weftline.kernel.entries import KIND, AttemptStarted, CallStarted
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import DueRun, Loaded, LogStore, Page, RunFilter, RunRow, Store, Stored, Write, Written
 from weftline.store.copies import Copied
 from weftline.store.database import Database, Query
 from weftline.testing.simulation.disk import Disk
+from weftline.testing.simulation.trace import require
 
 T = TypeVar("T")
+
+_BEGINNINGS = frozenset({KIND[AttemptStarted], KIND[CallStarted], KIND[CompactionStarted]})
 
 
 class Wires:
@@ -80,6 +85,8 @@ class SimulatedLog:
         self._disk = wires.disk
         self._queue: deque[tuple[Sequence[Write], asyncio.Future[list[Written]], asyncio.Future[None]]] = deque()
         """Flushes that are not committed yet, with the futures for their report and their commit."""
+        self._tried: set[int] = set()
+        """Runs that were recorded as being on trial."""
 
     @property
     def id(self) -> str:
@@ -110,6 +117,7 @@ class SimulatedLog:
         if self._wires.dead:
             return
         writes, report, committed = self._queue[0]
+        self._suspects_wait(writes)
         self._disk.observer.before(writes)
         if self._wires.dead:
             return
@@ -124,6 +132,14 @@ class SimulatedLog:
         self._wires.later(lambda: self._report(report, results))
         if self._queue:
             self._wires.later(self._commit_first)
+
+    def _suspects_wait(self, writes: Sequence[Write]) -> None:
+        """C13: a suspect begins nothing before its row says that it is on trial, whoever wakes it."""
+        for write in writes:
+            begins = any(item.kind in _BEGINNINGS for item in write.items)
+            row = self._disk.row(write.key) if begins and write.key not in self._tried else None
+            if row is not None:
+                require("C13", not row.suspect, f"run {write.key}: a suspect was driven before it was on trial")
 
     async def finish(self) -> None:
         """Returns when everything flushed is committed."""
@@ -161,6 +177,7 @@ class SimulatedLog:
 
     async def begin_trial(self, keys: Sequence[int]) -> None:
         await self._wires.write(self.inner.begin_trial(keys))
+        self._tried.update(keys)
 
     async def end_trial(self, keys: Sequence[int]) -> None:
         await self._wires.write(self.inner.end_trial(keys))
