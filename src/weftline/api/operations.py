@@ -43,7 +43,7 @@ from weftline.api.schedule_operations import (
 from weftline.api.schemas.agents import Agent, agent_json, parse_agent
 from weftline.api.schemas.keys import Key, key_json
 from weftline.api.schemas.providers import Provider, parse_provider, provider_json
-from weftline.api.schemas.tools import Tool, parse_tool, tool_json, unknown_in_tool
+from weftline.api.schemas.tools import Tool, parse_tool, tool_json
 from weftline.api.schemas.webhooks import (
     CreatedWebhook,
     Delivery,
@@ -294,10 +294,10 @@ async def _delete_provider(at: Workspaces, *, workspace: str, id: str) -> str:
 
 
 async def _create_tool(at: Workspaces, *, workspace: str, tool: dict[str, Any]) -> Tool:
-    spec, values = parse_tool(tool)
+    spec, values, unknown = parse_tool(tool)
     with client_names():
         row = await tools.create(at, await workspaces.find(at, workspace), spec, values=values)
-    return tool_json(row, request_warnings(unknown_in_tool(tool)))
+    return tool_json(row, request_warnings(unknown))
 
 
 async def _list_tools(at: Workspaces, *, workspace: str, after: int = 0) -> ListPage[Tool]:

@@ -46,7 +46,6 @@ _STREAM = "weftline.stream"
 _MAX_LISTED_TOOLS = 5
 _ARGUMENT_ERRORS_IN_RESULTS = "2025-11-25"
 """From this revision on, invalid arguments are reported in a result (SEP-1303) rather than as a protocol error."""
-_MAX_BODY_BYTES = 4 * 1024 * 1024
 SESSION_IDLE_S = 1800.0
 """How long a session lives without requests."""
 MAX_SESSIONS_PER_WORKSPACE = 500
@@ -332,7 +331,7 @@ def _listed(names: Sequence[str]) -> str:
 
 async def _checked(request: Request) -> Receive:
     """Returns a `receive` with the body for the package, if it does not have too many values."""
-    body = await request.body(limit=_MAX_BODY_BYTES)
+    body = await request.body()
     if too_much := excess(body):
         raise InvalidRequest(f"The body has {too_much}.")
     request.body_is_read()
