@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from weftline._version import __version__
 from weftline.api import following
+from weftline.api.cancelling import cancel_run
 from weftline.api.creating import start_agent
 from weftline.api.following import EventKind
 from weftline.api.host import Host
@@ -282,7 +283,7 @@ class HostedMcp:
 
         if not self._closing and not stream.revoked:
             with anyio.CancelScope(shield=True):
-                await self._app.engine.cancel(key, requested_by=stream.principal.who)
+                await cancel_run(self._app.engine, key, by=stream.principal.who)
 
 
 class _Sending:

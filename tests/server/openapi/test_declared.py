@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec.json import schema
 
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -25,7 +26,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORKSPACE = "/api/v1/workspaces/acme"
 PAGE = document(ROUTES)["paths"]
-BODY = Body(dict, lambda raw: raw.decode())
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode()
+
+
+BODY = Body(dict, _text)
 
 
 def parameters(route: Route) -> set[tuple[str, str]]:
@@ -99,6 +106,23 @@ async def test_a_handler_reads_every_parameter_that_the_page_has(
     assert reads == parameters(route)
 
 
+LISTED = [
+    (route, one.name, value) for route in ROUTES for one in route.query for value in schema(one.type).get("enum", ())
+]
+
+
+@pytest.mark.parametrize(
+    ("route", "name", "value"), LISTED, ids=lambda one: named(one) if isinstance(one, Route) else one
+)
+async def test_every_value_that_the_page_lists_is_accepted_and_no_other(
+    route: Route, name: str, value: str, world: World, key: str, known: dict[str, str]
+) -> None:
+    path = re.sub(r"\{(\w+)\}", lambda found: known[found[1]], route.path)
+    assert (await world.call("GET", f"{path}?{name}={value}", credential=key)).status == 200
+    refused = await world.call("GET", f"{path}?{name}={value}s", credential=key)
+    assert refused.status == 400 and refused.json["issues"][0]["path"] == name and value in refused.json["message"]
+
+
 async def test_a_handler_cannot_read_what_its_route_does_not_declare(world: World) -> None:
     undeclared: list[str] = []
 
@@ -126,7 +150,7 @@ async def test_a_handler_cannot_read_what_its_route_does_not_declare(world: Worl
 
 
 async def test_a_body_is_read_by_the_routes_own_description(world: World) -> None:
-    other = Body(dict, lambda raw: raw)
+    other = Body(dict, _text)
 
     async def handle(app: App, request: Request, principal: Principal) -> Response:
         with pytest.raises(Undeclared):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from secrets import token_hex
 
 from msgspec.json import encode
@@ -23,6 +22,7 @@ from weftline.api.schemas.awaits import (
 )
 from weftline.api.views import await_views
 from weftline.errors import NotFound
+from weftline.kernel.entries import AwaitKind
 from weftline.server.access import locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -44,12 +44,11 @@ from weftline.server.routes.lists import (
 from weftline.server.routes.runs import PATH, idempotency_key
 from weftline.store.awaits import AwaitFilter
 from weftline.store.records.pages import PAGE_BYTES
-from weftline.wire.awaits import AwaitPage, Kind
+from weftline.wire.awaits import AwaitPage
 from weftline.wire.limits import MAX_RESULT_BYTES
 from weftline.wire.responses import Time
-from weftline.workspace.people import person_of
 
-_KIND = QueryParameter("kind", Kind, "Of this kind.")
+_KIND = QueryParameter("kind", AwaitKind, "Of this kind.")
 _BUILD_ON_LOOP_BYTES = 64 * 1024
 BODY_BYTES = 2 * MAX_RESULT_BYTES
 _ANSWER = model_body(AnswerModel, limit_bytes=BODY_BYTES)
@@ -114,6 +113,7 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
     # The same answer from somebody else is a different one, so that it is clear whose answer counted.
     request_id = token_hex(16) if once is None else f"{who} {once}"
     answered = await answer_run(
+        app.workspaces,
         app.engine,
         key,
         sent,
@@ -122,7 +122,6 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
         by=who,
         request=request_id,
         idempotency_key=once or "",
-        person_of=partial(person_of, app.workspaces),
         warnings=warnings,
     )
     return Response(encode(answered))

@@ -209,7 +209,7 @@ def _metadata(request: Request) -> tuple[tuple[str, str], ...]:
 
 
 def one_of(request: Request, parameter: QueryParameter) -> str | None:
-    """Returns a parameter whose type lists its values."""
+    """Returns a parameter whose type is a `Literal`."""
     value, words = request.query_value(parameter.name), get_args(parameter.type)
     if value is not None and value not in words:
         raise unusable(parameter.name, f"must be one of {', '.join(words)}")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from msgspec import UNSET
 from msgspec.json import encode
 
+from weftline.api.client_calls import answer_calls
 from weftline.api.schemas.provided import ResultsModel, parse_results
 from weftline.server.access import locate_run
 from weftline.server.app import App
@@ -24,9 +22,10 @@ async def provide(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
     sent = await request.read(_RESULTS)
     warnings = app.unknown_fields.warnings(request, sent.unknown)
-    give = partial(app.engine.provide, key, request.params["awaitId"], sent.results, faults=sent.faults)
-    accepted = await give(idempotency_key=idempotency_key(request) or "")
-    return Response(encode(AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)))
+    await_id, once = request.params["awaitId"], idempotency_key(request) or ""
+    return Response(
+        encode(await answer_calls(app.engine, key, await_id, sent, idempotency_key=once, warnings=warnings))
+    )
 
 
 ROUTES = (

@@ -6,14 +6,14 @@ import asyncio
 from functools import partial
 from hashlib import blake2b
 
-from msgspec import UNSET
 from msgspec.json import encode
 
-from weftline import prompts
 from weftline.agent.snapshots import snapshot_of
+from weftline.api.cancelling import cancel_run
+from weftline.api.client_calls import answer_call
 from weftline.api.creating import create_run
 from weftline.api.parsing import off_loop
-from weftline.api.views import await_views, cancelled, receipt_view, run_view
+from weftline.api.views import await_views, receipt_view, run_view
 from weftline.errors import InvalidRequest
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
@@ -28,7 +28,6 @@ from weftline.server.sse import LAST_EVENT_ID, is_event_source, resume_point, se
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import IdempotencyKey, LargeEntry, RunRow
 from weftline.store.records.pages import PAGE_BYTES
-from weftline.tools.base import ToolOutput
 from weftline.wire.awaits import OpenAwait
 from weftline.wire.details import parse_profile
 from weftline.wire.requests import ToolResult, parse_tool_result
@@ -114,22 +113,12 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     body = await request.read(_RESULT, user_agent=request.header(b"user-agent") or "")
     warnings = app.unknown_fields.warnings(request, body.unknown)
     once = idempotency_key(request) or ""
-    if body.oversize:
-        # The client may give up after this, so the model is told too, and the run does not wait for the timeout.
-        output = ToolOutput.of(prompts.calls.RESULT_TOO_LARGE, is_error=True)
-        await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once, token=body.token)
-        raise InvalidRequest("result or error: larger than the limit; the call was closed with an error.")
-    failed = body.error is not None
-    failure = None if body.failure is None else body.failure.failure(body.error or "")
-    output = ToolOutput.of(body.error or body.result or "", is_error=failed, failure=failure)
-    accepted = await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once, token=body.token)
-    return Response(encode(AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)))
+    return Response(encode(await answer_call(app.engine, key, body, idempotency_key=once, warnings=warnings)))
 
 
 async def cancel(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
-    receipt = await app.engine.cancel(key, requested_by=principal.who)
-    return Response(encode(cancelled(receipt)))
+    return Response(encode(await cancel_run(app.engine, key, by=principal.who)))
 
 
 async def idempotency(request: Request, route: str, body: bytes) -> IdempotencyKey | None:

@@ -98,7 +98,6 @@ async def run(app: App, request: Request, principal: Principal) -> Response:
     row = await schedules.find(app.workspaces, principal, request.params["scheduleId"])
     once = await idempotency(request, f"schedules/{row.id}", b"")
     run_id = await start_now(app, principal, row, idempotency=once)
-    await schedules.started(app.workspaces, row, run_id)
     return Response(created_run(run_id, principal.slug, root=request.root), status=202)
 
 

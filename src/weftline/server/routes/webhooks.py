@@ -9,7 +9,6 @@ from weftline.api.schemas.webhooks import (
     CreatedWebhook,
     Delivery,
     DeliveryPage,
-    DeliveryStatus,
     Webhook,
     WebhookChange,
     WebhookModel,
@@ -31,6 +30,7 @@ from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
 from weftline.wire.responses import Ok
 from weftline.workspace import webhooks
+from weftline.workspace.webhooks import DeliveryStatus
 
 _BASE = "/api/v1/workspaces/{slug}/webhooks"
 _LIMIT_BYTES = 64 * 1024
