@@ -17,6 +17,9 @@ if TYPE_CHECKING:  # its models take long to load
     from weftline.api.schemas.provided import SentResults
 
 
+TOO_LARGE = "larger than the limit; the call was closed with an error."
+
+
 async def answer_call(
     calls: OfferedCalls,
     key: int,
@@ -45,7 +48,7 @@ async def answer_call(
         token=sent.token,
     )
     if sent.oversize:
-        raise invalid_field("result or error", "larger than the limit; the call was closed with an error.")
+        raise invalid_field("result or error", TOO_LARGE)
     return AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)
 
 

@@ -7,7 +7,8 @@ from hashlib import blake2b
 
 from msgspec.json import encode
 
-from weftline.api.client_calls import answer_call
+from weftline import prompts
+from weftline.api.client_calls import TOO_LARGE, answer_call
 from weftline.api.controlling import answer_await
 from weftline.api.host import Host
 from weftline.api.sessions import send_prompt, session_of_context
@@ -49,6 +50,8 @@ class Deliveries:
         if named := asking.named_answers(sent.content):
             await self._answer(row, sent, named, sender=sender)
             return
+        if not fits(sent.text) and await has_taken(engine, row, sent.id, prompts.calls.RESULT_TOO_LARGE):
+            raise invalid("message.parts", TOO_LARGE)  # again: it has closed its call, and must not close the next one
         answer = Answer(outcome="answered", value=asking.value_of(sent.content), request=f"{sender} {sent.id}")
         if await has_taken(engine, row, sent.id, sent.text) or await has_received(engine, row.key, answer):
             return
