@@ -96,10 +96,19 @@ TABLE: dict[str, Row] = {
 }
 
 
+class Issue(NamedTuple):
+    """What is wrong with one field, named as the caller names it."""
+
+    path: str
+    message: str
+
+
 class WeftlineError(Exception):
     """Anything Weftline refuses or cannot do. `details` become extra fields of the HTTP error body."""
 
     default_code: ClassVar[str] = "internal_error"
+    issues: tuple[Issue, ...] = ()
+    """The fields that are to blame; the message quotes the first few."""
 
     def __init__(self, message: str, *, code: str | None = None, hint: str | None = None, **details: Any) -> None:
         super().__init__(message)
@@ -175,38 +184,28 @@ MAX_ISSUES = 100
 _ISSUES_IN_MESSAGE = 3
 
 
-class Issue(NamedTuple):
-    """What is wrong with one field, named as the caller names it."""
-
-    path: str
-    message: str
-
-
-def invalid(issues: Sequence[Issue]) -> InvalidRequest:
-    """Returns one error for all these issues; its message quotes the first few."""
-    message = _quoted(issues)
+def invalid(issues: Sequence[Issue], *, code: str | None = None) -> InvalidRequest:
+    """Returns one error for all these issues; its message quotes the first few, and its details list them."""
+    quoted = "; ".join(f"{path}: {text}" if path else text for path, text in issues[:_ISSUES_IN_MESSAGE])
     more = len(issues) - _ISSUES_IN_MESSAGE
     listed = [{"path": path, "message": text} for path, text in issues[:MAX_ISSUES]]
-    return InvalidRequest(f"{message} (and {more:,} more)" if more > 0 else message, issues=listed)
+    error = InvalidRequest(f"{quoted} (and {more:,} more)" if more > 0 else quoted, code=code, issues=listed)
+    error.issues = tuple(issues)
+    return error
+
+
+def invalid_field(path: str, fault: str, *, code: str | None = None) -> InvalidRequest:
+    """Returns an error about one field; `fault` is a sentence. Its details do not list it."""
+    error = InvalidRequest(f"{path}: {fault}", code=code)
+    error.issues = (Issue(path, fault),)
+    return error
 
 
 def renamed(error: InvalidRequest, rename: Callable[[str], str]) -> InvalidRequest:
-    """Returns the error with other names for its fields: those of its issues or, if it lists none, the one that its
-    message begins with.
-    """
-    issues = [Issue(one["path"], one["message"]) for one in error.details.get("issues", ())]
-    if not issues:
-        field, colon, fault = error.message.partition(": ")
-        if not colon or " " in field or rename(field) == field:
-            return error
-        return type(error)(f"{rename(field)}: {fault}", code=error.code, hint=error.hint, **error.details)
-    named = [Issue(rename(path), text) for path, text in issues]
-    if named == issues:
+    """Returns the error with other names for the fields of its issues."""
+    named = tuple(Issue(rename(path), text) for path, text in error.issues)
+    if named == error.issues:
         return error
-    message = error.message.replace(_quoted(issues), _quoted(named), 1)
-    details = error.details | {"issues": [one._asdict() for one in named]}
-    return type(error)(message, code=error.code, hint=error.hint, **details)
-
-
-def _quoted(issues: Sequence[Issue]) -> str:
-    return "; ".join(f"{path}: {text}" if path else text for path, text in issues[:_ISSUES_IN_MESSAGE])
+    made = invalid(named) if "issues" in error.details else invalid_field(*named[0])
+    made.code, made.hint, made.details = error.code, error.hint, error.details | made.details
+    return made

@@ -11,6 +11,7 @@ from weftline import Agent, Engine, Limits, ask_user, present_plan, prompts, too
 from weftline.errors import WeftlineError
 from weftline.events import AwaitOpened
 from weftline.testing import ScriptedModel, calls
+from weftline.workspace import keys
 
 PAID: list[tuple[object, ...]] = []
 
@@ -49,6 +50,22 @@ async def test_four_eyes_need_two_names(requested_by: str, by: dict[str, str]) -
         assert refused.value.code == "four_eyes"
         await run.deny(id)
         assert (await run.result()).calls[0].how == "denied"
+
+
+async def test_a_key_counts_as_the_person_who_made_it() -> None:
+    """As over HTTP: otherwise a run that was requested there could be approved here by the same person."""
+    async with Engine() as engine:
+        await engine.runtime()
+        at = engine.workspaces
+        made = await keys.create(at, "default", made_by="user:ann")
+        key = f"key:{made.key.id}"
+        run, id = await question(engine, payer(limits=Limits(four_eyes=True)), requested_by=key)
+        for by in (key, "user:ann", "key:unknown"):
+            with pytest.raises(WeftlineError) as refused:
+                await run.approve(id, by=by)
+            assert refused.value.code == "four_eyes"
+        await run.approve(id, by="user:bob")
+        assert (await run.result()).status == "succeeded"
 
 
 @pytest.mark.parametrize("how", ["answer", "another plan", "comment", "comment on a plan"])

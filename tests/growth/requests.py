@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from weftline.api.schemas.agents import parse_agent
+from weftline.api.schemas.awaits import parsed_as
 from weftline.api.schemas.tools import parse_tool
-from weftline.api.schemas.webhooks import parse_delivery_id, parse_webhook
+from weftline.api.schemas.webhooks import WebhookModel, parse_delivery_id
 from weftline.canonical import NotCanonical, canonical, parse
 from weftline.errors import WeftlineError
 from weftline.json_size import excess, has_more_values
@@ -21,11 +22,13 @@ from weftline.server.a2a.rpc import NotACall, RpcError, parse_call
 from weftline.server.a2a.serving import page_cursor, page_time
 from weftline.server.a2a.v0_3 import V03
 from weftline.server.a2a.v1_0 import V1
+from weftline.server.declared import Declared, Form
 from weftline.server.http import Request
 from weftline.server.oauth.forms import read_form
-from weftline.server.router import Router
+from weftline.server.router import Router, declared_by
 from weftline.server.routes.every import ROUTES
 from weftline.server.routes.lists import key_of
+from weftline.server.routes.runs import ROUTES as OF_RUNS
 from weftline.server.sse import resume_point
 from weftline.wire.json_text import decode_object
 from weftline.wire.plan import plan_from_spec
@@ -36,6 +39,9 @@ from weftline.workspace.redirects import redirect_uri
 from .meter import Maker, Work
 
 _ROUTER = Router(ROUTES)
+_FORM = Form[Any](dict)
+_STREAM = declared_by(next(route for route in OF_RUNS if route.path.endswith("/stream")))
+_DECLARED = Declared(_STREAM.query | {"z"}, _STREAM.headers, _FORM)
 
 
 def _refused(work: Work) -> Work:
@@ -75,12 +81,14 @@ def _request(*, query: bytes = b"", headers: list[tuple[bytes, bytes]] | None = 
     async def send(message: object) -> None: ...
 
     scope: dict[str, Any] = {"method": "GET", "path": "/", "query_string": query, "headers": headers or []}
-    return Request(scope, receive, send, "req_1")
+    request = Request(scope, receive, send, "req_1")
+    request.declared = _DECLARED
+    return request
 
 
 def _form(body: bytes) -> Work:
     headers = [(b"content-type", b"application/x-www-form-urlencoded")]
-    return _refused(lambda: asyncio.run(read_form(_request(headers=headers, body=body))))
+    return _refused(lambda: asyncio.run(read_form(_request(headers=headers, body=body), _FORM)))
 
 
 CASES: dict[str, tuple[int, Maker]] = {
@@ -176,6 +184,9 @@ CASES: dict[str, tuple[int, Maker]] = {
     "a cursor": (100_000, lambda n: _refused(lambda: key_of("MTox" * n))),
     "an id": (100_000, lambda n: lambda: ids.parse("run_" + "f" * n, prefix="run_")),
     "the id of a delivery": (100_000, lambda n: _refused(lambda: parse_delivery_id("dlv_" + "0" * n))),
-    "the URL of a webhook": (100_000, lambda n: _refused(lambda: parse_webhook({"url": "http://" + "a/?#" * n}))),
+    "the URL of a webhook": (
+        100_000,
+        lambda n: _refused(lambda: parsed_as(WebhookModel, {"url": "http://" + "a/?#" * n})),
+    ),
     "a redirect URI": (100_000, lambda n: _refused(lambda: redirect_uri("http://" + "a:@/" * n))),
 }

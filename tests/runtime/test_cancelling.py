@@ -30,6 +30,7 @@ from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet import cancelling, fleet
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
@@ -284,7 +285,7 @@ async def test_a_cancel_closes_calls_awaits_leases_and_timers_and_returns_what_w
 
         yes, late = Answer(outcome="approved"), ToolOutput.of("42")
         for one in (
-            engine.answer_await(key, asked.id, yes, by="user:ann"),
+            engine.answer_await(key, asked.id, yes, by="user:ann", person_of=as_named),
             engine.answer(key, call, late, token=lease.token),
             engine.heartbeat(key, call, lease.token),
             engine.release(key, call, lease.token),
@@ -327,7 +328,7 @@ async def test_a_cancel_leaves_nothing_open_and_late_answers_are_refused() -> No
         late = (
             place.engine.answer(key, "call_0_1", ToolOutput.of("x"), token=lease.token),
             place.engine.heartbeat(key, "call_0_1", lease.token),
-            place.engine.answer_await(key, question.id, Answer(outcome="approved"), by="key:ann"),
+            place.engine.answer_await(key, question.id, Answer(outcome="approved"), by="key:ann", person_of=as_named),
         )
         for answer in late:
             with pytest.raises(Conflict) as refused:

@@ -20,6 +20,7 @@ from weftline.plan import ServerRef
 from weftline.runtime import ids
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.reads import calls
 from weftline.runtime.reads.receipts import asked_doubts
 from weftline.store.awaits import AwaitFilter
@@ -79,7 +80,7 @@ async def test_a_person_says_what_became_of_a_call(of_tool: bool, answer: Answer
         assert [body.key] == before.keys
         assert began_us <= body.called_at <= question.opened_at
         key = await engine.locate(run, workspace=space)
-        await engine.answer_await(key, question.id, answer, by="key:ann")
+        await engine.answer_await(key, question.id, answer, by="key:ann", person_of=as_named)
         assert (await ended(engine, run, space)).status == "succeeded"
         found = await facts(engine, run, space)
         (closed,) = [one for one in found if isinstance(one, AwaitClosed)]
@@ -118,7 +119,7 @@ async def test_every_call_that_people_are_asked_about_is_listed(monkeypatch: pyt
         assert await doubts_listed(engine, space) == asked, "lists of runs and of calls disagree"
         for one in await engine.stored.awaits(AwaitFilter(workspace=space)):
             outcome = Answer(outcome="answered", value="paid") if one.run == 1 else Answer(outcome="denied")
-            await engine.answer_await(one.run, one.id, outcome, by="key:ann")
+            await engine.answer_await(one.run, one.id, outcome, by="key:ann", person_of=as_named)
         for run in runs:
             await ended(engine, run, space)
         paid = await engine.stored.row(1)

@@ -19,6 +19,7 @@ from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet.timers import MAX_GRACE_US
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.four_eyes import as_named
 from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
 from weftline.testing.simulation.loop import VirtualLoop
@@ -148,7 +149,10 @@ def test_only_the_run_that_an_event_belongs_to_is_woken_and_nothing_is_read_in_b
             await wakes("resumed", it.resume(keys["resumed"]))
             await wakes("cancelled", it.cancel(keys["cancelled"]))
             yes = Answer(outcome="approved")
-            await wakes("approved", it.answer_await(keys["approved"], awaits[keys["approved"]], yes, by="ann"))
+            await wakes(
+                "approved",
+                it.answer_await(keys["approved"], awaits[keys["approved"]], yes, by="ann", person_of=as_named),
+            )
             await wakes("late", asyncio.sleep(7200 - 3000))
             await wakes("expired", asyncio.sleep(3600))
 

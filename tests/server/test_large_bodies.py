@@ -14,6 +14,7 @@ from uvicorn.server import ServerState
 
 from weftline.errors import RateLimited, Unavailable
 from weftline.server.connections import ConnectionLimits, Connections
+from weftline.server.declared import Body, Declared
 from weftline.server.http import Receive, Request, Scope, Send
 from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
 from weftline.server.protocol import CorkedHttpProtocol
@@ -110,7 +111,8 @@ async def test_the_room_of_a_body_is_what_it_declares_or_grows_with_it(declared:
     async def send(message: object) -> None: ...
 
     request = Request({"method": "POST", "path": "/", "headers": headers}, receive, send, "req_1", bodies=bodies)
-    assert len(await request.body(limit=100 * LARGE_BYTES)) == 100 * LARGE_BYTES
+    request.declared = Declared(body=Body(None, limit_bytes=100 * LARGE_BYTES))
+    assert len(await request.body()) == 100 * LARGE_BYTES
     assert (held[10] == held[50]) is declared
     assert bodies.held == 99 * LARGE_BYTES
     request.body_is_read()
@@ -123,7 +125,9 @@ async def listening(limits: ConnectionLimits, *, reads: asyncio.Event) -> AsyncG
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await reads.wait()
-        await Request(scope, receive, send, "req_1").body()
+        request = Request(scope, receive, send, "req_1")
+        request.declared = Declared(body=Body(None))
+        await request.body()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from weftline.api.schemas.agents import parse_agent
-from weftline.api.schemas.tools import unknown_in_tool
+from weftline.api.schemas.tools import parse_tool
 from weftline.wire.requests import parse_message, parse_run, parse_session, parse_tool_result
 from weftline.wire.run_spec import RunModel
 from weftline.wire.unknown_fields import MAX_LISTED, nearest_field, shape_of, unknown_fields
@@ -101,7 +101,7 @@ def test_a_session_a_message_and_an_agent_say_so_too() -> None:
         ("descripton", "description"),
         ("spec.modelid", "modelId"),
     ]
-    tool = unknown_in_tool({"name": "t", "url": "https://x", "header": {}})
+    tool = parse_tool({"name": "t", "url": "https://x", "header": {}})[2]
     assert [(field.path, field.nearest) for field in tool] == [("header", "headers")]
 
 

@@ -58,14 +58,14 @@ async def granted(at: Workspaces) -> tuple[App, grants.Issued]:
     app, _ = await apps.register_app(at, new, slug="acme")
     asked = await consent.read_request(
         at,
-        {
-            "client_id": app.client_id,
-            "redirect_uri": CALLBACK,
-            "response_type": "code",
-            "scope": "runs:read",
-            "code_challenge": grants.challenge_of(VERIFIER),
-            "code_challenge_method": "S256",
-        },
+        consent.AuthorizeQuery(
+            client_id=app.client_id,
+            redirect_uri=CALLBACK,
+            response_type="code",
+            scope="runs:read",
+            code_challenge=grants.challenge_of(VERIFIER),
+            code_challenge_method="S256",
+        ),
     )
     user = (await users.show_user(at, email=EMAIL)).user
     question = await consent.question(at, *asked, user, session="s")

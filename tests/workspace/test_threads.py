@@ -16,6 +16,14 @@ from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
 from .conftest import NOW_US, Caller, Clock
 
 
+class NoRuns:
+    """An engine without runs."""
+
+    def require_well(self) -> None: ...
+
+    async def end_thread(self, thread: int, *, requested_by: str = "") -> None: ...
+
+
 def draft(agent: str | None = None, **metadata: str) -> ThreadDraft:
     return ThreadDraft(name="t", agent=agent, spec=b"{}", metadata=metadata)
 
@@ -49,9 +57,9 @@ async def test_a_thread_ends_once_and_its_secrets_with_it(at: Workspaces, acme: 
     row = await threads.create(at, acme, secret)
     sealed = await threads.sealed_headers(at, row)
     assert at.vault.open_headers(sealed, workspace=acme) == {"mcp": {"X-Key": "1"}}
-    await threads.end(at, row)
+    await threads.end(at, NoRuns(), row, requested_by="")
     clock.us += 1
-    await threads.end(at, row)
+    await threads.end(at, NoRuns(), row, requested_by="")
     ended = await threads.find(at, Caller(acme), row.key, salt=row.salt)
     assert ended.ended_at == NOW_US and await threads.sealed_headers(at, ended) is None
 
@@ -65,7 +73,7 @@ async def test_an_agents_context_has_one_open_thread(at: Workspaces, acme: int, 
         await threads.of_context(at, acme, draft("agent_1", **{CONTEXT_KEY: "other"})),
         await threads.of_context(at, globex, tagged),
     ]
-    await threads.end(at, found[0])
+    await threads.end(at, NoRuns(), found[0], requested_by="")
     others.append(await threads.of_context(at, acme, tagged))
     assert len({row.key for row in (found[0], *others)}) == 5
 
@@ -77,7 +85,7 @@ async def test_a_page_has_what_matches_newest_first(at: Workspaces, acme: int, g
         await threads.create(at, acme, draft("a", env="test")),
         await threads.create(at, globex, draft("a", env="prod")),
     ]
-    await threads.end(at, made[1])
+    await threads.end(at, NoRuns(), made[1], requested_by="")
     keys = [row.key for row in made]
 
     async def page(**wanted: object) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
 from weftline.agent.bubbling import Cursor, with_children
@@ -44,6 +45,8 @@ from weftline.runtime.known_facts import known_facts
 from weftline.runtime.people.answering import NAMELESS, Answer, pattern_of
 from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.runtime.tool_calls.provided import Provided
+from weftline.workspace.context import Workspaces
+from weftline.workspace.people import person_of
 
 Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
 _MANY = 2**31 - 1
@@ -51,6 +54,9 @@ _MANY = 2**31 - 1
 
 class Host(Protocol):
     """The engine of a run, as the run needs it."""
+
+    @property
+    def workspaces(self) -> Workspaces: ...
 
     async def runtime(self) -> Engine: ...
     async def locate(self, run_id: str) -> int: ...
@@ -327,7 +333,8 @@ class Run(Generic[OutputT]):
 
     async def _answer_await(self, await_id: str, answer: Answer, *, by: str) -> None:
         host = await self._engine.runtime()
-        await host.answer_await(await self._key(), await_id, answer, by=by)
+        person = partial(person_of, self._engine.workspaces)
+        await host.answer_await(await self._key(), await_id, answer, by=by, person_of=person)
 
     async def _key(self) -> int:
         return await self._engine.locate(self.id)

@@ -34,7 +34,7 @@ from weftline.agent.skills.activation import SKILL_TOOLS
 from weftline.agent.skills.allowed import ToolNames
 from weftline.agent.skills.toolset import Skills
 from weftline.agent.subagents import Subagent
-from weftline.errors import Conflict, InvalidRequest
+from weftline.errors import Conflict, InvalidRequest, invalid_field
 from weftline.kernel.deploys import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox, ToolSource
@@ -213,7 +213,7 @@ class AgentTools:
             # Names that are unknown until a toolset is opened are checked then.
             name = getattr(ref, "name", None)
             if name in own:
-                raise InvalidRequest(f"tools[{index}].name: the agent {plan.code!r} has a tool {name!r} of its own.")
+                raise invalid_field(f"tools[{index}].name", f"the agent {plan.code!r} has a tool {name!r} of its own.")
 
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         base = await self.others.open(plan, run=run, secrets=secrets)

@@ -132,9 +132,7 @@ class Thread:
 
         async def work() -> None:
             host, at = await self._engine.runtime(), self._engine.workspaces
-            row = await threads.by_key(at, await self.key())
-            await threads.end(at, row)
-            await host.end_thread(row.key, requested_by=by)
+            await threads.end(at, host, await threads.by_key(at, await self.key()), requested_by=by)
 
         await self._engine.at_home(work)
 

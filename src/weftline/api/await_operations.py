@@ -71,4 +71,4 @@ async def answer_await(
 ) -> AnsweredAwait:
     row = await operated_run(at, logs.stored.logs, run, workspace=workspace)
     sent, _ = parsed_as(AnswerModel, body)
-    return await answer_run(logs, row.key, sent, run_id=run, await_id=id, by=operator_name())
+    return await answer_run(at, logs, row.key, sent, run_id=run, await_id=id, by=operator_name())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 from msgspec import UNSET
@@ -19,9 +20,11 @@ from weftline.api.schemas.awaits import (
 from weftline.kernel.entries import AwaitOutcome
 from weftline.runtime.engine import Steering
 from weftline.runtime.people.answering import Answer
-from weftline.runtime.people.four_eyes import PersonOf, as_named
+from weftline.runtime.people.four_eyes import PersonOf
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.wire.responses import Warnings
+from weftline.workspace.context import Workspaces
+from weftline.workspace.people import person_of
 
 
 class ControlledRuns(Steering, Protocol):
@@ -31,11 +34,19 @@ class ControlledRuns(Steering, Protocol):
     def stored(self) -> StoredRuns: ...
 
     async def answer_await(
-        self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
+        self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf
     ) -> AwaitOutcome: ...
 
 
+async def answer_await(
+    at: Workspaces, runs: ControlledRuns, key: int, await_id: str, answer: Answer, *, by: str
+) -> AwaitOutcome:
+    """Gives somebody's answer to an await. For the four-eyes rule, a key or an app is the person who made it."""
+    return await runs.answer_await(key, await_id, answer, by=by, person_of=partial(person_of, at))
+
+
 async def answer_run(
+    at: Workspaces,
     runs: ControlledRuns,
     key: int,
     sent: AnswerModel,
@@ -45,12 +56,11 @@ async def answer_run(
     by: str,
     request: str = "",
     idempotency_key: str = "",
-    person_of: PersonOf = as_named,
     warnings: Warnings = UNSET,
 ) -> AnsweredAwait:
     """`request` distinguishes a repeated request from another one with the same answer."""
     answer = answer_of(sent, request=request, idempotency_key=idempotency_key)
-    outcome = await runs.answer_await(key, await_id, answer, by=by, person_of=person_of)
+    outcome = await answer_await(at, runs, key, await_id, answer, by=by)
     return AnsweredAwait(id=await_id, run_id=run_id, outcome=outcome, by=by, warnings=warnings)
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct, convert
 
 from weftline.api.await_operations import answer_await, list_awaits
 from weftline.api.budget_operations import list_budgets, set_budget
+from weftline.api.cancelling import CancelledRuns, cancel_run
 from weftline.api.control import Operation
 from weftline.api.controlling import ControlledRuns
 from weftline.api.oauth_operations import OPERATIONS as OAUTH
@@ -43,7 +44,7 @@ from weftline.api.schedule_operations import (
 from weftline.api.schemas.agents import Agent, agent_json, parse_agent
 from weftline.api.schemas.keys import Key, key_json
 from weftline.api.schemas.providers import Provider, parse_provider, provider_json
-from weftline.api.schemas.tools import Tool, parse_tool, tool_json, unknown_in_tool
+from weftline.api.schemas.tools import Tool, parse_tool, tool_json
 from weftline.api.schemas.webhooks import (
     CreatedWebhook,
     Delivery,
@@ -52,11 +53,9 @@ from weftline.api.schemas.webhooks import (
     delivery_json,
     webhook_json,
 )
-from weftline.api.views import cancelled
 from weftline.errors import NotFound
 from weftline.runtime import ids
 from weftline.runtime.engine import Resumed
-from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.runtime.supported import unsupported
 from weftline.store.base import RunFilter, Store
 from weftline.store.copies import Copied
@@ -89,11 +88,10 @@ class ListPage(Struct, Generic[T], frozen=True):
     """Where the next page begins; None if this is the last."""
 
 
-class Logs(EndedLogs, SchedulingLogs, ControlledRuns, Protocol):
+class Logs(EndedLogs, SchedulingLogs, ControlledRuns, CancelledRuns, Protocol):
     """The logs, as administration needs them: a running engine, or a store without one."""
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]: ...
-    async def cancel(self, key: int, *, requested_by: str = "") -> CancelReceipt: ...
     async def resume_all(self) -> Resumed: ...
 
 
@@ -294,10 +292,10 @@ async def _delete_provider(at: Workspaces, *, workspace: str, id: str) -> str:
 
 
 async def _create_tool(at: Workspaces, *, workspace: str, tool: dict[str, Any]) -> Tool:
-    spec, values = parse_tool(tool)
+    spec, values, unknown = parse_tool(tool)
     with client_names():
         row = await tools.create(at, await workspaces.find(at, workspace), spec, values=values)
-    return tool_json(row, request_warnings(unknown_in_tool(tool)))
+    return tool_json(row, request_warnings(unknown))
 
 
 async def _list_tools(at: Workspaces, *, workspace: str, after: int = 0) -> ListPage[Tool]:
@@ -388,7 +386,7 @@ async def _shrink(store: Store) -> int:
 
 async def _cancel_run(at: Workspaces, logs: Logs, *, id: str, workspace: str | None = None) -> Cancelled:
     row = await operated_run(at, logs.stored.logs, id, workspace=workspace)
-    return cancelled(await logs.cancel(row.key, requested_by="command line"))
+    return await cancel_run(logs, row.key, by="command line")
 
 
 async def _unsupported_runs(at: Workspaces, logs: Logs, *, workspace: str | None = None) -> list[UnsupportedRun]:

@@ -69,9 +69,7 @@ async def run_schedule(at: Workspaces, logs: SchedulingLogs, *, workspace: str, 
     """Starts a run of the schedule, and returns its id."""
     caller = await operator_of(at, workspace)
     row = await schedules.find(at, caller, id)
-    run_id = await start_now(_Host(at, logs), caller, row)
-    await schedules.started(at, row, run_id)
-    return run_id
+    return await start_now(_Host(at, logs), caller, row)
 
 
 async def delete_schedule(at: Workspaces, logs: SchedulingLogs, *, workspace: str, id: str) -> str:

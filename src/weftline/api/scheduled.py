@@ -26,7 +26,7 @@ from weftline.wire.plan import NULL
 from weftline.wire.requests import parse_run
 from weftline.wire.responses import iso
 from weftline.wire.unknown_fields import UnknownField
-from weftline.workspace import agents
+from weftline.workspace import agents, schedules
 from weftline.workspace.context import Caller, Workspaces
 from weftline.workspace.schedules import Work
 from weftline.workspace.tool_secrets import kept_secrets
@@ -66,12 +66,14 @@ def _once(row: ScheduleRow, time: int) -> IdempotencyKey:
 async def start_now(
     app: CreatingHost, caller: Caller, row: ScheduleRow, *, idempotency: IdempotencyKey | None = None
 ) -> str:
-    """Starts an additional run of a schedule.
+    """Starts an additional run of a schedule, and records it there.
 
     Its starter need not know what it does, so it is still the author of the schedule who may not approve its calls.
     """
     body = await _body(app.workspaces, row, {SCHEDULE_KEY: row.id})
-    return await create_checked(app, caller, body, requested_by=row.requested_by, idempotency=idempotency)
+    run_id = await create_checked(app, caller, body, requested_by=row.requested_by, idempotency=idempotency)
+    await schedules.started(app.workspaces, row, run_id)
+    return run_id
 
 
 async def checked_work(

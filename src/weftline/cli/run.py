@@ -220,6 +220,7 @@ async def _agent_of(client: AsyncClient, name: str) -> str:
 async def _here(
     asked: RunRequest, screen: Screen, *, db: Path | None, config: Path | None, scripts: Path | None
 ) -> int:
+    from weftline.api.cancelling import cancel_run
     from weftline.cli.events import live_frames
     from weftline.cli.in_process import local_engine
     from weftline.cli.interrupts import Interrupts
@@ -233,7 +234,7 @@ async def _here(
             screen.note(f"\n{run_id} runs in this process.\n{kept}Press Ctrl-C again to cancel it.")
 
         async def leave() -> bool:
-            await here.engine.cancel(key, requested_by="command line")
+            await cancel_run(here.engine, key, by="command line")
             return True
 
         with Interrupts(print_hint) as interrupts:

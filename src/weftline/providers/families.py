@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.errors import WeftlineError
+from weftline.errors import Issue, WeftlineError
 from weftline.net.limits import TimeLimits
 from weftline.net.transport import Transport
 from weftline.plugins import entry_points
@@ -164,7 +164,9 @@ def known_families() -> Sequence[str]:
 
 def bad_setting(origin: str, key: str, fault: str) -> WeftlineError:
     where = f"{origin}: " if origin else ""
-    return WeftlineError(f"{where}{key}: {fault}", code="bad_config", file=origin, key=key)
+    error = WeftlineError(f"{where}{key}: {fault}", code="bad_config", file=origin, key=key)
+    error.issues = (Issue(key, fault),)
+    return error
 
 
 def _family(settings: ProviderSettings) -> Callable[..., Provider]:

@@ -13,7 +13,7 @@ from typing import Protocol, Unpack
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from weftline.errors import LOG_DAMAGED, InvalidRequest, StoreError
+from weftline.errors import LOG_DAMAGED, InvalidRequest, StoreError, invalid_field
 from weftline.kernel.bodies import CreatedBody, Origin, decode_created, encode
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import AttemptStarted, HistoryPinned, decode_fact
@@ -90,7 +90,7 @@ async def _fork_point(log: LogReader, row: RunRow, first: Stored, *, turn: int) 
         conversation.take(head, item.body)
     else:
         had = "no turn" if not turns else f"turns 0 to {turns - 1}" if turns > 1 else "turn 0 alone"
-        raise InvalidRequest(f"turn: {recorded.run_id} had {had}, and no turn {turn}.")
+        raise invalid_field("turn", f"{recorded.run_id} had {had}, and no turn {turn}.")
     messages = tuple(conversation.messages)
     sent = None if created.sent is UNSET else bytes(created.sent)
     origin = Origin(ids.run_id(row.key, row.salt), turn)

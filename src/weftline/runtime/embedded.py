@@ -49,7 +49,7 @@ from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.people.answering import Answer
 from weftline.runtime.people.await_answers import AwaitAnswers
-from weftline.runtime.people.four_eyes import PersonOf, as_named
+from weftline.runtime.people.four_eyes import PersonOf
 from weftline.runtime.people.interrupting import Interrupts
 from weftline.runtime.people.still import waits_for_people
 from weftline.runtime.reads.finding import given_key
@@ -373,7 +373,7 @@ class EmbeddedEngine:
         await self._client_calls.release(key, call_id, token)
 
     async def answer_await(
-        self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
+        self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf
     ) -> AwaitOutcome:
         """Accepts a person's answer to an await; `by` is their name. Repeating the same answer is accepted."""
         self._log.require_well()

@@ -22,7 +22,7 @@ from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.people.answering import Answer
-from weftline.runtime.people.four_eyes import PersonOf, as_named
+from weftline.runtime.people.four_eyes import PersonOf
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.runtime.tool_calls.provided import NO_FAULTS, Faults, Provided
@@ -361,11 +361,11 @@ class People(Protocol):
     """Answering the questions that a run asks people."""
 
     async def answer_await(
-        self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
+        self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf
     ) -> AwaitOutcome:
         """Accepts a person's answer to an await; `by` is their name. Repeating the same answer is accepted.
 
-        `person_of` maps names to people, for the four-eyes rule.
+        `person_of` maps names to people, for the four-eyes rule: somebody may have several names.
 
         Raises `NotFound` (`unknown_await`), `InvalidRequest` (`invalid_answer`) if the answer does not fit, `Forbidden`
         (`four_eyes`), and `Conflict` (`await_closed`, `await_expired`, `run_terminal`) if it comes too late, or

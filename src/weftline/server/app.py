@@ -237,7 +237,7 @@ class App:
             answer = refusal(request, error)
             allow = ", ".join(found.allowed).encode()
             return Response(answer.body, status=answer.status, headers=((b"allow", allow),), code=error.code)
-        route, request.params = found.route, found.params
+        route, request.params, request.declared = found.route, found.params, found.declared
         if route.has_metadata:
             request.metadata = self.oauth.resource_metadata(request)
         if route.access == "public":

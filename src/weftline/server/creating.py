@@ -13,12 +13,18 @@ from weftline.api.principal import Principal
 from weftline.errors import Conflict, Forbidden
 from weftline.server.accept import accepted_types
 from weftline.server.app import App
+from weftline.server.declared import QueryParameter
 from weftline.server.http import Headers, Request, Response, StreamedResponse
 from weftline.server.profiles import profile_view
-from weftline.server.sse import resume_point, send_events
+from weftline.server.sse import LAST_SEQ, resume_point, send_events
 from weftline.wire.details import parse_profile
 from weftline.wire.responses import Warnings, created_run, run_url
 
+PROFILE = QueryParameter(
+    "profile", str, "Which events: `default`, `all`, `metrics`, or event types separated by commas."
+)
+FOLLOWED = (PROFILE, LAST_SEQ)
+"""The query of routes that respond with `answer_created`; their header is `LAST_EVENT_ID`."""
 READ_SCOPE = "runs:read"
 _MAX_WARNINGS_CHARS = 4096
 

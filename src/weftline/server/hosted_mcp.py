@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from weftline._version import __version__
 from weftline.api import following
+from weftline.api.cancelling import cancel_run
 from weftline.api.creating import start_agent
 from weftline.api.following import EventKind
 from weftline.api.host import Host
@@ -46,7 +47,6 @@ _STREAM = "weftline.stream"
 _MAX_LISTED_TOOLS = 5
 _ARGUMENT_ERRORS_IN_RESULTS = "2025-11-25"
 """From this revision on, invalid arguments are reported in a result (SEP-1303) rather than as a protocol error."""
-_MAX_BODY_BYTES = 4 * 1024 * 1024
 SESSION_IDLE_S = 1800.0
 """How long a session lives without requests."""
 MAX_SESSIONS_PER_WORKSPACE = 500
@@ -283,7 +283,7 @@ class HostedMcp:
 
         if not self._closing and not stream.revoked:
             with anyio.CancelScope(shield=True):
-                await self._app.engine.cancel(key, requested_by=stream.principal.who)
+                await cancel_run(self._app.engine, key, by=stream.principal.who)
 
 
 class _Sending:
@@ -332,7 +332,7 @@ def _listed(names: Sequence[str]) -> str:
 
 async def _checked(request: Request) -> Receive:
     """Returns a `receive` with the body for the package, if it does not have too many values."""
-    body = await request.body(limit=_MAX_BODY_BYTES)
+    body = await request.body()
     if too_much := excess(body):
         raise InvalidRequest(f"The body has {too_much}.")
     request.body_is_read()

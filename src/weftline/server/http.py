@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from weftline.api.parsing import parsed
 from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest, TooLarge
 from weftline.log_context import RequestInfo
 from weftline.percent import fields
+from weftline.server.declared import NOTHING, AnyBody, Body, Undeclared
 from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
 from weftline.server.memory_budget import Reservation
-from weftline.wire.limits import MAX_BODY_BYTES
 
 T = TypeVar("T")
 
@@ -91,7 +93,11 @@ class Departure(Struct, eq=False):
 
 
 class Request:
-    """One HTTP request. Headers are looked up on demand, as most requests need only two of them."""
+    """One HTTP request. Headers are looked up on demand, as most requests need only two of them.
+
+    Only what the route has declared can be read of it; anything else raises `Undeclared`. So the table of routes, and
+    the OpenAPI page with it, cannot lack a parameter.
+    """
 
     __slots__ = (
         "_bodies",
@@ -103,6 +109,7 @@ class Request:
         "_receive",
         "_rooms",
         "about",
+        "declared",
         "id",
         "metadata",
         "method",
@@ -126,6 +133,8 @@ class Request:
         """The path that the server is mounted at; `path` is relative to it."""
         self.raw_query: bytes = scope.get("query_string", b"")
         self.params: Mapping[str, str] = {}
+        self.declared = NOTHING
+        """What its route reads; nothing before the route is known."""
         self.about = RequestInfo(request_id)
         """For the log."""
         self.metadata = ""
@@ -140,7 +149,9 @@ class Request:
         self._query: list[tuple[str, str]] | None = None
 
     def header(self, name: bytes) -> str | None:
-        """Returns the first header of that name."""
+        """Returns the first header of that name, in lower case."""
+        if name not in self.declared.headers:
+            raise Undeclared(f"the header {name.decode()}")
         if self._first is None:
             self._first = dict(reversed(self._headers))
         value = self._first.get(name)
@@ -148,10 +159,12 @@ class Request:
 
     def header_lines(self, name: bytes) -> list[str]:
         """Returns all values of a header that may occur several times."""
+        if name not in self.declared.headers:
+            raise Undeclared(f"the header {name.decode()}")
         return [value.decode("latin-1") for key, value in self._headers if key == name]
 
-    @property
-    def query(self) -> list[tuple[str, str]]:
+    def _pairs(self) -> list[tuple[str, str]]:
+        """Returns the parameters of the query, in its order."""
         if self._query is None:
             try:
                 self._query = fields(self.raw_query, max_fields=_MAX_QUERY_FIELDS) if self.raw_query else []
@@ -160,11 +173,26 @@ class Request:
         return self._query
 
     def query_value(self, name: str) -> str | None:
+        """Returns the first query parameter of that name."""
+        if name not in self.declared.query:
+            raise Undeclared(f"the query parameter {name}")
         if self.raw_query:
-            for key, value in self.query:
+            for key, value in self._pairs():
                 if key == name:
                     return value
         return None
+
+    def query_values(self, name: str) -> list[str]:
+        """Returns all values of a query parameter that may occur several times."""
+        if name not in self.declared.query:
+            raise Undeclared(f"the query parameter {name}")
+        return [value for key, value in self._pairs() if key == name]
+
+    @property
+    def repeats_a_parameter(self) -> bool:
+        """Whether a parameter of the query, declared or not, occurs more than once."""
+        pairs = self._pairs()
+        return len(dict(pairs)) != len(pairs)
 
     @property
     def receive(self) -> Receive:
@@ -175,12 +203,30 @@ class Request:
         """Stores the accepted credential, to check it again when the body, which may take a while, has arrived."""
         self._principal, self._credentials = principal, credentials
 
-    async def body(self, *, limit: int = MAX_BODY_BYTES) -> bytes:
-        """Returns the whole body. Raises `TooLarge` if it exceeds `limit` bytes, `Unauthorized` if the credential was
-        revoked.
+    async def read(self, body: Body[T], **options: Any) -> T:
+        """Returns the body as its route describes it. Raises like `body`, or `InvalidRequest`."""
+        return await self.parse(await self.body(), body, **options)
+
+    async def parse(self, raw: bytes, body: Body[T], **options: Any) -> T:
+        """Returns the body that has these bytes, for a handler that needs them too."""
+        self.require_body(body)
+        assert body.parse is not None
+        return await parsed(partial(body.parse, **options) if options else body.parse, raw)
+
+    def require_body(self, body: AnyBody) -> None:
+        """Raises `Undeclared` unless this is the body of the route."""
+        if body is not self.declared.body:
+            raise Undeclared(f"this body: {body}")
+
+    async def body(self) -> bytes:
+        """Returns the whole body. Raises `TooLarge` if it exceeds the route's limit, `Unauthorized` if the credential
+        was revoked.
 
         For a large body, raises `RateLimited` or `Unavailable` if there is no room; `body_is_read` frees its room.
         """
+        if self.declared.body is None:
+            raise Undeclared("a body")
+        limit = self.declared.body.limit_bytes
         declared = self.header(b"content-length")
         if declared is not None and declared.isdigit() and int(declared) > limit:
             raise _too_large(limit)

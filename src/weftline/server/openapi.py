@@ -12,8 +12,9 @@ from msgspec.json import schema
 
 from weftline._version import __version__
 from weftline.errors import TABLE
+from weftline.server.declared import Form, OtherProtocol
 from weftline.server.json_schemas import Schema, Schemas, schemas_of
-from weftline.server.router import EventStream, Form, HtmlPage, OtherProtocol, Redirect, Route
+from weftline.server.router import EventStream, HtmlPage, Redirect, Route, headers_of
 from weftline.wire.errors import wire_code
 
 REASONS = {
@@ -28,18 +29,6 @@ REASONS = {
     503: "The server is not accepting work; try again after Retry-After.",
 }
 _CREDENTIALS = ("bearer", "apiKey")
-_IDEMPOTENCY_KEY: Schema = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "description": "Sending the same key and body again returns the same response.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
-}
-_PREFER: Schema = {
-    "name": "Prefer",
-    "in": "header",
-    "description": "`handling=strict` refuses unknown fields, which are otherwise listed in `warnings`.",
-    "schema": {"type": "string"},
-}
 _NOT_JSON = (EventStream, HtmlPage, Redirect, OtherProtocol)
 
 
@@ -95,14 +84,10 @@ def document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, Any]:
 
 def body_type(route: Route) -> Any:
     """Returns the type of a request's body; None if it has none that JSON Schema could describe."""
-    match route.body:
-        case Form(fields):
-            body = fields
-        case str(name):
-            body = resolve_name(name)
-        case body:
-            pass
-    return None if body is OtherProtocol else body
+    if route.body is None or route.body.type is OtherProtocol:
+        return None
+    described = route.body.type
+    return resolve_name(described) if isinstance(described, str) else described
 
 
 def json_type(route: Route) -> Any:
@@ -123,12 +108,10 @@ def _operation(route: Route, schemas: Schemas) -> Schema:
         for name in re.findall(r"{(\w+)}", route.path)
     ]
     parameters += [
-        {"name": one.name, "in": "query", "description": one.about, "schema": schema(one.type)} for one in route.query
+        {"name": one.name, "in": place, "description": one.about, "schema": schema(one.type)}
+        for place, declared in (("query", route.query), ("header", headers_of(route)))
+        for one in declared
     ]
-    if route.idempotent:
-        parameters.append(_IDEMPOTENCY_KEY)
-    if route.warns:
-        parameters.append(_PREFER)
     if parameters:
         made["parameters"] = parameters
     if route.body is not None:

@@ -9,6 +9,15 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from weftline.api.principal import Principal
+from weftline.server.declared import (
+    IDEMPOTENCY_KEY,
+    OF_EVERY_REQUEST,
+    PREFER,
+    AnyBody,
+    Declared,
+    Header,
+    QueryParameter,
+)
 from weftline.server.http import Request, Response, StreamedResponse
 
 Handler: TypeAlias = Callable[[Any, Request, Principal], Awaitable[Response | StreamedResponse | None]]
@@ -38,29 +47,10 @@ class Redirect:
     """A response that redirects the browser."""
 
 
-class OtherProtocol:
-    """A body or a response that another protocol defines."""
-
-
-class Form(Struct, frozen=True):
-    """A form-encoded body, with the fields of this type."""
-
-    fields: Any
-
-
-class QueryParameter(Struct, frozen=True):
-    """An optional query parameter. A list may be given several times."""
-
-    name: str
-    type: Any
-    about: str
-
-
 class Route(Struct, frozen=True):
     """A route. `access` is `public` without a credential, `workspace` for one of the workspace in the path's `{slug}`.
 
-    The handler uses these types to read the request and write the response; they are the only source of the OpenAPI
-    document.
+    It is the only source of the OpenAPI document. A handler can read nothing of a request that is not declared here.
     """
 
     method: str
@@ -80,10 +70,11 @@ class Route(Struct, frozen=True):
     by_cookie: bool = False
     """Whether it authenticates by cookie, and so must not be open to pages of other origins."""
     summary: str = ""
-    body: Any = None
-    """A struct, a pydantic model, a `Form` or `OtherProtocol`; None if the request has no body. A model that is loaded
-    later is given by name, as `module:Model`."""
+    body: AnyBody | None = None
+    """None if the request has no body."""
     query: tuple[QueryParameter, ...] = ()
+    headers: tuple[Header, ...] = ()
+    """Headers of its own, besides those that the following fields stand for."""
     idempotent: bool = False
     """Whether it supports an `Idempotency-Key`."""
     warns: bool = False
@@ -100,8 +91,23 @@ class Route(Struct, frozen=True):
     """The type of a 400 or 401 that does not have the usual shape."""
 
 
+def headers_of(route: Route) -> tuple[Header, ...]:
+    """Returns all headers that a route declares."""
+    kinds = ((route.idempotent, IDEMPOTENCY_KEY), (route.warns, PREFER))
+    return (*route.headers, *(header for has, header in kinds if has))
+
+
+def declared_by(route: Route) -> Declared:
+    return Declared(
+        frozenset(one.name for one in route.query),
+        OF_EVERY_REQUEST.union(one.name.lower().encode() for one in headers_of(route)),
+        route.body,
+    )
+
+
 class Match(Struct, frozen=True):
     route: Route
+    declared: Declared
     params: Mapping[str, str]
 
 
@@ -127,7 +133,7 @@ class Router:
                         raise ValueError(f"{route.path}: {part} is {{{node.name}}} in another route")
                 else:
                     node = node.exact.setdefault(part, _Node())
-            node.routes[route.method] = route
+            node.routes[route.method] = (route, declared_by(route))
         self.match = lru_cache(maxsize=_REMEMBERED)(self._match)
         """Returns the route of a request, by method and path; None for an unknown path."""
 
@@ -147,7 +153,7 @@ class Router:
         found = node.routes.get("GET" if method == "HEAD" else method)
         if found is None:
             return WrongMethod(tuple(sorted(node.routes)))
-        return Match(found, params)
+        return Match(*found, params)
 
 
 class _Node:
@@ -158,4 +164,4 @@ class _Node:
         """The name of the parameter that leads here."""
         self.exact: dict[str, _Node] = {}
         self.any: _Node | None = None
-        self.routes: dict[str, Route] = {}
+        self.routes: dict[str, tuple[Route, Declared]] = {}

@@ -12,6 +12,7 @@ from weftline.errors import entry_damaged
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime.decoding import check_observations, facts_in
 from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
+from weftline.server.declared import Header, QueryParameter
 from weftline.server.display_hints import DisplayHints
 from weftline.server.http import DEPARTURE, FLOW, Departure, Flow, Headers, Request
 from weftline.wire.damage import damaged_event
@@ -42,6 +43,10 @@ HEADERS = (
     (b"x-accel-buffering", b"no"),
     (b"x-content-type-options", b"nosniff"),
 )
+
+
+LAST_SEQ = QueryParameter("lastSeq", str, "The last event that was seen.")
+LAST_EVENT_ID = Header("Last-Event-ID", str, "The same as `lastSeq`, from an `EventSource`; the larger one counts.")
 
 
 def resume_point(request: Request) -> int:

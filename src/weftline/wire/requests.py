@@ -102,7 +102,7 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
                 raise with_typos(invalid([Issue("result", "give exactly one of `result` and `error`")]), unknown)
             return ToolResultBody(sent.tool_use_id, result="", unknown=unknown, token=token)
         case result, None:
-            if _fits(result, MAX_RESULT_BYTES):
+            if fits(result):
                 return ToolResultBody(sent.tool_use_id, result=result, unknown=unknown, token=token)
         case None, error:
             if _fits(error, MAX_ERROR_BYTES):
@@ -110,6 +110,16 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
         case _:
             raise invalid([Issue("error", "give exactly one of `result` and `error`")])
     return ToolResultBody(sent.tool_use_id, oversize=True, unknown=unknown, token=token)
+
+
+def text_result(call_id: str, text: str) -> ToolResultBody:
+    """Returns the result of a client-side call that comes as a text by another protocol."""
+    return ToolResultBody(call_id, result=text) if fits(text) else ToolResultBody(call_id, oversize=True)
+
+
+def fits(text: str) -> bool:
+    """Whether a text is small enough for a result, or for a message to a run."""
+    return _fits(text, MAX_RESULT_BYTES)
 
 
 def _inexact_tool_result(body: bytes) -> tuple[ToolResult, tuple[UnknownField, ...]]:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.json import encode
 
-from weftline.errors import LOG_DAMAGED, Conflict, Forbidden, InvalidRequest, NotFound, StoreError
+from weftline.errors import LOG_DAMAGED, Conflict, Forbidden, InvalidRequest, NotFound, StoreError, invalid_field
 from weftline.store.database import Query
 from weftline.store.records import agents
 from weftline.store.records.agents import AgentColumns, AgentRow, AgentSummary
@@ -172,7 +172,7 @@ async def use(at: Workspaces, caller: Caller, agent_id: str) -> AgentRow:
             other id, so that it learns nothing about other agents.
     """
     if not _ID.fullmatch(agent_id):
-        raise InvalidRequest("agent_id: this is not an agent id.")
+        raise invalid_field("agent_id", "this is not an agent id.")
     if caller.agents and agent_id not in caller.agents:
         raise _forbidden()
     if agent_id in at.code:
@@ -250,7 +250,7 @@ def _find(name: str, *, workspace: int) -> Query[AgentRow]:
 
 def _valid(slug: str) -> str:
     if not _SLUG.fullmatch(slug):
-        raise InvalidRequest("slug: use 1 to 64 lowercase letters, digits and -, with no - at either end.")
+        raise invalid_field("slug", "use 1 to 64 lowercase letters, digits and -, with no - at either end.")
     return slug
 
 

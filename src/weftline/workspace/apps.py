@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Sequence
 
-from weftline.errors import Forbidden, InvalidRequest, NotFound
+from weftline.errors import Forbidden, InvalidRequest, NotFound, invalid_field
 from weftline.store.database import Query
 from weftline.store.records import apps
 from weftline.store.records import workspaces as workspace_records
@@ -37,34 +37,35 @@ def checked_app(
     """Raises `InvalidRequest` that names the wrong field. `schemes` are additional schemes for redirect URIs."""
     for field, value in (("name", name), ("description", description), ("logo", logo)):
         if len(value) > _TEXT_LIMITS[field]:
-            raise InvalidRequest(f"{field}: must have at most {_TEXT_LIMITS[field]} characters.")
+            raise invalid_field(field, f"must have at most {_TEXT_LIMITS[field]} characters.")
     if not name.strip():
-        raise InvalidRequest("name: is missing.")
+        raise invalid_field("name", "is missing.")
     if logo and not logo.startswith("https://"):
-        raise InvalidRequest("logo: must be an https address.")
+        raise invalid_field("logo", "must be an https address.")
     if visibility not in ("private", "public"):
-        raise InvalidRequest("visibility: must be private or public.")
+        raise invalid_field("visibility", "must be private or public.")
     if client_credentials and visibility == "public":
-        raise InvalidRequest("client_credentials: only private apps may act for themselves.")
+        raise invalid_field("client_credentials", "only private apps may act for themselves.")
     unknown = unknown_scopes(tuple(scopes))
     if unknown:
-        raise InvalidRequest(f"scopes: {unknown[0][:100]!r} is not a scope; use one of {', '.join(SCOPES)}.")
+        raise invalid_field("scopes", f"{unknown[0][:100]!r} is not a scope; use one of {', '.join(SCOPES)}.")
     if not scopes:
-        raise InvalidRequest("scopes: name at least one scope.")
+        raise invalid_field("scopes", "name at least one scope.")
     uris: list[str] = []
     for given in redirect_uris:
         uri = redirect_uri(given, schemes=schemes)
         if uri is None:
-            raise InvalidRequest(
-                f"redirect_uris: {given[:200]!r} is not allowed; use https, http on localhost, 127.0.0.1 or [::1], or a"
+            raise invalid_field(
+                "redirect_uris",
+                f"{given[:200]!r} is not allowed; use https, http on localhost, 127.0.0.1 or [::1], or a"
                 " scheme of the app's own like com.example.app. An operator can allow others with"
-                " `oauth_redirect_schemes` in the [server] table of the configuration."
+                " `oauth_redirect_schemes` in the [server] table of the configuration.",
             )
         uris.append(uri)
     if not uris and not client_credentials:
-        raise InvalidRequest("redirect_uris: name at least one, or allow client credentials.")
+        raise invalid_field("redirect_uris", "name at least one, or allow client credentials.")
     if len(uris) > _MAX_URIS:
-        raise InvalidRequest(f"redirect_uris: at most {_MAX_URIS}.")
+        raise invalid_field("redirect_uris", f"at most {_MAX_URIS}.")
     return NewApp(
         name.strip(),
         description,

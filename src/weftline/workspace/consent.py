@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.json import decode, encode
 
 from weftline.errors import InvalidRequest
@@ -46,7 +47,24 @@ class InvalidConsent(Exception):
 
 
 class UnknownApp(Exception):
-    """There is no app with this client id."""
+    """There is no app with this client id. `resource` is what it asked for, as it sent it."""
+
+    def __init__(self, resource: str = "") -> None:
+        super().__init__("There is no app with this client id.")
+        self.resource = resource
+
+
+class AuthorizeQuery(Struct, frozen=True):
+    """The parameters of an authorize request, as an app sends them."""
+
+    client_id: Annotated[str, Meta(description="The app.")] = ""
+    redirect_uri: Annotated[str, Meta(description="Where the browser goes afterwards, as registered.")] = ""
+    response_type: Annotated[str, Meta(description="Must be `code`.")] = ""
+    scope: Annotated[str, Meta(description="What the app asks for, separated by spaces.")] = ""
+    state: Annotated[str | None, Meta(description="Returned to the app as it is.")] = None
+    code_challenge: Annotated[str, Meta(description="The S256 challenge of the verifier (RFC 7636).")] = ""
+    code_challenge_method: Annotated[str, Meta(description="Must be `S256`.")] = ""
+    resource: Annotated[str, Meta(description="The address of the MCP server that it is for (RFC 8707).")] = ""
 
 
 class AuthorizeRequest(Struct, frozen=True):
@@ -96,43 +114,43 @@ class _Consent(Struct, frozen=True):
 
 
 async def read_request(
-    at: Workspaces, query: Mapping[str, str], *, resource: str | None = "", issuer: str = ""
+    at: Workspaces, query: AuthorizeQuery, *, resource: str | None = "", issuer: str = ""
 ) -> tuple[App, AuthorizeRequest]:
     """The app and what it asks for. Raises `InvalidConsent` or `UnknownApp`.
 
     `resource` is the path of the resource in the query, "" if there is none, None if it is not one of ours.
     """
     problems: dict[str, str] = {}
-    client_id = query.get("client_id", "")
+    client_id = query.client_id
     app: App | None = None
     if not client_id:
         problems["client_id"] = "is missing"
     else:
         app = await find_app(at, client_id)
         if app is None:
-            raise UnknownApp
-    uri = query.get("redirect_uri", "").partition("#")[0]
+            raise UnknownApp(query.resource)
+    uri = query.redirect_uri.partition("#")[0]
     if not uri:
         problems["redirect_uri"] = "is missing"
     elif app is not None and not is_registered(uri, app.redirect_uris):
         problems["redirect_uri"] = "is not registered for this app"
-    if query.get("response_type") != "code":
+    if query.response_type != "code":
         problems["response_type"] = "must be code"
     if resource is None:
         problems["resource"] = "is not something that this server protects"
-    scopes = parse_scope(query.get("scope", ""))
+    scopes = parse_scope(query.scope)
     if not scopes and app is not None and (resource or app.registered):
         scopes = (MCP_SCOPE,)
     if not scopes:
         problems["scope"] = "is missing"
     elif app is not None and (refused := beyond(scopes, app.scopes)):
         problems["scope"] = f"this app may not ask for {' '.join(refused)[:200]}"
-    if query.get("code_challenge_method") != "S256":
+    if query.code_challenge_method != "S256":
         problems["code_challenge_method"] = "must be S256"
-    challenge = query.get("code_challenge", "")
+    challenge = query.code_challenge
     if not _CHALLENGE.fullmatch(challenge):
         problems["code_challenge"] = "must be the S256 challenge of a verifier, 43 characters"
-    state = query.get("state")
+    state = query.state
     if state is not None and len(state) > _MAX_STATE:
         problems["state"] = f"may have {_MAX_STATE} characters"
     if problems or app is None:

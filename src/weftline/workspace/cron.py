@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 
-from weftline.errors import InvalidRequest
+from weftline.errors import InvalidRequest, invalid_field
 
 MAX_CHARS = 200
 _SHORT = {
@@ -152,11 +152,11 @@ def parse_cron(text: str, timezone: str) -> Cron:
     """Raises `InvalidRequest` that states what is wrong, including for an expression that matches no day."""
     zone = parse_zone(timezone)
     if len(text) > MAX_CHARS:
-        raise InvalidRequest(f"cron: has more than {MAX_CHARS} characters.")
+        raise invalid_field("cron", f"has more than {MAX_CHARS} characters.")
     whole = _SHORT.get(text.strip().lower(), text)
     parts = whole.split()
     if len(parts) != len(_FIELDS):
-        raise InvalidRequest("cron: needs five fields: minute, hour, day of month, month and day of week.")
+        raise invalid_field("cron", "needs five fields: minute, hour, day of month, month and day of week.")
     minutes, hours, days, months, weekdays = (_parse(part, of) for part, of in zip(parts, _FIELDS, strict=True))
     cron = Cron(
         tuple(sorted(minutes)),
@@ -167,7 +167,7 @@ def parse_cron(text: str, timezone: str) -> Cron:
         zone,
     )
     if cron.next(0) is None:
-        raise InvalidRequest(f"cron: {text!r} never occurs.")
+        raise invalid_field("cron", f"{text!r} never occurs.")
     return cron
 
 
@@ -178,7 +178,7 @@ def parse_zone(name: str) -> ZoneInfo:
             return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         pass
-    raise InvalidRequest(f"timezone: there is no time zone {name[:64]!r}; give a name such as Europe/Berlin or UTC.")
+    raise invalid_field("timezone", f"there is no time zone {name[:64]!r}; give a name such as Europe/Berlin or UTC.")
 
 
 def _parse(text: str, field: _Field) -> set[int]:
@@ -210,4 +210,4 @@ def _number(text: str, field: _Field) -> int:
 
 
 def _wrong(field: _Field, fault: str) -> InvalidRequest:
-    return InvalidRequest(f"cron: {field.name}: {fault}.")
+    return invalid_field("cron", f"{field.name}: {fault}.")

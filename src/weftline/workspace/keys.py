@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from weftline.errors import InvalidRequest, Issue, NotFound, invalid
+from weftline.errors import Issue, NotFound, invalid, invalid_field
 from weftline.store.database import Query
 from weftline.store.records import agents, keys
 from weftline.store.records.keys import ApiKey, NewKey
@@ -63,9 +63,9 @@ async def create(
     are defined in the server's code, and accepts any.
     """
     if usage not in USAGES:
-        raise InvalidRequest(f"usage: {usage!r} is not a usage; use one of {', '.join(USAGES)}.")
+        raise invalid_field("usage", f"{usage!r} is not a usage; use one of {', '.join(USAGES)}.")
     if len(name) > MAX_NAME_CHARS:
-        raise InvalidRequest(f"name: must have at most {MAX_NAME_CHARS} characters.")
+        raise invalid_field("name", f"must have at most {MAX_NAME_CHARS} characters.")
     secret = PREFIX + secrets.token_urlsafe(32)
     new = NewKey(
         id=_new_id(),
@@ -85,9 +85,9 @@ async def create(
 async def import_key(at: Workspaces, slug: str, secret: str, *, name: str = "") -> ApiKey:
     """Imports a key that clients already hold. Its length is its only protection."""
     if not 20 <= len(secret) <= 512 or not secret.isascii() or not secret.isprintable() or " " in secret:
-        raise InvalidRequest("secret: must have 20 to 512 printable ASCII characters without spaces.")
+        raise invalid_field("secret", "must have 20 to 512 printable ASCII characters without spaces.")
     if secret.startswith(_ACCESS_TOKEN):
-        raise InvalidRequest(f"secret: the prefix {_ACCESS_TOKEN} is for OAuth access tokens.")
+        raise invalid_field("secret", f"the prefix {_ACCESS_TOKEN} is for OAuth access tokens.")
     new = NewKey(id=_new_id(), hash=hash_secret(secret), prefix=secret[:8], name=name, usage="developer_api", agents=())
     return await at.records.write(_insert(new, slug, code=at.code, now=at.clock.now_us()))
 
@@ -125,10 +125,10 @@ def checked_agents(agents: Sequence[str]) -> list[str]:
     """An allow-list without duplicates, in the order given."""
     listed = list(dict.fromkeys(agents))
     if len(listed) > _MAX_AGENTS:
-        raise InvalidRequest(f"agents: at most {_MAX_AGENTS} can be listed.")
+        raise invalid_field("agents", f"at most {_MAX_AGENTS} can be listed.")
     for agent in listed:
         if not _AGENT.fullmatch(agent):
-            raise InvalidRequest(f"agents: {agent[:200]!r} is not an agent id.")
+            raise invalid_field("agents", f"{agent[:200]!r} is not an agent id.")
     return listed
 
 
@@ -140,7 +140,7 @@ def _insert(new: NewKey, slug: str, *, code: CodeAgents, now: int, agents_exist:
     workspace = yield from ensured(slug, now=now)
     ids = yield from _ids_of(new.agents, code, workspace=workspace, agents_exist=agents_exist)
     if not (yield from keys.insert(replace(new, agents=ids), workspace=workspace, now=now)):
-        raise InvalidRequest("secret: this store already has that key.")
+        raise invalid_field("secret", "this store already has that key.")
     return (yield from _existing(new.id))
 
 

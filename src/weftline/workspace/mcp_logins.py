@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import json
 
-from weftline.errors import InvalidRequest, NotFound
+from weftline.errors import NotFound, invalid_field
 from weftline.net.address import InvalidAddress
 from weftline.redaction import redact_url
 from weftline.store.database import Query
@@ -42,4 +42,4 @@ def _digest(url: str) -> str:
     try:
         return digest_of(url)
     except InvalidAddress as error:
-        raise InvalidRequest(f"url: {error}") from None
+        raise invalid_field("url", f"{error}") from None

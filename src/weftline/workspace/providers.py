@@ -360,4 +360,4 @@ def _issue(name: str, error: WeftlineError) -> Issue:
     field = key.partition("[")[0]
     if field not in _FIELDS:
         field = f"options.{key}" if key else "name"
-    return Issue(field, error.message.partition(": ")[2] or error.message)
+    return Issue(field, error.issues[0].message if error.issues else error.message)

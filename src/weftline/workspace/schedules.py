@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, NotFound, StoreError
+from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, NotFound, StoreError, invalid_field
 from weftline.store.database import Query
 from weftline.store.records import schedules
 from weftline.store.records.schedules import ALL, CATCH_UP, ONCE, SKIP, ScheduleColumns, ScheduleRow, ScheduleSummary
@@ -34,12 +34,12 @@ class Timing(Struct, frozen=True, kw_only=True):
     def check(self, *, now: int) -> None:
         """Raises `InvalidRequest` for what is not a time, or has passed."""
         if self.catch_up not in CATCH_UP:
-            raise InvalidRequest(f"catch_up: must be one of {', '.join(CATCH_UP)}.")
+            raise invalid_field("catch_up", f"must be one of {', '.join(CATCH_UP)}.")
         parse_zone(self.timezone)
         if (self.at is None) == (not self.cron):
-            raise InvalidRequest("at: give exactly one of `at` and `cron`.")
+            raise invalid_field("at", "give exactly one of `at` and `cron`.")
         if self.at is not None and self.at <= now:
-            raise InvalidRequest("at: this time has passed.")
+            raise invalid_field("at", "this time has passed.")
         if self.at is None:
             parse_cron(self.cron, self.timezone)
 

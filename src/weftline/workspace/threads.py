@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, decode, encode
@@ -196,10 +196,24 @@ async def by_key(at: Workspaces, key: int) -> ThreadRow:
     return row
 
 
-async def end(at: Workspaces, thread: ThreadRow) -> None:
-    """Marks a thread as ended: it takes no more messages. Ending it again changes nothing."""
+class ThreadRuns(Protocol):
+    """The engine that has the runs of threads."""
+
+    def require_well(self) -> None:
+        """Raises `Unavailable` while the store refuses writes."""
+
+    async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
+        """Cancels all runs of a thread that has ended."""
+
+
+async def end(at: Workspaces, runs: ThreadRuns, thread: ThreadRow, *, requested_by: str) -> None:
+    """Ends a thread: it takes no more messages, and its unfinished runs are cancelled. Repeating it completes an end
+    that was interrupted between the two.
+    """
     if thread.ended_at is None:
+        runs.require_well()
         await at.records.write(threads.end(thread.key, now=at.clock.now_us()))
+    await runs.end_thread(thread.key, requested_by=requested_by)
 
 
 async def sealed_headers(at: Workspaces, thread: ThreadRow) -> bytes | None:

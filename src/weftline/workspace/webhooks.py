@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from weftline.errors import InvalidRequest, NotFound
+from weftline.errors import InvalidRequest, NotFound, invalid_field
 from weftline.net.address import InvalidAddress, parse
 from weftline.redaction import redact_url
 from weftline.store.database import Query
@@ -18,7 +18,8 @@ from weftline.workspace.context import Change, Workspaces
 
 ENDS = ("succeeded", "failed", "cancelled")
 EVENTS = (*ENDS, WAITING)
-DELIVERY_STATUSES = ("pending", "delivered", "failed")
+DeliveryStatus: TypeAlias = Literal["pending", "delivered", "failed"]
+DELIVERY_STATUSES: tuple[str, ...] = get_args(DeliveryStatus)
 MAX_PER_WORKSPACE = 20
 MAX_URL_CHARS = 2048
 _URL = re.compile(r"https?://[^\s/?#\x00-\x1f]+[^\s\x00-\x1f]*", re.IGNORECASE)
@@ -33,13 +34,13 @@ class CreatedWebhook(NamedTuple):
 async def create(at: Workspaces, workspace: int, url: str, *, events: Sequence[str] = ENDS) -> CreatedWebhook:
     """`events` are the final statuses of runs to report, and `waiting` for open awaits."""
     if len(url) > MAX_URL_CHARS or not _URL.fullmatch(url):
-        raise InvalidRequest("url: must be an http or https address.")
+        raise invalid_field("url", "must be an http or https address.")
     try:
         parse(url)
     except InvalidAddress as error:  # nothing could ever be delivered there
-        raise InvalidRequest(f"url: {error}") from None
+        raise invalid_field("url", f"{error}") from None
     if not events or any(event not in EVENTS for event in events):
-        raise InvalidRequest(f"events: must be some of {', '.join(EVENTS)}.")
+        raise invalid_field("events", f"must be some of {', '.join(EVENTS)}.")
     identity = "wh_" + secrets.token_hex(10)
     secret = "whsec_" + secrets.token_urlsafe(32)
     redacted = redact_url(url)

@@ -13,7 +13,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from weftline import prompts
 from weftline.testing import ServerProcess
+from weftline.wire.limits import MAX_RESULT_BYTES
 
 from ..kit import TIMEOUT_S, Api, Json, local_tool
 from ..scripts import SCRIPTS
@@ -203,6 +205,26 @@ async def test_a_call_for_the_client_is_a_question_that_the_next_message_answers
         "user: B",
         "agent: A || B",
     ]
+
+
+async def test_a_result_that_is_too_large_closes_its_call_with_an_error(caller: Caller) -> None:
+    await stored(caller.api, "twice", tools=[ASK])
+    task = await caller.send("please")
+    large = caller.message("x" * (MAX_RESULT_BYTES + 1), taskId=task["id"], messageId="m-a")
+    for _ in range(2):  # the same message again does not close the next call
+        refused = await caller.error("send", large)
+        assert refused["code"] == -32602 and "larger than the limit" in refused["message"]
+    waiting = await caller.get(task["id"])
+    assert waiting["status"]["message"]["parts"][1]["data"]["args"] == {"q": "b"}
+    ended = await caller.send("B", taskId=task["id"])
+    assert answer(ended) == f"{prompts.calls.RESULT_TOO_LARGE} || B"
+
+
+async def test_a_message_that_is_too_large_for_a_running_task_is_refused(caller: Caller) -> None:
+    async with at_work(caller) as (task, closed):
+        large = caller.message("x" * (MAX_RESULT_BYTES + 1), taskId=task["id"], config=caller.at_once)
+        assert "must not be larger" in (await caller.error("send", large))["message"]
+        closed.opened.set()
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,9 @@ from weftline.api.schemas.tools import ToolChangesModel, ToolModel
 from weftline.api.schemas.webhooks import WebhookChange, WebhookModel
 from weftline.cli.admin import administer
 from weftline.server.a2a import rpc
+from weftline.server.declared import Form
 from weftline.server.openapi import body_type, document, json_type
-from weftline.server.router import EventStream, Form, Route
+from weftline.server.router import EventStream, Route
 from weftline.server.routes.every import ROUTES
 from weftline.testing import ServerProcess
 from weftline.wire.engine_options import ENGINE_OPTIONS
@@ -213,7 +214,7 @@ def test_no_route_lacks_its_types() -> None:
 
 
 def test_every_route_that_reads_a_body_says_which() -> None:
-    reads = re.compile(r"request\.body\(|read_body\(|read_form\(|mcp\.answer\(")
+    reads = re.compile(r"request\.(body|read)\(|read_form\(|mcp\.answer\(")
     for route in ROUTES:
         source = inspect.getsource(inspect.unwrap(route.handler))
         sends = route.method in ("POST", "PUT", "PATCH")
@@ -290,7 +291,7 @@ def test_scopes_and_credentials_are_those_of_the_routes(page: Json) -> None:
 def test_the_server_answers_as_its_page_says(route: Route, described_page: Any, known: Known) -> None:
     method, path = route.method, route.path
     described = described_page[path][method]
-    form = route.body.fields if isinstance(route.body, Form) else None
+    form = route.body.type if isinstance(route.body, Form) else None
     headers = {"Authorization": f"Bearer {known.token}"} if IDENTITY in route.scopes else known.headers
 
     def value(name: str) -> str:
@@ -336,7 +337,7 @@ def test_the_server_answers_as_its_page_says(route: Route, described_page: Any, 
             if name == "slug" or data.draw(st.booleans()):
                 case.path_parameters[name] = value(name)
         case.body = usable(case.body)
-        if route.body in (RunModel, SessionModel) and isinstance(case.body, dict) and data.draw(st.booleans()):
+        if body_type(route) in (RunModel, SessionModel) and isinstance(case.body, dict) and data.draw(st.booleans()):
             case.body.update(MODEL)
         answered(case)
 

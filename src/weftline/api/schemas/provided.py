@@ -114,8 +114,7 @@ def _failure_fault(failure: dict[str, Any], *, error: str | None) -> Issue | Non
     try:
         require_failure(convert(failure, SentFailure), error=error)
     except InvalidRequest as refused:
-        path, _, message = refused.message.partition(": ")
-        return Issue(path, message)
+        return refused.issues[0]
     return None
 
 

@@ -94,19 +94,20 @@ class Tools(Struct, rename="camel"):
     next_cursor: str | None
 
 
-def parse_tool(fields: dict[str, Any]) -> tuple[StoredSpec, dict[str, str]]:
-    """Parses a tool to create, and its secrets. Raises `InvalidRequest`."""
+def parse_tool(fields: dict[str, Any]) -> tuple[StoredSpec, dict[str, str], Sequence[UnknownField]]:
+    """Parses a tool to create, and its secrets; also returns the unknown fields. Raises `InvalidRequest`."""
     sent = _checked(ToolModel, fields)
+    unknown = unknown_fields(fields, _TOOL)
     given = sent.model_fields_set
     issues = [not_of_kind(name) for name in fields_of_others(sent.kind) if name in given]
     needed = "source" if sent.kind == "code" else "url"
     if needed not in given:
         issues.insert(0, Issue(needed, "is required"))
     if issues:
-        raise with_typos(invalid(issues), unknown_fields(fields, _TOOL))
+        raise with_typos(invalid(issues), unknown)
     values = {name: value for name, value in sent.secrets.items() if value is not None}
     if sent.kind == "code":
-        return _code_spec(sent), values
+        return _code_spec(sent), values, unknown
     spec = HttpSpec(
         sent.name,
         sent.url,
@@ -118,7 +119,7 @@ def parse_tool(fields: dict[str, Any]) -> tuple[StoredSpec, dict[str, str]]:
         sent.effect,
         sent.timeoutMs / 1000,
     )
-    return spec, values
+    return spec, values, unknown
 
 
 def _code_spec(sent: ToolModel) -> CodeSpec:
@@ -133,11 +134,11 @@ def _code_spec(sent: ToolModel) -> CodeSpec:
     )
 
 
-def parse_tool_changes(fields: dict[str, Any]) -> ToolChanges:
-    """Parses changes to a tool. Raises `InvalidRequest`."""
+def parse_tool_changes(fields: dict[str, Any]) -> tuple[ToolChanges, Sequence[UnknownField]]:
+    """Parses changes to a tool; also returns the unknown fields. Raises `InvalidRequest`."""
     sent = _checked(ToolChangesModel, fields)
     given = sent.model_fields_set
-    return ToolChanges(
+    changes = ToolChanges(
         kind=sent.kind if "kind" in given else UNSET,
         name=sent.name if "name" in given else UNSET,
         url=sent.url if "url" in given else UNSET,
@@ -152,11 +153,7 @@ def parse_tool_changes(fields: dict[str, Any]) -> ToolChanges:
         language=sent.language if "language" in given else UNSET,
         secrets={} if isinstance(sent.secrets, list) else dict(sent.secrets),
     )
-
-
-def unknown_in_tool(fields: dict[str, Any]) -> Sequence[UnknownField]:
-    """Returns the unknown fields of a tool to create, or of changes to one."""
-    return unknown_fields(fields, _TOOL)
+    return changes, unknown_fields(fields, _TOOL)
 
 
 def tool_json(row: ToolRow, warnings: Warnings = UNSET) -> Tool:

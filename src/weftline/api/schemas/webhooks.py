@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from weftline.api.schemas.validation import refused
 from weftline.errors import NotFound
 from weftline.redaction import redact_url
 from weftline.runtime import ids
@@ -75,20 +74,6 @@ class Webhooks(Struct):
 class DeliveryPage(Struct, rename="camel"):
     deliveries: list[Delivery]
     next_cursor: str | None
-
-
-def parse_webhook(fields: dict[str, Any]) -> WebhookModel:
-    try:
-        return WebhookModel.model_validate(fields)
-    except ValidationError as error:
-        raise refused(error, WebhookModel, fields) from None
-
-
-def parse_webhook_change(fields: dict[str, Any]) -> WebhookChange:
-    try:
-        return WebhookChange.model_validate(fields)
-    except ValidationError as error:
-        raise refused(error, WebhookChange, fields) from None
 
 
 def parse_delivery_id(text: str) -> tuple[int, str]:

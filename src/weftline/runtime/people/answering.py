@@ -199,8 +199,7 @@ def _too_large(answer: Answer) -> list[Issue]:
 
 
 def _misfit(*issues: Issue) -> InvalidRequest:
-    error = invalid(issues)
-    return InvalidRequest(error.message, code="invalid_answer", **error.details)
+    return invalid(issues, code="invalid_answer")
 
 
 async def edited(run: LiveRun, index: int, args: dict[str, Any]) -> bytes:

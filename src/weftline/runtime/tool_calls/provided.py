@@ -133,8 +133,7 @@ def require_whole(
 
 def refusal(issues: Sequence[Issue]) -> InvalidRequest:
     """One error for everything that is wrong."""
-    error = invalid(issues)
-    return InvalidRequest(error.message, code="invalid_answer", **error.details)
+    return invalid(issues, code="invalid_answer")
 
 
 def _issues(

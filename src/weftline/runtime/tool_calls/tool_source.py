@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import json
 
 from weftline import prompts
-from weftline.errors import InvalidRequest, StoreError
+from weftline.errors import StoreError, invalid_field
 from weftline.kernel.deploys import Digests
 from weftline.net.dial import Dialer
 from weftline.plan import (
@@ -119,10 +119,11 @@ class DialledTools:
                     taken = {name for other in plan.tools for name in self._names(other)}
                 row = await self._records.read(tools.by_id(ref.id, workspace=workspace))
                 if row is None:
-                    raise InvalidRequest(f"tools[{index}].id: this workspace does not have a tool {ref.id!r}.")
+                    raise invalid_field(f"tools[{index}].id", f"this workspace does not have a tool {ref.id!r}.")
                 if row.name in taken:
-                    raise InvalidRequest(
-                        f"tools[{index}].id: the tool {ref.id!r} is named {row.name!r}, as is another tool of the run."
+                    raise invalid_field(
+                        f"tools[{index}].id",
+                        f"the tool {ref.id!r} is named {row.name!r}, as is another tool of the run.",
                     )
                 taken.add(row.name)
 

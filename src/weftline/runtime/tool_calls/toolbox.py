@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from msgspec import UNSET
 from msgspec.json import encode
 
-from weftline.errors import InvalidRequest
+from weftline.errors import invalid_field
 from weftline.kernel.deploys import Digests
 from weftline.kernel.entries import Parent
 from weftline.kernel.policy import PolicyRule
@@ -194,13 +194,13 @@ class ServerTools:
             if isinstance(ref, ServerRef):
                 self.check_plugin(ref, index)
             if isinstance(ref, StoredRef | A2ARef | McpRef):
-                raise InvalidRequest(f"tools[{index}].kind: this engine was started without tools of this kind.")
+                raise invalid_field(f"tools[{index}].kind", "this engine was started without tools of this kind.")
 
     def check_plugin(self, ref: ServerRef, index: int) -> None:
         if self._plugin(ref.name) is None:
             near = did_you_mean(ref.name, self.tools)
-            raise InvalidRequest(
-                f"tools[{index}].name: this server does not have a tool {ref.name!r}.{near}", code="invalid_plugin"
+            raise invalid_field(
+                f"tools[{index}].name", f"this server does not have a tool {ref.name!r}.{near}", code="invalid_plugin"
             )
 
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:

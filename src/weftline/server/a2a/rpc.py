@@ -53,6 +53,8 @@ class RpcError(Exception):
         self.code = code
         self.message = f"{path}: {message}" if path else message
         self.path = path
+        self.fault = message
+        """What is wrong with it, without the path."""
         self.about = about or {}
         self.status = status
 

@@ -7,6 +7,9 @@ from hashlib import blake2b
 
 from msgspec.json import encode
 
+from weftline import prompts
+from weftline.api.client_calls import TOO_LARGE, answer_call
+from weftline.api.controlling import answer_await
 from weftline.api.host import Host
 from weftline.api.sessions import send_prompt, session_of_context
 from weftline.api.views import run_summary
@@ -22,7 +25,8 @@ from weftline.store.awaits import AwaitFilter
 from weftline.store.base import IdempotencyKey, RunRow
 from weftline.store.records.agents import AgentRow
 from weftline.suggestions import sentence
-from weftline.tools.base import ToolOutput
+from weftline.wire.limits import MAX_RESULT_BYTES
+from weftline.wire.requests import fits, text_result
 
 
 class Deliveries:
@@ -46,6 +50,8 @@ class Deliveries:
         if named := asking.named_answers(sent.content):
             await self._answer(row, sent, named, sender=sender)
             return
+        if not fits(sent.text) and await has_taken(engine, row, sent.id, prompts.calls.RESULT_TOO_LARGE):
+            raise invalid("message.parts", TOO_LARGE)  # again: it has closed its call, and must not close the next one
         answer = Answer(outcome="answered", value=asking.value_of(sent.content), request=f"{sender} {sent.id}")
         if await has_taken(engine, row, sent.id, sent.text) or await has_received(engine, row.key, answer):
             return
@@ -57,24 +63,29 @@ class Deliveries:
             if task.ended:
                 raise _ended(now)
             if task.question is not None:
-                await engine.answer(row.key, task.question, ToolOutput.of(sent.text), message_id=sent.id)
+                await answer_call(engine, row.key, text_result(task.question, sent.text), message_id=sent.id)
             elif (asked := asking.answered_by(task.asked, task=row.key)) is not None:
-                await engine.answer_await(asked.run, asked.id, answer, by=sender)
+                await answer_await(self._host.workspaces, engine, asked.run, asked.id, answer, by=sender)
             else:
-                await engine.steer(row.key, sent.text, message_id=sent.id, by=sender)
+                await self._steer(row, sent, sender=sender)
         except NotFound:
             # Somebody else has answered in the meantime.
-            await engine.steer(row.key, sent.text, message_id=sent.id, by=sender)
+            await self._steer(row, sent, sender=sender)
         except InvalidRequest as error:
             how = "" if asked is None else asking.how_to_answer(asked)
             raise invalid("message.parts", f"{sentence(error.message)}{how}") from None
         except Conflict as error:
             if error.code in ("await_closed", "await_expired"):
-                await engine.steer(row.key, sent.text, message_id=sent.id, by=sender)
+                await self._steer(row, sent, sender=sender)
                 return
             if error.code != "run_terminal":
                 raise
             raise _ended(row) from None
+
+    async def _steer(self, row: RunRow, sent: SentMessage, *, sender: str) -> None:
+        if not fits(sent.text):
+            raise invalid("message.parts", f"must not be larger than {MAX_RESULT_BYTES:,} bytes.")
+        await self._host.engine.steer(row.key, sent.text, message_id=sent.id, by=sender)
 
     async def _answer(self, row: RunRow, sent: SentMessage, named: list[NamedAnswer], *, sender: str) -> None:
         """Answers awaits by their ids. The engine recognizes a repeated answer."""
@@ -87,7 +98,7 @@ class Deliveries:
                 one = AwaitFilter(workspace=row.workspace, run=key, id=await_id, limit=1, max_bytes=0)
                 if any(not asking.is_answerable(found) for found in await engine.stored.awaits(one)):
                     raise InvalidRequest("a message cannot decide this; answer it on the server.")
-                await engine.answer_await(key, await_id, answer, by=sender)
+                await answer_await(self._host.workspaces, engine, key, await_id, answer, by=sender)
             except (NotFound, InvalidRequest) as error:
                 raise invalid("message.parts", f"{name[:100]}: {error.message}") from None
             except Conflict as error:

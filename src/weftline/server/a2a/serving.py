@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar, assert_never
 from msgspec.structs import replace
 
 from weftline.api import following
+from weftline.api.cancelling import cancel_run
 from weftline.api.following import Event, EventKind
 from weftline.api.host import Host
 from weftline.api.parsing import parsed
@@ -196,7 +197,7 @@ class Serving:
         if row.ended_at is not None:
             about = {"taskId": query.id}
             raise RpcError(TASK_NOT_CANCELABLE, f"The task has ended ({row.status}).", about=about)
-        await self._engine.cancel(row.key, requested_by=self._sender)
+        await cancel_run(self._engine, row.key, by=self._sender)
         return await self._now(row, query.history)
 
     async def _list(self, query: ListQuery) -> Any:

@@ -270,7 +270,7 @@ class V1:
     def fault(self, error: RpcError) -> RpcFault:
         details: list[Any] = []
         if error.code == INVALID_PARAMS and error.path:
-            violation = {"field": error.path, "description": error.message.removeprefix(f"{error.path}: ")}
+            violation = {"field": error.path, "description": error.fault}
             details.append({"@type": f"{_TYPES}BadRequest", "fieldViolations": [violation]})
         about = {name: str(value) for name, value in error.about.items() if value is not None}
         if error.code in REASONS:

@@ -166,8 +166,7 @@ class OAuthServer:
     def client(self, request: Request) -> str:
         """Returns the address that a request comes from."""
         peer = request.scope.get("client")
-        forwarded = [value.decode("latin-1") for name, value in request.scope["headers"] if name == b"x-forwarded-for"]
-        return client_of(peer[0] if peer else "", forwarded, self._proxies)
+        return client_of(peer[0] if peer else "", request.header_lines(b"x-forwarded-for"), self._proxies)
 
     def _new_device(self, email: str) -> str:
         expires_at = self.workspaces.clock.now_us() + DEVICE_S * 1_000_000

@@ -14,15 +14,16 @@ from weftline.server.oauth.pages import ConsentForm, consent_page, page, unknown
 from weftline.store.records.apps import App
 from weftline.store.records.users import User
 from weftline.workspace import consent
-from weftline.workspace.consent import AuthorizeRequest, ConsentResult, InvalidConsent
+from weftline.workspace.consent import AuthorizeQuery, AuthorizeRequest, ConsentResult, InvalidConsent, UnknownApp
 from weftline.workspace.scopes import SCOPES, USING_AGENTS, meaning
 
 
 async def read_request(server: OAuthServer, request: Request) -> tuple[App, AuthorizeRequest]:
-    query = dict(request.query)
-    if len(query) != len(request.query):
+    if request.repeats_a_parameter:
         raise InvalidConsent(query="a parameter occurs more than once")
-    resource = server.resource(query.get("resource", ""))
+    sent = {name: request.query_value(name) for name in AuthorizeQuery.__struct_fields__}
+    query = AuthorizeQuery(**{name: value for name, value in sent.items() if value is not None})
+    resource = server.resource(query.resource)
     return await consent.read_request(server.workspaces, query, resource=resource, issuer=server.names.base(request))
 
 
@@ -74,8 +75,8 @@ def invalid(error: InvalidConsent) -> Response:
     return Response(encode(body), status=400, headers=NO_STORE[:1])
 
 
-def unknown_app(request: Request) -> Response:
-    if request.query_value("resource"):
+def unknown_app(error: UnknownApp) -> Response:
+    if error.resource:
         # An MCP host that has registered itself: the page is for its user, and the status makes it register again.
         return unknown_app_page()
     body = OAuthRefusal("invalid_client", "There is no app with this client_id.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, convert, structs
 from msgspec.json import encode
@@ -14,6 +14,7 @@ from weftline.api.schemas.oauth import OAuthRefusal
 from weftline.errors import TooLarge
 from weftline.percent import field_text
 from weftline.percent import fields as form_fields
+from weftline.server.declared import Form
 from weftline.server.http import Request, Response
 from weftline.store.records.apps import App
 from weftline.workspace.apps import authenticate_app, find_public_app
@@ -22,7 +23,6 @@ from weftline.workspace.grants import OAuthError
 
 T = TypeVar("T", bound=Struct)
 
-_LIMIT_BYTES = 64 * 1024
 _FIELDS_LIMIT = 50
 NO_STORE = ((b"cache-control", b"no-store"), (b"pragma", b"no-cache"))
 
@@ -36,13 +36,14 @@ def refusal(error: OAuthError) -> Response:
     return Response(body, status=status, headers=headers, code=error.error)
 
 
-async def read_form(request: Request) -> dict[str, str]:
-    """Returns the fields of a form. A field that occurs twice is ambiguous, and so an error."""
+async def read_form(request: Request, form: Form[Any]) -> dict[str, str]:
+    """Returns the fields of the route's form. A field that occurs twice is ambiguous, and so an error."""
+    request.require_body(form)
     kind = (request.header(b"content-type") or "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise OAuthError("invalid_request", "The body must be application/x-www-form-urlencoded.")
     try:
-        body = await request.body(limit=_LIMIT_BYTES)
+        body = await request.body()
         if not body.isascii():
             raise ValueError("not form-encoded")
         pairs = form_fields(body, max_fields=_FIELDS_LIMIT, errors="strict")

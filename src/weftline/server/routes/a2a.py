@@ -10,7 +10,6 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.json import encode
 
-from weftline.api.parsing import parsed
 from weftline.errors import Unauthorized, WeftlineError
 from weftline.server.a2a import cards, rpc
 from weftline.server.a2a.dialect import Dialect
@@ -21,6 +20,7 @@ from weftline.server.a2a.v0_3 import V03
 from weftline.server.a2a.v1_0 import V1
 from weftline.server.app import App
 from weftline.server.auth import Principal, invalid_credential
+from weftline.server.declared import Body, Header, QueryParameter
 from weftline.server.http import NO_SNIFFING, Request, Response
 from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
 from weftline.server.open_streams import OpenStream
@@ -34,6 +34,10 @@ _AGENT = "/api/a2a/{slug}/agents/{agentSlug}"
 _INVOKE = ("a2a:invoke", "agents:invoke")
 _USAGES = ("a2a", "developer_api")
 _V03, _V1 = V03(), V1()
+_CALL = Body(rpc.RpcCall, rpc.parse_call)
+_VERSION = "A2A-Version"
+_VERSION_HEADER = Header(_VERSION, str, "The version of A2A that the caller speaks, such as `1.0`.")
+_VERSION_QUERY = QueryParameter(_VERSION, str, "The same, for callers that cannot set headers.")
 
 
 async def call(app: App, request: Request, principal: Principal) -> Response | None:
@@ -41,7 +45,7 @@ async def call(app: App, request: Request, principal: Principal) -> Response | N
     asked = _version(request)
     dialect: Dialect = _V1 if asked == _V1.version else _V03
     try:
-        sent = await parsed(rpc.parse_call, await request.body())
+        sent = await request.read(_CALL)
     except NotACall as refused:
         return _refusal(dialect, refused.id, _not_json(request, dialect) or refused.error)
     request.body_is_read()
@@ -110,13 +114,13 @@ async def _carry_out(
 
 def _version(request: Request) -> str:
     """Returns the requested version, without its patch number; empty if there is none."""
-    asked = request.header(b"a2a-version") or request.query_value("A2A-Version") or ""
+    asked = request.header(b"a2a-version") or request.query_value(_VERSION) or ""
     return ".".join(asked.strip().split(".")[:2])
 
 
 def _wants_events(request: Request) -> bool:
     # Some callers send two such headers, the first of which accepts anything.
-    return any(name == b"accept" and b"text/event-stream" in value.lower() for name, value in request.scope["headers"])
+    return any("text/event-stream" in value.lower() for value in request.header_lines(b"accept"))
 
 
 def _unknown_version(asked: str) -> RpcError:
@@ -232,7 +236,9 @@ ROUTES = (
         usages=_USAGES,
         narrowed="its agents",
         summary="Call an agent over A2A (JSON-RPC)",
-        body=rpc.RpcCall,
+        query=(_VERSION_QUERY,),
+        headers=(_VERSION_HEADER,),
+        body=_CALL,
         returns=rpc.RpcReply | EventStream,
         silent=True,
     ),
@@ -245,6 +251,8 @@ ROUTES = (
             usages=_USAGES,
             narrowed="its agents",
             summary="The agent's card",
+            query=(_VERSION_QUERY,),
+            headers=(_VERSION_HEADER,),
             returns=cards.AgentCard,
         )
         for name in ("agent-card.json", "agent.json")

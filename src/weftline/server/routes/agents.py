@@ -9,6 +9,7 @@ from weftline.api.planning import check_plan
 from weftline.api.schemas.agents import Agent, AgentModel, Agents, agent_json, parse_agent
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.declared import Body
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
@@ -20,10 +21,11 @@ from weftline.workspace.agents import AgentDraft
 from weftline.workspace.code_agents import is_code, read_only
 
 _BASE = "/api/v1/workspaces/{slug}/agents"
+_AGENT = Body(AgentModel, parse_agent)
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
-    draft, unknown = await parsed(parse_agent, await request.body())
+    draft, unknown = await request.read(_AGENT)
     warnings = app.unknown_fields.warnings(request, unknown)
     await _require_runnable(app, draft, workspace=principal.workspace)
     row = await agents.create(app.workspaces, principal.workspace, draft)
@@ -34,7 +36,7 @@ async def replace(app: App, request: Request, principal: Principal) -> Response:
     known = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
     if is_code(known):
         raise read_only(known.id)
-    draft, unknown = await parsed(parse_agent, await request.body())
+    draft, unknown = await request.read(_AGENT)
     warnings = app.unknown_fields.warnings(request, unknown)
     await _require_runnable(app, draft, workspace=principal.workspace)
     row = await agents.replace(app.workspaces, principal.workspace, known.id, draft, dialled_urls=dialled_urls)
@@ -56,7 +58,7 @@ async def delete(app: App, request: Request, principal: Principal) -> Response:
     row = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
     app.engine.require_well()
     await agents.delete(app.workspaces, principal.workspace, row.id)
-    return Response(b'{"ok":true}')
+    return Response(encode(Ok()))
 
 
 async def _require_runnable(app: App, draft: AgentDraft, *, workspace: int) -> None:
@@ -83,7 +85,7 @@ ROUTES = (
         create,
         scopes=("agents:write",),
         summary="Store an agent",
-        body=AgentModel,
+        body=_AGENT,
         warns=True,
         returns=Agent,
         status=201,
@@ -104,7 +106,7 @@ ROUTES = (
         replace,
         scopes=("agents:write",),
         summary="Replace an agent",
-        body=AgentModel,
+        body=_AGENT,
         warns=True,
         returns=Agent,
         errors=(409,),

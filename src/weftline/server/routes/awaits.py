@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from secrets import token_hex
-from typing import Any
 
 from msgspec.json import encode
 from msgspec.structs import replace
@@ -13,7 +11,6 @@ from msgspec.structs import replace
 from weftline import run_ids
 from weftline.api.controlling import answer_run, pause_run, resume_run, send_message
 from weftline.api.cursors import await_cursor, await_of
-from weftline.api.parsing import parsed
 from weftline.api.schemas.awaits import (
     Acknowledged,
     AnsweredAwait,
@@ -22,15 +19,17 @@ from weftline.api.schemas.awaits import (
     PauseModel,
     QueuedMessage,
     ResumeModel,
-    parsed_as,
 )
 from weftline.api.views import await_views
 from weftline.errors import NotFound
+from weftline.kernel.entries import AwaitKind
 from weftline.server.access import locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.bodies import model_body
+from weftline.server.declared import QueryParameter
 from weftline.server.http import Request, Response
-from weftline.server.router import QueryParameter, Route
+from weftline.server.router import Route
 from weftline.server.routes.lists import (
     CURSOR,
     LIMIT,
@@ -45,18 +44,21 @@ from weftline.server.routes.lists import (
 from weftline.server.routes.runs import PATH, idempotency_key
 from weftline.store.awaits import AwaitFilter
 from weftline.store.records.pages import PAGE_BYTES
-from weftline.wire.awaits import KINDS, AwaitPage, Kind
-from weftline.wire.json_text import decode_object
+from weftline.wire.awaits import AwaitPage
 from weftline.wire.limits import MAX_RESULT_BYTES
 from weftline.wire.responses import Time
-from weftline.workspace.people import person_of
 
+_KIND = QueryParameter("kind", AwaitKind, "Of this kind.")
 _BUILD_ON_LOOP_BYTES = 64 * 1024
-_BODY_BYTES = 2 * MAX_RESULT_BYTES
+BODY_BYTES = 2 * MAX_RESULT_BYTES
+_ANSWER = model_body(AnswerModel, limit_bytes=BODY_BYTES)
+_PAUSE = model_body(PauseModel, limit_bytes=BODY_BYTES, optional=True)
+_RESUME = model_body(ResumeModel, limit_bytes=BODY_BYTES, optional=True)
+_MESSAGE = model_body(MessageToRunModel, limit_bytes=BODY_BYTES)
 
 
 async def inbox(app: App, request: Request, principal: Principal) -> Response:
-    kind = one_of(request, "kind", KINDS)
+    kind = one_of(request, _KIND)
     thread, agents = await owners(app, request, principal)
     wanted = AwaitFilter(
         workspace=principal.workspace,
@@ -105,13 +107,13 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
     run_id, await_id = request.params["runId"], request.params["awaitId"]
     key = await _waiting(app, request, principal)
     once = idempotency_key(request)
-    raw = await request.body(limit=_BODY_BYTES)
-    sent, unknown = parsed_as(AnswerModel, await parsed(decode_object, raw))
+    sent, unknown = await request.read(_ANSWER)
     warnings = app.unknown_fields.warnings(request, unknown)
     who = principal.who
     # The same answer from somebody else is a different one, so that it is clear whose answer counted.
     request_id = token_hex(16) if once is None else f"{who} {once}"
     answered = await answer_run(
+        app.workspaces,
         app.engine,
         key,
         sent,
@@ -120,7 +122,6 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
         by=who,
         request=request_id,
         idempotency_key=once or "",
-        person_of=partial(person_of, app.workspaces),
         warnings=warnings,
     )
     return Response(encode(answered))
@@ -138,14 +139,14 @@ async def _waiting(app: App, request: Request, principal: Principal) -> int:
 
 async def pause(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
-    sent, unknown = parsed_as(PauseModel, await read_body(request))
+    sent, unknown = await request.read(_PAUSE)
     warnings = app.unknown_fields.warnings(request, unknown)
     return Response(encode(await pause_run(app.engine, key, sent, by=principal.who, warnings=warnings)))
 
 
 async def resume(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
-    sent, unknown = parsed_as(ResumeModel, await read_body(request))
+    sent, unknown = await request.read(_RESUME)
     warnings = app.unknown_fields.warnings(request, unknown)
     return Response(encode(await resume_run(app.engine, key, sent, by=principal.who, warnings=warnings)))
 
@@ -153,18 +154,11 @@ async def resume(app: App, request: Request, principal: Principal) -> Response:
 async def message(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
     once = idempotency_key(request) or ""
-    raw = await request.body(limit=_BODY_BYTES)
-    sent, unknown = parsed_as(MessageToRunModel, await parsed(decode_object, raw))
+    sent, unknown = await request.read(_MESSAGE)
     warnings = app.unknown_fields.warnings(request, unknown)
     who = principal.who
     queued = await send_message(app.engine, key, sent, by=who, idempotency_key=once, warnings=warnings)
     return Response(encode(queued))
-
-
-async def read_body(request: Request) -> dict[str, Any]:
-    """Reads an optional body."""
-    raw = await request.body(limit=_BODY_BYTES)
-    return await parsed(decode_object, raw) if raw else {}
 
 
 ROUTES = (
@@ -186,7 +180,7 @@ ROUTES = (
         narrowed="its agents",
         limited=False,
         summary="Answer what a run asks people",
-        body=AnswerModel,
+        body=_ANSWER,
         warns=True,
         idempotent=True,
         returns=AnsweredAwait,
@@ -200,7 +194,7 @@ ROUTES = (
         narrowed="its agents",
         limited=False,
         summary="Pause a run",
-        body=PauseModel,
+        body=_PAUSE,
         warns=True,
         returns=Acknowledged,
         errors=(409,),
@@ -213,7 +207,7 @@ ROUTES = (
         narrowed="its agents",
         limited=False,
         summary="Resume a paused run",
-        body=ResumeModel,
+        body=_RESUME,
         warns=True,
         returns=Acknowledged,
         errors=(409,),
@@ -226,7 +220,7 @@ ROUTES = (
         narrowed="its agents",
         limited=False,
         summary="Send a message to a running run",
-        body=MessageToRunModel,
+        body=_MESSAGE,
         warns=True,
         idempotent=True,
         returns=QueuedMessage,
@@ -240,7 +234,7 @@ ROUTES = (
         narrowed="its agents",
         summary="List what people are asked",
         query=(
-            QueryParameter("kind", Kind, "Of this kind."),
+            _KIND,
             QueryParameter("runId", str, "Of this run and its subagents."),
             OF_SESSION,
             OF_AGENT,

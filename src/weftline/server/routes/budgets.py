@@ -7,10 +7,10 @@ from functools import partial
 from msgspec.json import encode
 
 from weftline.api import budget_views
-from weftline.api.parsing import parsed
 from weftline.api.schemas.budgets import BudgetLimitsModel, Budgets, BudgetUse, budget_json, parse_budget
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.declared import Body
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.runs import PATH as RUNS
@@ -18,7 +18,7 @@ from weftline.server.routes.runs import locate_run
 from weftline.workspace import budgets
 
 _BASE = "/api/v1/workspaces/{slug}/budgets"
-_LIMIT_BYTES = 64 * 1024
+_LIMITS = Body(BudgetLimitsModel, parse_budget, 64 * 1024)
 
 
 async def index(app: App, request: Request, principal: Principal) -> Response:
@@ -27,7 +27,7 @@ async def index(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def change(app: App, request: Request, principal: Principal) -> Response:
-    sent = await parsed(parse_budget, await request.body(limit=_LIMIT_BYTES))
+    sent = await request.read(_LIMITS)
     warnings = app.unknown_fields.warnings(request, sent.unknown)
     app.engine.require_accepting()
     room = partial(app.large.room_to_work, principal.slug)
@@ -62,7 +62,7 @@ ROUTES = (
         change,
         scopes=("budgets:write",),
         summary="Set the limits of a workspace, an agent, a session or a run",
-        body=BudgetLimitsModel,
+        body=_LIMITS,
         warns=True,
         returns=BudgetUse,
     ),

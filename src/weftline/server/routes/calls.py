@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec.json import encode
 
 from weftline.api.cursors import cursor_of, key_of
@@ -9,14 +11,15 @@ from weftline.api.views import call_views, grant_views
 from weftline.server.access import find_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.declared import QueryParameter
 from weftline.server.http import Request, Response
-from weftline.server.router import QueryParameter, Route
+from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, LIMIT, one_of, page_limit
 from weftline.server.routes.runs import PATH
 from weftline.wire.calls import CallPage
 from weftline.wire.grants import GrantList
 
-_STATES = ("in_doubt",)
+_STATE = QueryParameter("state", Literal["in_doubt"], "Must be `in_doubt`.")
 
 
 async def of_run(app: App, request: Request, principal: Principal) -> Response:
@@ -36,7 +39,7 @@ async def grants(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def in_doubt(app: App, request: Request, principal: Principal) -> Response:
-    one_of(request, "state", _STATES)
+    one_of(request, _STATE)
     cursor = request.query_value("cursor")
     before = None if cursor is None else key_of(cursor)
     page = await app.engine.stored.calls_in_doubt(principal.workspace, before=before, limit=page_limit(request))
@@ -70,11 +73,7 @@ ROUTES = (
         in_doubt,
         scopes=("runs:read",),
         summary="List the calls of a workspace that may or may not have happened",
-        query=(
-            QueryParameter("state", str, "Must be `in_doubt`."),
-            LIMIT,
-            CURSOR,
-        ),
+        query=(_STATE, LIMIT, CURSOR),
         returns=CallPage,
     ),
 )

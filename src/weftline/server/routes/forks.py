@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from weftline.api.creating import Created
 from weftline.api.forking import ForkModel, fork_run, log_bytes, parse_fork
-from weftline.api.parsing import parsed
 from weftline.server.access import find_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.creating import answer_created
+from weftline.server.bodies import object_body
+from weftline.server.creating import FOLLOWED, answer_created
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.runs import PATH, idempotency
-from weftline.wire.json_text import decode_object
+from weftline.server.sse import LAST_EVENT_ID
 from weftline.wire.responses import CreatedRun
+
+_FORK = object_body(ForkModel, parse_fork)
 
 
 async def fork(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     row = await find_run(app, request, principal)
     raw = await request.body()
     once = await idempotency(request, f"fork/{request.params['runId']}", raw)
-    asked, unknown = parse_fork(await parsed(decode_object, raw))
+    asked, unknown = await request.parse(raw, _FORK)
     warnings = app.unknown_fields.warnings(request, unknown)
 
     async def create() -> Created:
@@ -41,7 +43,9 @@ ROUTES = (
         scopes=("runs:write",),
         narrowed="its agents",
         summary="Continue from a turn of a run that has ended, as a new run",
-        body=ForkModel,
+        query=FOLLOWED,
+        headers=(LAST_EVENT_ID,),
+        body=_FORK,
         warns=True,
         idempotent=True,
         returns=CreatedRun | EventStream,

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-from msgspec import DecodeError
-from msgspec.json import Decoder, encode
+from msgspec.json import encode
 
 from weftline.api.schemas.keys import CreatedKey, Key, Keys, NewKey, created_key_json, key_json
 from weftline.errors import InvalidRequest
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.bodies import struct_body
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
 from weftline.wire.refusals import client_names
 from weftline.wire.responses import Ok
-from weftline.wire.validation import json_words
 from weftline.workspace import keys
 
 _BASE = "/api/v1/workspaces/{slug}/api-keys"
-_LIMIT_BYTES = 256 * 1024
-
-T = TypeVar("T")
-
-_new_key = Decoder(NewKey)
+_NEW_KEY = struct_body(NewKey, limit_bytes=256 * 1024)
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
-    body = await read_body(request, _new_key)
+    body = await request.read(_NEW_KEY)
     if body.agent_ids is not None and not body.agent_ids:
         # Somebody who computes the list and finds no agents must not get a key for all of them.
         raise InvalidRequest("agentIds: must name an agent. Leave it out for a key that may use all agents.")
@@ -59,19 +52,11 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
 
 async def revoke(app: App, request: Request, principal: Principal) -> Response:
     await keys.revoke(app.workspaces, request.params["keyId"], workspace=principal.workspace)
-    return Response(b'{"ok":true}')
-
-
-async def read_body(request: Request, decoder: Decoder[T]) -> T:
-    """Reads a JSON body of this type. Raises `InvalidRequest`, which says where it does not match."""
-    try:
-        return decoder.decode(await request.body(limit=_LIMIT_BYTES))
-    except (DecodeError, RecursionError) as error:
-        raise InvalidRequest(f"The body does not fit: {json_words(error)}.") from None
+    return Response(encode(Ok()))
 
 
 ROUTES = (
-    Route("POST", _BASE, create, summary="Create an API key", body=NewKey, returns=CreatedKey, status=201),
+    Route("POST", _BASE, create, summary="Create an API key", body=_NEW_KEY, returns=CreatedKey, status=201),
     Route("GET", _BASE, listed, summary="The workspace's API keys", query=(STORED_LIMIT, CURSOR), returns=Keys),
     Route("GET", f"{_BASE}/{{keyId}}", read, summary="Read an API key", returns=Key),
     Route("DELETE", f"{_BASE}/{{keyId}}", revoke, summary="Revoke an API key", returns=Ok),

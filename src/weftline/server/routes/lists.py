@@ -17,8 +17,9 @@ from weftline.runtime.engine import Engine
 from weftline.runtime.reads import prefixes
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.declared import QueryParameter
 from weftline.server.http import Request, Response
-from weftline.server.router import QueryParameter, Route
+from weftline.server.router import Route
 from weftline.store.base import RunFilter, RunRow
 from weftline.store.records.pages import PAGE_BYTES, RowPage
 from weftline.store.records.threads import ThreadFilter, ThreadRow
@@ -34,13 +35,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DEFAULT_LIMIT, MAX_LIMIT = 50, 200
 _AT_ONCE = 16
 """How many runs are looked up before other tasks get a turn: a millisecond's worth."""
-RUN_STATUSES: tuple[str, ...] = get_args(Status)
-SESSION_STATUSES: tuple[str, ...] = get_args(SessionStatus)
-_YES_OR_NO = ("true", "false")
+_STATUS = QueryParameter("status", Status, "With this status.")
+_SESSION_STATUS = QueryParameter("status", SessionStatus, "With this status.")
+_CHILDREN = QueryParameter(
+    "children",
+    Literal["true", "false"],
+    "`true`: with `sessionId`, also the runs of subagents below those of the session.",
+)
 
 
 async def runs(app: App, request: Request, principal: Principal) -> Response:
-    status = one_of(request, "status", RUN_STATUSES)
+    status = one_of(request, _STATUS)
     wanted = await _common(app, request, principal)
     # Clients see a paused run as running; "paused" finds only paused ones.
     statuses = ("running", "paused") if status == "running" else (status,) if status else ()
@@ -50,7 +55,7 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
         limit=wanted.limit + 1,
         statuses=statuses,
         thread=wanted.thread,
-        with_children=one_of(request, "children", _YES_OR_NO) == "true",
+        with_children=one_of(request, _CHILDREN) == "true",
         agents=wanted.agents,
         metadata=wanted.metadata,
     )
@@ -82,7 +87,7 @@ async def _runs(app: App, request: Request, matching: RunFilter) -> Response:
 
 
 async def sessions(app: App, request: Request, principal: Principal) -> Response:
-    status = one_of(request, "status", SESSION_STATUSES)
+    status = one_of(request, _SESSION_STATUS)
     wanted = await _common(app, request, principal)
     matching = ThreadFilter(
         workspace=principal.workspace,
@@ -191,9 +196,7 @@ def _agents(principal: Principal, wanted: str | None) -> tuple[str, ...]:
 
 def _metadata(request: Request) -> tuple[tuple[str, str], ...]:
     pairs: dict[tuple[str, str], None] = {}
-    for name, text in request.query:
-        if name != "metadata":
-            continue
+    for text in request.query_values("metadata"):
         key, colon, value = text.partition(":")
         if not colon or not re.fullmatch(METADATA_KEY_PATTERN, key) or len(value) > MAX_METADATA_VALUE_CHARS:
             raise unusable("metadata", "must be key:value with a key and a value that metadata can have")
@@ -205,10 +208,11 @@ def _metadata(request: Request) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def one_of(request: Request, name: str, words: tuple[str, ...]) -> str | None:
-    value = request.query_value(name)
+def one_of(request: Request, parameter: QueryParameter) -> str | None:
+    """Returns a parameter whose type is a `Literal`."""
+    value, words = request.query_value(parameter.name), get_args(parameter.type)
     if value is not None and value not in words:
-        raise unusable(name, f"must be one of {', '.join(words)}")
+        raise unusable(parameter.name, f"must be one of {', '.join(words)}")
     return value
 
 
@@ -263,17 +267,13 @@ ROUTES = (
         narrowed="its agents",
         summary="List runs",
         query=(
-            QueryParameter("status", Status, "With this status."),
+            _STATUS,
             QueryParameter(
                 "idPrefix",
                 Annotated[str, Meta(pattern=f"^{prefixes.PATTERN}$")],
                 "Only runs whose id begins with this.",
             ),
-            QueryParameter(
-                "children",
-                Literal["true", "false"],
-                "`true`: with `sessionId`, also the runs of subagents below those of the session.",
-            ),
+            _CHILDREN,
             *_FILTERS,
         ),
         returns=RunPage,
@@ -285,7 +285,7 @@ ROUTES = (
         scopes=("sessions:read",),
         narrowed="its agents",
         summary="List sessions",
-        query=(QueryParameter("status", SessionStatus, "With this status."), *_FILTERS),
+        query=(_SESSION_STATUS, *_FILTERS),
         returns=SessionPage,
     ),
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.declared import Body, OtherProtocol
 from weftline.server.http import Request
-from weftline.server.router import OtherProtocol, Route
+from weftline.server.router import Route
 
 PATH = "/api/mcp/{slug}"
+_MESSAGE = Body[bytes](OtherProtocol, limit_bytes=4 * 1024 * 1024)
 
 
 async def answer(app: App, request: Request, principal: Principal) -> None:
@@ -26,7 +28,7 @@ ROUTES = tuple(
         has_metadata=True,
         limited=method == "POST",
         summary=summary,
-        body=OtherProtocol if method == "POST" else None,
+        body=_MESSAGE if method == "POST" else None,
         returns=OtherProtocol,
     )
     for method, summary in (

@@ -45,6 +45,8 @@ from weftline.api.schemas.oauth import (
 from weftline.errors import NotFound, RateLimited, TooLarge, Unavailable, WeftlineError
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.bodies import struct_body
+from weftline.server.declared import Body, Form, parameters_of
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.oauth import consent
 from weftline.server.oauth.app import (
@@ -57,15 +59,14 @@ from weftline.server.oauth.app import (
 )
 from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_form, refusal
 from weftline.server.oauth.pages import sign_in_page
-from weftline.server.router import Form, Handler, HtmlPage, Redirect, Route
-from weftline.server.routes.keys import read_body
+from weftline.server.router import Handler, HtmlPage, Redirect, Route
 from weftline.store.records.apps import App as StoredApp
 from weftline.wire.refusals import client_names
 from weftline.wire.responses import Ok
 from weftline.wire.validation import json_words
 from weftline.workspace import apps, grants
 from weftline.workspace.client_documents import is_document
-from weftline.workspace.consent import Decision, InvalidConsent, UnknownApp
+from weftline.workspace.consent import AuthorizeQuery, Decision, InvalidConsent, UnknownApp
 from weftline.workspace.consent import decide as decide_consent
 from weftline.workspace.grants import Issued, OAuthError
 from weftline.workspace.registration import Registration, register_client
@@ -76,7 +77,6 @@ from weftline.workspace.users import SESSION_S, workspace_name
 _APPS = "/api/v1/workspaces/{slug}/oauth-apps"
 _REGISTER = "/api/oauth/register"
 _OWN_DOCUMENT = "/api/oauth/client.json"
-_REGISTRATION_BYTES = 32 * 1024
 _VISITOR = "weftline_visitor"
 _SIGN_IN = "sign-in"
 _SIGN_IN_S = 3600
@@ -90,8 +90,10 @@ class _SignIn(Struct):
     expires_at: int
 
 
-_new_app = Decoder(NewOAuthApp)
-_new_client = Decoder(NewClient)
+_NEW_APP = struct_body(NewOAuthApp, limit_bytes=256 * 1024)
+_NEW_CLIENT = Body(NewClient, Decoder(NewClient).decode, 32 * 1024)
+_DECISION, _SIGN_IN_FORM = Form[Decision](Decision), Form[SignInForm](SignInForm)
+_TOKEN, _ONE_TOKEN = Form[TokenForm](TokenForm), Form[OneTokenForm](OneTokenForm)
 
 
 def _oauth(handler: Handler) -> Handler:
@@ -105,8 +107,8 @@ def _oauth(handler: Handler) -> Handler:
             return refusal(error)
         except InvalidConsent as error:
             return consent.invalid(error)
-        except UnknownApp:
-            return consent.unknown_app(request)
+        except UnknownApp as error:
+            return consent.unknown_app(error)
 
     return answered
 
@@ -130,7 +132,7 @@ async def authorize(app: App, request: Request, principal: Principal) -> Respons
 async def decide(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
     user = await app.oauth.require_user(request)
-    decision = fields_of(await read_form(request), Decision)
+    decision = fields_of(await read_form(request, _DECISION), Decision)
     decided = await decide_consent(app.workspaces, user, decision, session=session_of(request))
     return _redirect(consent.target(decided))
 
@@ -142,7 +144,7 @@ async def show_sign_in(app: App, request: Request, principal: Principal) -> Resp
 @_oauth
 async def sign_in(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
-    form = fields_of(await read_form(request), SignInForm)
+    form = fields_of(await read_form(request, _SIGN_IN_FORM), SignInForm)
     page = _signed_page(app, form.token)
     if page is None or page.visitor != read_cookie(request, _VISITOR):
         # A forged form could sign the user in to someone else's account.
@@ -173,12 +175,12 @@ def _signed_page(app: App, token: str) -> _SignIn | None:
 async def sign_out(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
     await app.oauth.sign_out(request)
-    return Response(b'{"ok":true}', headers=(app.oauth.cookie(COOKIE, "", max_age_s=0), *NO_STORE))
+    return Response(encode(Ok()), headers=(app.oauth.cookie(COOKIE, "", max_age_s=0), *NO_STORE))
 
 
 @_oauth
 async def token(app: App, request: Request, principal: Principal) -> Response:
-    form = await read_form(request)
+    form = await read_form(request, _TOKEN)
     client_app = await client(app.workspaces, request, form)
     return _json(token_json(await _issue(app, client_app, form)))
 
@@ -205,7 +207,7 @@ async def _issue(app: App, client_app: StoredApp, form: Mapping[str, str]) -> Is
 
 @_oauth
 async def revoke(app: App, request: Request, principal: Principal) -> Response:
-    form = await read_form(request)
+    form = await read_form(request, _ONE_TOKEN)
     client_app = await client(app.workspaces, request, form)
     await grants.revoke(app.workspaces, client_app, secret=fields_of(form, OneTokenForm).token)
     return _json(Nothing())
@@ -213,7 +215,7 @@ async def revoke(app: App, request: Request, principal: Principal) -> Response:
 
 @_oauth
 async def introspect(app: App, request: Request, principal: Principal) -> Response:
-    form = await read_form(request)
+    form = await read_form(request, _ONE_TOKEN)
     client_app = await client(app.workspaces, request, form, public=False)
     found = await grants.find_credential(app.workspaces, client_app, secret=fields_of(form, OneTokenForm).token)
     base = app.names.base(request)
@@ -236,7 +238,7 @@ async def delete_grant(app: App, request: Request, principal: Principal) -> Resp
     app.oauth.require_own_page(request)
     user = await app.oauth.require_user(request)
     await grants.delete_grant(app.workspaces, id=request.params["grantId"], user=user.id)
-    return Response(b'{"ok":true}')
+    return Response(encode(Ok()))
 
 
 async def metadata(app: App, request: Request, principal: Principal) -> Response:
@@ -289,7 +291,7 @@ async def own_document(app: App, request: Request, principal: Principal) -> Resp
 async def register(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.admit_registration(request)
     try:
-        body = _new_client.decode(await request.body(limit=_REGISTRATION_BYTES))
+        body = await request.read(_NEW_CLIENT)
     except (DecodeError, RecursionError, TooLarge) as error:
         raise OAuthError("invalid_client_metadata", f"The body is not client metadata: {json_words(error)}") from None
     made = await register_client(app.workspaces, Registration(**asdict(body)))
@@ -297,7 +299,7 @@ async def register(app: App, request: Request, principal: Principal) -> Response
 
 
 async def create_app(app: App, request: Request, principal: Principal) -> Response:
-    body = await read_body(request, _new_app)
+    body = await request.read(_NEW_APP)
     with client_names():
         new = apps.checked_app(
             name=body.name,
@@ -325,7 +327,7 @@ async def read_app(app: App, request: Request, principal: Principal) -> Response
 
 async def delete_app(app: App, request: Request, principal: Principal) -> Response:
     await apps.delete_app(app.workspaces, client_id=request.params["clientId"], slug=principal.slug)
-    return Response(b'{"ok":true}')
+    return Response(encode(Ok()))
 
 
 def _sign_in_form(
@@ -355,21 +357,26 @@ def _open(method: str, path: str, handler: Handler, summary: str, **more: Any) -
     return Route(method, path, handler, access="public", limited=False, summary=summary, **more)
 
 
-def _for_apps(path: str, handler: Handler, summary: str, *, fields: Any, returns: Any) -> Route:
+def _for_apps(path: str, handler: Handler, summary: str, *, body: Form[Any], returns: Any) -> Route:
     """An endpoint that apps call with their id and secret."""
-    return _open(
-        "POST", path, handler, summary, body=Form(fields), returns=returns, errors=(401,), refuses=OAuthRefusal
-    )
+    return _open("POST", path, handler, summary, body=body, returns=returns, errors=(401,), refuses=OAuthRefusal)
 
 
 ROUTES = (
-    _open("GET", "/api/oauth/authorize", authorize, "Ask the user for access (browser)", returns=HtmlPage),
+    _open(
+        "GET",
+        "/api/oauth/authorize",
+        authorize,
+        "Ask the user for access (browser)",
+        query=parameters_of(AuthorizeQuery),
+        returns=HtmlPage,
+    ),
     _open(
         "POST",
         "/api/oauth/authorize/decide",
         decide,
         "The user's decision (browser)",
-        body=Form(Decision),
+        body=_DECISION,
         returns=Redirect,
         status=302,
     ),
@@ -379,7 +386,7 @@ ROUTES = (
         "/api/oauth/sign-in",
         sign_in,
         "Sign in (browser)",
-        body=Form(SignInForm),
+        body=_SIGN_IN_FORM,
         returns=Redirect,
         status=303,
     ),
@@ -388,12 +395,12 @@ ROUTES = (
         "/api/oauth/token",
         token,
         "Exchange a code, refresh, or act as an app",
-        fields=TokenForm,
+        body=_TOKEN,
         returns=TokenResponse,
     ),
-    _for_apps("/api/oauth/revoke", revoke, "Revoke a token", fields=OneTokenForm, returns=Nothing),
+    _for_apps("/api/oauth/revoke", revoke, "Revoke a token", body=_ONE_TOKEN, returns=Nothing),
     _for_apps(
-        "/api/oauth/introspect", introspect, "Introspect a token (RFC 7662)", fields=OneTokenForm, returns=Introspection
+        "/api/oauth/introspect", introspect, "Introspect a token (RFC 7662)", body=_ONE_TOKEN, returns=Introspection
     ),
     _open(
         "GET",
@@ -442,7 +449,7 @@ ROUTES = (
         _REGISTER,
         register,
         "Register a client (RFC 7591)",
-        body=NewClient,
+        body=_NEW_CLIENT,
         returns=RegisteredClient,
         status=201,
         errors=(403, 429, 503),
@@ -462,7 +469,7 @@ ROUTES = (
         _APPS,
         create_app,
         summary="Register an OAuth app",
-        body=NewOAuthApp,
+        body=_NEW_APP,
         returns=CreatedOAuthApp,
         status=201,
     ),

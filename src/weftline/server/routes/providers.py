@@ -18,19 +18,21 @@ from weftline.api.schemas.providers import (
 )
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.bodies import object_body
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
-from weftline.wire.json_text import decode_object
 from weftline.wire.refusals import client_names
 from weftline.wire.responses import Ok
 from weftline.workspace import providers
 
 _BASE = "/api/v1/workspaces/{slug}/providers"
+_PROVIDER = object_body(ProviderModel, parse_provider, limit_bytes=MAX_BODY_BYTES)
+_CHANGES = object_body(ProviderChangesModel, parse_provider_changes, limit_bytes=MAX_BODY_BYTES)
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
-    name, spec, values = parse_provider(decode_object(await request.body(limit=MAX_BODY_BYTES)))
+    name, spec, values = await request.read(_PROVIDER)
     app.engine.require_accepting()
     with client_names():
         row = await providers.create(app.workspaces, principal.workspace, name, spec, values)
@@ -50,7 +52,7 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def change(app: App, request: Request, principal: Principal) -> Response:
-    changes = parse_provider_changes(decode_object(await request.body(limit=MAX_BODY_BYTES)))
+    changes = await request.read(_CHANGES)
     app.engine.require_accepting()
     with client_names():
         row = await providers.change(app.workspaces, principal.workspace, request.params["providerId"], changes)
@@ -60,7 +62,7 @@ async def change(app: App, request: Request, principal: Principal) -> Response:
 async def delete(app: App, request: Request, principal: Principal) -> Response:
     app.engine.require_accepting()
     await providers.delete(app.workspaces, principal.workspace, request.params["providerId"])
-    return Response(b'{"ok":true}')
+    return Response(encode(Ok()))
 
 
 # There is no scope for writing: pointing the workspace's runs at another address takes a developer API key.
@@ -70,7 +72,7 @@ ROUTES = (
         _BASE,
         create,
         summary="Add a model provider",
-        body=ProviderModel,
+        body=_PROVIDER,
         returns=Provider,
         status=201,
         errors=(409,),
@@ -99,7 +101,7 @@ ROUTES = (
         f"{_BASE}/{{providerId}}",
         change,
         summary="Change a model provider",
-        body=ProviderChangesModel,
+        body=_CHANGES,
         returns=Provider,
         errors=(409,),
     ),

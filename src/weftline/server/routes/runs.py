@@ -6,28 +6,28 @@ import asyncio
 from functools import partial
 from hashlib import blake2b
 
-from msgspec import UNSET
 from msgspec.json import encode
 
-from weftline import prompts
 from weftline.agent.snapshots import snapshot_of
+from weftline.api.cancelling import cancel_run
+from weftline.api.client_calls import answer_call
 from weftline.api.creating import create_run
-from weftline.api.parsing import off_loop, parsed
-from weftline.api.views import await_views, cancelled, receipt_view, run_view
+from weftline.api.parsing import off_loop
+from weftline.api.views import await_views, receipt_view, run_view
 from weftline.errors import InvalidRequest
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.creating import answer_created
+from weftline.server.creating import FOLLOWED, answer_created
+from weftline.server.declared import Body
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.large import LARGE_BYTES
 from weftline.server.profiles import profile_view
-from weftline.server.router import EventStream, QueryParameter, Route
-from weftline.server.sse import is_event_source, resume_point, send_events
+from weftline.server.router import EventStream, Route
+from weftline.server.sse import LAST_EVENT_ID, is_event_source, resume_point, send_events
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import IdempotencyKey, LargeEntry, RunRow
 from weftline.store.records.pages import PAGE_BYTES
-from weftline.tools.base import ToolOutput
 from weftline.wire.awaits import OpenAwait
 from weftline.wire.details import parse_profile
 from weftline.wire.requests import ToolResult, parse_tool_result
@@ -35,10 +35,11 @@ from weftline.wire.responses import AcceptedResult, Cancelled, CancelReceipt, Cr
 from weftline.wire.run_snapshots import WireSnapshot, to_wire_snapshot
 
 PATH = "/api/v1/workspaces/{slug}/agent-runs"
-PROFILE = "Which events: `default`, `all`, `metrics`, or event types separated by commas."
 _KEY_LIMIT = 255
-_RESULT_BODY_BYTES = 32 * 1024 * 1024
+RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that the model can still be told about one that is too large."""
+_RUN = Body[bytes]("weftline.wire.run_spec:RunModel")
+_RESULT = Body(ToolResult, parse_tool_result, RESULT_BODY_BYTES)
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
@@ -109,26 +110,15 @@ async def stream(app: App, request: Request, principal: Principal) -> Response |
 
 async def tool_results(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
-    raw = await request.body(limit=_RESULT_BODY_BYTES)
-    body = await parsed(partial(parse_tool_result, user_agent=request.header(b"user-agent") or ""), raw)
+    body = await request.read(_RESULT, user_agent=request.header(b"user-agent") or "")
     warnings = app.unknown_fields.warnings(request, body.unknown)
     once = idempotency_key(request) or ""
-    if body.oversize:
-        # The client may give up after this, so the model is told too, and the run does not wait for the timeout.
-        output = ToolOutput.of(prompts.calls.RESULT_TOO_LARGE, is_error=True)
-        await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once, token=body.token)
-        raise InvalidRequest("result or error: larger than the limit; the call was closed with an error.")
-    failed = body.error is not None
-    failure = None if body.failure is None else body.failure.failure(body.error or "")
-    output = ToolOutput.of(body.error or body.result or "", is_error=failed, failure=failure)
-    accepted = await app.engine.answer(key, body.tool_use_id, output, idempotency_key=once, token=body.token)
-    return Response(encode(AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)))
+    return Response(encode(await answer_call(app.engine, key, body, idempotency_key=once, warnings=warnings)))
 
 
 async def cancel(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
-    receipt = await app.engine.cancel(key, requested_by=principal.who)
-    return Response(encode(cancelled(receipt)))
+    return Response(encode(await cancel_run(app.engine, key, by=principal.who)))
 
 
 async def idempotency(request: Request, route: str, body: bytes) -> IdempotencyKey | None:
@@ -155,8 +145,9 @@ ROUTES = (
         scopes=("runs:write",),
         narrowed="its agents",
         summary="Create a run, and follow its events if the client accepts those",
-        query=(QueryParameter("profile", str, PROFILE),),
-        body="weftline.wire.run_spec:RunModel",
+        query=FOLLOWED,
+        headers=(LAST_EVENT_ID,),
+        body=_RUN,
         warns=True,
         idempotent=True,
         returns=CreatedRun | EventStream,
@@ -189,10 +180,8 @@ ROUTES = (
         narrowed="its agents",
         limited=False,
         summary="Follow a run's events",
-        query=(
-            QueryParameter("lastSeq", str, "The last event that was seen."),
-            QueryParameter("profile", str, PROFILE),
-        ),
+        query=FOLLOWED,
+        headers=(LAST_EVENT_ID,),
         returns=EventStream,
         silent=True,
     ),
@@ -204,7 +193,7 @@ ROUTES = (
         narrowed="its agents",
         limited=False,
         summary="Answer a client-side tool call",
-        body=ToolResult,
+        body=_RESULT,
         warns=True,
         idempotent=True,
         returns=AcceptedResult,

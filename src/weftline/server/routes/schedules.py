@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.json import encode
 
-from weftline.api.parsing import parsed
 from weftline.api.planning import check_plan
 from weftline.api.scheduled import checked_work, start_now
 from weftline.api.schemas.schedules import (
@@ -20,6 +19,7 @@ from weftline.api.schemas.schedules import (
 from weftline.plan import RunPlan
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.declared import Body
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.runs import idempotency
@@ -30,11 +30,13 @@ from weftline.workspace.schedules import Changes, Once
 
 _BASE = "/api/v1/workspaces/{slug}/schedules"
 _LIMIT_BYTES = 1024 * 1024
+_SCHEDULE = Body(ScheduleModel, parse_schedule, _LIMIT_BYTES)
+_CHANGES = Body(ScheduleChangesModel, parse_schedule_changes, _LIMIT_BYTES)
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
-    raw = await request.body(limit=_LIMIT_BYTES)
-    sent = await parsed(parse_schedule, raw)
+    raw = await request.body()
+    sent = await request.parse(raw, _SCHEDULE)
     key = await idempotency(request, "schedules", raw)
     assert isinstance(sent.fields, ScheduleModel) and sent.spec is not None
     work, plan, unknown = await checked_work(app.workspaces, principal, sent.spec, requested_by=principal.who)
@@ -65,7 +67,7 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
 
 async def change(app: App, request: Request, principal: Principal) -> Response:
     row = await schedules.find(app.workspaces, principal, request.params["scheduleId"])
-    sent = await parsed(parse_schedule_changes, await request.body(limit=_LIMIT_BYTES))
+    sent = await request.read(_CHANGES)
     work, unknown = None, sent.unknown
     if sent.spec is not None:
         work, plan, inside = await checked_work(
@@ -89,14 +91,13 @@ async def change(app: App, request: Request, principal: Principal) -> Response:
 async def delete(app: App, request: Request, principal: Principal) -> Response:
     app.engine.require_well()
     await schedules.delete(app.workspaces, principal, request.params["scheduleId"])
-    return Response(b'{"ok":true}')
+    return Response(encode(Ok()))
 
 
 async def run(app: App, request: Request, principal: Principal) -> Response:
     row = await schedules.find(app.workspaces, principal, request.params["scheduleId"])
     once = await idempotency(request, f"schedules/{row.id}", b"")
     run_id = await start_now(app, principal, row, idempotency=once)
-    await schedules.started(app.workspaces, row, run_id)
     return Response(created_run(run_id, principal.slug, root=request.root), status=202)
 
 
@@ -128,7 +129,7 @@ ROUTES = (
         scopes=_WRITE_AND_RUN,
         narrowed="its agents",
         summary="Create a schedule",
-        body=ScheduleModel,
+        body=_SCHEDULE,
         warns=True,
         idempotent=True,
         returns=Schedule,
@@ -143,7 +144,7 @@ ROUTES = (
         scopes=_WRITE_AND_RUN,
         narrowed="its agents",
         summary="Change a schedule, or switch it on or off",
-        body=ScheduleChangesModel,
+        body=_CHANGES,
         warns=True,
         returns=Schedule,
     ),

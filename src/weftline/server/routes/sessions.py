@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from msgspec.json import decode
+from msgspec.json import decode, encode
 
 from weftline.api.parsing import off_loop
 from weftline.api.sessions import create_session, send_message
@@ -15,11 +15,13 @@ from weftline.runtime import ids
 from weftline.server.access import find_session
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.creating import answer_created
+from weftline.server.creating import FOLLOWED, answer_created
+from weftline.server.declared import Body
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.large import LARGE_BYTES
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.runs import idempotency
+from weftline.server.sse import LAST_EVENT_ID
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.damage import session_damaged
 from weftline.wire.responses import (
@@ -35,6 +37,7 @@ from weftline.wire.run_spec import MessageModel, SessionModel
 from weftline.workspace import threads
 
 PATH = "/api/v1/workspaces/{slug}/agent-sessions"
+_SESSION, _MESSAGE = Body[bytes](SessionModel), Body[bytes](MessageModel)
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
@@ -92,11 +95,8 @@ async def message(app: App, request: Request, principal: Principal) -> Response 
 
 async def end(app: App, request: Request, principal: Principal) -> Response:
     row = await find_session(app, request, principal)
-    if row.ended_at is None:
-        app.engine.require_well()
-        await threads.end(app.workspaces, row)
-    await app.engine.end_thread(row.key, requested_by=principal.who)
-    return Response(b'{"ok":true}')
+    await threads.end(app.workspaces, app.engine, row, requested_by=principal.who)
+    return Response(encode(Ok()))
 
 
 ROUTES = (
@@ -107,7 +107,7 @@ ROUTES = (
         scopes=("sessions:write",),
         narrowed="its agents",
         summary="Create a session",
-        body=SessionModel,
+        body=_SESSION,
         warns=True,
         idempotent=True,
         returns=CreatedSession,
@@ -139,7 +139,9 @@ ROUTES = (
         scopes=("sessions:write",),
         narrowed="its agents",
         summary="Send a message, and follow the events of its run if the client accepts those",
-        body=MessageModel,
+        query=FOLLOWED,
+        headers=(LAST_EVENT_ID,),
+        body=_MESSAGE,
         warns=True,
         idempotent=True,
         returns=CreatedRun | EventStream,

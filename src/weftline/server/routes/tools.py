@@ -15,25 +15,25 @@ from weftline.api.schemas.tools import (
     parse_tool,
     parse_tool_changes,
     tool_json,
-    unknown_in_tool,
 )
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.bodies import object_body
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
-from weftline.wire.json_text import decode_object
 from weftline.wire.refusals import client_names
 from weftline.wire.responses import Ok
 from weftline.workspace import tools
 
 _BASE = "/api/v1/workspaces/{slug}/tools"
+_TOOL = object_body(ToolModel, parse_tool, limit_bytes=MAX_BODY_BYTES)
+_CHANGES = object_body(ToolChangesModel, parse_tool_changes, limit_bytes=MAX_BODY_BYTES)
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
-    fields = decode_object(await request.body(limit=MAX_BODY_BYTES))
-    spec, values = parse_tool(fields)
-    warnings = app.unknown_fields.warnings(request, unknown_in_tool(fields))
+    spec, values, unknown = await request.read(_TOOL)
+    warnings = app.unknown_fields.warnings(request, unknown)
     app.engine.require_accepting()
     with client_names():
         row = await tools.create(app.workspaces, principal.workspace, spec, values=values)
@@ -53,9 +53,8 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def change(app: App, request: Request, principal: Principal) -> Response:
-    fields = decode_object(await request.body(limit=MAX_BODY_BYTES))
-    changes = parse_tool_changes(fields)
-    warnings = app.unknown_fields.warnings(request, unknown_in_tool(fields))
+    changes, unknown = await request.read(_CHANGES)
+    warnings = app.unknown_fields.warnings(request, unknown)
     app.engine.require_accepting()
     with client_names():
         row = await tools.change(app.workspaces, principal.workspace, request.params["toolId"], changes)
@@ -65,7 +64,7 @@ async def change(app: App, request: Request, principal: Principal) -> Response:
 async def delete(app: App, request: Request, principal: Principal) -> Response:
     app.engine.require_accepting()
     await tools.delete(app.workspaces, principal.workspace, request.params["toolId"])
-    return Response(b'{"ok":true}')
+    return Response(encode(Ok()))
 
 
 ROUTES = (
@@ -75,7 +74,7 @@ ROUTES = (
         create,
         scopes=("tools:write",),
         summary="Store a tool",
-        body=ToolModel,
+        body=_TOOL,
         warns=True,
         returns=Tool,
         status=201,
@@ -106,7 +105,7 @@ ROUTES = (
         change,
         scopes=("tools:write",),
         summary="Change a stored tool",
-        body=ToolChangesModel,
+        body=_CHANGES,
         warns=True,
         returns=Tool,
         errors=(409,),

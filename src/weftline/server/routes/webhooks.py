@@ -9,7 +9,6 @@ from weftline.api.schemas.webhooks import (
     CreatedWebhook,
     Delivery,
     DeliveryPage,
-    DeliveryStatus,
     Webhook,
     WebhookChange,
     WebhookModel,
@@ -17,28 +16,31 @@ from weftline.api.schemas.webhooks import (
     created_webhook_json,
     delivery_json,
     parse_delivery_id,
-    parse_webhook,
-    parse_webhook_change,
     webhook_json,
 )
 from weftline.runtime import ids
 from weftline.server.app import App
 from weftline.server.auth import Principal
+from weftline.server.bodies import model_body
+from weftline.server.declared import QueryParameter
 from weftline.server.http import Request, Response
-from weftline.server.router import QueryParameter, Route
+from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, LIMIT, one_of, page_limit
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
-from weftline.wire.json_text import decode_object
 from weftline.wire.responses import Ok
 from weftline.workspace import webhooks
+from weftline.workspace.webhooks import DeliveryStatus
 
 _BASE = "/api/v1/workspaces/{slug}/webhooks"
 _LIMIT_BYTES = 64 * 1024
+_WEBHOOK = model_body(WebhookModel, limit_bytes=_LIMIT_BYTES)
+_CHANGE = model_body(WebhookChange, limit_bytes=_LIMIT_BYTES)
+_STATUS = QueryParameter("status", DeliveryStatus, "With this status.")
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
-    sent = parse_webhook(decode_object(await request.body(limit=_LIMIT_BYTES)))
+    sent, _ = await request.read(_WEBHOOK)
     app.engine.require_accepting()
     events = webhooks.ENDS if sent.events is None else sent.events
     made = await webhooks.create(app.workspaces, principal.workspace, sent.url, events=events)
@@ -57,7 +59,7 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
 
 async def change(app: App, request: Request, principal: Principal) -> Response:
     row = await _find(app, request, principal)
-    sent = parse_webhook_change(decode_object(await request.body(limit=_LIMIT_BYTES)))
+    sent, _ = await request.read(_CHANGE)
     app.engine.require_accepting()
     row = await webhooks.enable(app.workspaces, principal.workspace, row.id, enabled=sent.enabled)
     return Response(encode(webhook_json(row)))
@@ -67,12 +69,12 @@ async def delete(app: App, request: Request, principal: Principal) -> Response:
     row = await _find(app, request, principal)
     app.engine.require_well()
     await webhooks.delete(app.workspaces, principal.workspace, row.id)
-    return Response(b'{"ok":true}')
+    return Response(encode(Ok()))
 
 
 async def deliveries(app: App, request: Request, principal: Principal) -> Response:
     webhook = await _find(app, request, principal)
-    status = one_of(request, "status", webhooks.DELIVERY_STATUSES)
+    status = one_of(request, _STATUS)
     cursor = request.query_value("cursor")
     limit = page_limit(request)
     before = None if cursor is None else key_of(cursor)
@@ -102,16 +104,16 @@ async def _delivery(app: App, row: DeliveryRow) -> Delivery:
 _ONE = f"{_BASE}/{{webhookId}}"
 ROUTES = (
     Route("GET", _BASE, index, summary="List the webhooks", returns=Webhooks),
-    Route("POST", _BASE, create, summary="Create a webhook", body=WebhookModel, returns=CreatedWebhook, status=201),
+    Route("POST", _BASE, create, summary="Create a webhook", body=_WEBHOOK, returns=CreatedWebhook, status=201),
     Route("GET", _ONE, read, summary="Read a webhook", returns=Webhook),
-    Route("PATCH", _ONE, change, summary="Switch a webhook on or off", body=WebhookChange, returns=Webhook),
+    Route("PATCH", _ONE, change, summary="Switch a webhook on or off", body=_CHANGE, returns=Webhook),
     Route("DELETE", _ONE, delete, summary="Remove a webhook", returns=Ok),
     Route(
         "GET",
         f"{_ONE}/deliveries",
         deliveries,
         summary="List the deliveries of a webhook",
-        query=(QueryParameter("status", DeliveryStatus, "With this status."), LIMIT, CURSOR),
+        query=(_STATUS, LIMIT, CURSOR),
         returns=DeliveryPage,
     ),
     Route(

@@ -13,6 +13,7 @@ from weftline.kernel.bodies import Pattern, decode_await
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallStarted, Limits
 from weftline.messages import ToolResults
 from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.four_eyes import as_named
 from weftline.store.awaits import AwaitFilter
 from weftline.testing.engine.bench import Bench, Check, Run, facts, refusal
 
@@ -36,7 +37,7 @@ async def a_call_waits_for_a_person_and_begins_when_it_is_approved(bench: Bench)
     assert (listed.id, listed.kind, asked.name, bytes(asked.args)) == (id, "confirm", "refund", b'{"n":0}')
     assert (await bench.row(run)).status == "paused"
     assert not bench.world.executions
-    assert await bench.engine.answer_await(run.key, id, _YES, by="key:ops") == "approved"
+    assert await bench.engine.answer_await(run.key, id, _YES, by="key:ops", person_of=as_named) == "approved"
     assert "refund is done" in await bench.answer_text(run)
     assert [execution.args for execution in bench.world.executions] == [b'{"n":0}']
     assert await _listed(bench, run) == []
@@ -47,7 +48,7 @@ async def a_call_waits_for_a_person_and_begins_when_it_is_approved(bench: Bench)
 async def a_call_that_is_denied_never_begins(bench: Bench) -> None:
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
-    assert await bench.engine.answer_await(run.key, id, _NO, by="key:ops") == "denied"
+    assert await bench.engine.answer_await(run.key, id, _NO, by="key:ops", person_of=as_named) == "denied"
     assert "Too much." in await bench.answer_text(run)
     assert not bench.world.executions
     (closed,) = facts(await bench.lines(run), CallClosed)
@@ -58,9 +59,12 @@ async def an_approval_may_change_the_arguments(bench: Bench) -> None:
     run = await bench.run("refund")
     (opened,) = await bench.until(run, AwaitOpened)
     bad = Answer(outcome="approved", args={"n": "many"})
-    assert await refusal(bench.engine.answer_await(run.key, opened.id, bad, by="key:ops")) == "invalid_answer"
+    assert (
+        await refusal(bench.engine.answer_await(run.key, opened.id, bad, by="key:ops", person_of=as_named))
+        == "invalid_answer"
+    )
     less = Answer(outcome="approved", args={"n": 7})
-    assert await bench.engine.answer_await(run.key, opened.id, less, by="key:ops") == "approved"
+    assert await bench.engine.answer_await(run.key, opened.id, less, by="key:ops", person_of=as_named) == "approved"
     await bench.ended(run)
     assert [execution.args for execution in bench.world.executions] == [b'{"n":7}']
     (closed,) = facts(await bench.lines(run), AwaitClosed)
@@ -72,7 +76,7 @@ async def several_awaits_are_open_at_once_and_answered_in_any_order(bench: Bench
     first, second, third = await _open(bench, run, 3)
     assert await _listed(bench, run) == [first, second, third]
     for id, answer in ((third, _YES), (first, _NO), (second, _YES)):
-        await bench.engine.answer_await(run.key, id, answer, by="key:ops")
+        await bench.engine.answer_await(run.key, id, answer, by="key:ops", person_of=as_named)
     await bench.ended(run)
     assert sorted(execution.args for execution in bench.world.executions) == [b'{"n":1}', b'{"n":2}']
     (results,) = [one for one in bench.world.conversations[-1] if isinstance(one, ToolResults)]
@@ -84,7 +88,7 @@ async def an_answer_that_does_not_fit_is_refused_and_harms_nobody(bench: Bench) 
     (id,) = await _open(bench, run)
 
     async def answer_with(answer: Answer, *, by: str = "key:ops", id: str = id) -> str:
-        return await refusal(bench.engine.answer_await(run.key, id, answer, by=by))
+        return await refusal(bench.engine.answer_await(run.key, id, answer, by=by, person_of=as_named))
 
     assert await answer_with(_YES, id="await_9_9_9") == "unknown_await"
     assert await answer_with(Answer(outcome="answered", value="yes")) == "invalid_answer"
@@ -92,7 +96,7 @@ async def an_answer_that_does_not_fit_is_refused_and_harms_nobody(bench: Bench) 
     assert await answer_with(_YES, by="") == "invalid_answer"
     assert await answer_with(replace(_YES, remember=Pattern("pay"))) == "invalid_answer"
     assert await _listed(bench, run) == [id]
-    assert await bench.engine.answer_await(run.key, id, _YES, by="key:ops") == "approved"
+    assert await bench.engine.answer_await(run.key, id, _YES, by="key:ops", person_of=as_named) == "approved"
     await bench.ended(run)
     assert len(bench.world.executions) == 1
 
@@ -101,7 +105,10 @@ async def of_answers_that_race_one_counts_and_it_may_come_again(bench: Bench) ->
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
     outcomes = await asyncio.gather(
-        *[bench.engine.answer_await(run.key, id, answer, by="key:ops") for answer in (_YES, _YES, _NO)],
+        *[
+            bench.engine.answer_await(run.key, id, answer, by="key:ops", person_of=as_named)
+            for answer in (_YES, _YES, _NO)
+        ],
         return_exceptions=True,
     )
     assert [one.code if isinstance(one, WeftlineError) else one for one in outcomes] == (
@@ -109,8 +116,10 @@ async def of_answers_that_race_one_counts_and_it_may_come_again(bench: Bench) ->
     )
     await bench.ended(run)
     await bench.subject.restart()
-    assert await bench.engine.answer_await(run.key, id, _YES, by="key:ops") == "approved"
-    assert await refusal(bench.engine.answer_await(run.key, id, _NO, by="key:ops")) == "await_closed"
+    assert await bench.engine.answer_await(run.key, id, _YES, by="key:ops", person_of=as_named) == "approved"
+    assert (
+        await refusal(bench.engine.answer_await(run.key, id, _NO, by="key:ops", person_of=as_named)) == "await_closed"
+    )
     assert len(bench.world.executions) == 1
 
 
@@ -122,7 +131,7 @@ async def an_await_outlives_the_process(bench: Bench) -> None:
     assert await _listed(bench, run) == [id]
     assert len(await _so_far(bench, run)) == before  # waiting is not work that a new process has to take over
     assert (await bench.row(run)).status == "paused"
-    await bench.engine.answer_await(run.key, id, _YES, by="key:ops")
+    await bench.engine.answer_await(run.key, id, _YES, by="key:ops", person_of=as_named)
     await bench.ended(run)
     assert len(bench.world.executions) == 1
 
@@ -140,7 +149,9 @@ async def a_cancel_withdraws_what_people_are_asked(bench: Bench) -> None:
     (closed,) = facts(await bench.lines(run), AwaitClosed)
     assert (closed.id, closed.outcome, closed.by) == (id, "withdrawn", "runtime")
     assert await _listed(bench, run) == []
-    assert await refusal(bench.engine.answer_await(run.key, id, _YES, by="key:ops")) == "await_closed"
+    assert (
+        await refusal(bench.engine.answer_await(run.key, id, _YES, by="key:ops", person_of=as_named)) == "await_closed"
+    )
     assert not bench.world.executions
 
 
@@ -148,7 +159,7 @@ async def an_approval_may_cover_later_calls_of_the_run(bench: Bench) -> None:
     run = await bench.run("refund_twice")
     (id,) = await _open(bench, run)
     always = Answer(outcome="approved", remember=Pattern("refund"))
-    await bench.engine.answer_await(run.key, id, always, by="key:ops")
+    await bench.engine.answer_await(run.key, id, always, by="key:ops", person_of=as_named)
     await bench.ended(run)
     lines = await bench.lines(run)
     assert len(facts(lines, AwaitOpened)) == 1
@@ -159,7 +170,7 @@ async def a_paused_run_takes_an_answer_and_goes_on_when_it_is_resumed(bench: Ben
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
     await bench.engine.pause(run.key)
-    assert await bench.engine.answer_await(run.key, id, _YES, by="key:ops") == "approved"
+    assert await bench.engine.answer_await(run.key, id, _YES, by="key:ops", person_of=as_named) == "approved"
     assert not bench.world.executions
     await bench.engine.resume(run.key)
     await bench.ended(run)
@@ -169,8 +180,8 @@ async def a_paused_run_takes_an_answer_and_goes_on_when_it_is_resumed(bench: Ben
 async def whoever_requested_a_run_may_not_approve_it_by_the_rule_of_four_eyes(bench: Bench) -> None:
     run = await bench.run("refund", limits=Limits(four_eyes=True), requested_by="key:ann")
     (id,) = await _open(bench, run)
-    assert await refusal(bench.engine.answer_await(run.key, id, _YES, by="key:ann")) == "four_eyes"
-    assert await bench.engine.answer_await(run.key, id, _YES, by="key:bob") == "approved"
+    assert await refusal(bench.engine.answer_await(run.key, id, _YES, by="key:ann", person_of=as_named)) == "four_eyes"
+    assert await bench.engine.answer_await(run.key, id, _YES, by="key:bob", person_of=as_named) == "approved"
     await bench.ended(run)
 
 
@@ -178,10 +189,10 @@ async def whoever_changes_the_arguments_may_not_approve_them_by_the_rule_of_four
     run = await bench.run("refund", limits=Limits(four_eyes=True), requested_by="key:ann")
     (id,) = await _open(bench, run)
     more = Answer(outcome="approved", args={"n": 7})
-    assert await refusal(bench.engine.answer_await(run.key, id, more, by="key:bob")) == "four_eyes"
+    assert await refusal(bench.engine.answer_await(run.key, id, more, by="key:bob", person_of=as_named)) == "four_eyes"
     assert not bench.world.executions
     same = Answer(outcome="approved", args={"n": 0})
-    assert await bench.engine.answer_await(run.key, id, same, by="key:bob") == "approved"
+    assert await bench.engine.answer_await(run.key, id, same, by="key:bob", person_of=as_named) == "approved"
     await bench.ended(run)
     assert [execution.args for execution in bench.world.executions] == [b'{"n":0}']
 
@@ -206,8 +217,10 @@ async def whoever_requested_a_run_may_not_say_what_became_of_a_call_in_doubt(ben
     await bench.subject.restart()
     (id,) = await _open(bench, run)
     invented = Answer(outcome="answered", value="Paid, believe me.")
-    assert await refusal(bench.engine.answer_await(run.key, id, invented, by="key:ann")) == "four_eyes"
-    assert await bench.engine.answer_await(run.key, id, invented, by="key:bob") == "answered"
+    assert (
+        await refusal(bench.engine.answer_await(run.key, id, invented, by="key:ann", person_of=as_named)) == "four_eyes"
+    )
+    assert await bench.engine.answer_await(run.key, id, invented, by="key:bob", person_of=as_named) == "answered"
     await bench.ended(run)
 
 

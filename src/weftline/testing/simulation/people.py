@@ -18,6 +18,7 @@ from weftline.kernel.entries import AwaitClosed, CancelRequested
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.four_eyes import as_named
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.server import Server
@@ -117,7 +118,7 @@ class People:
         key, id = one.run, id or one.id
         by = f"user:{self._rng.randrange(1000)}"
         try:
-            outcome = await self._insist(lambda engine: engine.answer_await(key, id, answer, by=by))
+            outcome = await self._insist(lambda engine: engine.answer_await(key, id, answer, by=by, person_of=as_named))
         except WeftlineError as error:
             known = {"unknown_await", "invalid_answer"} if wrong else frozenset[str]()
             require("A1", error.code in TOO_LATE | known, f"run {key}: {id} was refused with {error.code}: {error}")

@@ -1,0 +1,66 @@
+"""Results of the calls that clients execute, whatever protocol they come by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from weftline import prompts
+from weftline.errors import invalid_field
+from weftline.runtime.engine import OfferedCalls
+from weftline.tools.base import ToolOutput
+from weftline.wire.bodies import ToolResultBody
+from weftline.wire.responses import AcceptedResult, Warnings
+
+if TYPE_CHECKING:  # its models take long to load
+    from weftline.api.schemas.provided import SentResults
+
+
+TOO_LARGE = "larger than the limit; the call was closed with an error."
+
+
+async def answer_call(
+    calls: OfferedCalls,
+    key: int,
+    sent: ToolResultBody,
+    *,
+    message_id: str = "",
+    idempotency_key: str = "",
+    warnings: Warnings = UNSET,
+) -> AcceptedResult:
+    """Accepts the result of a call; see `OfferedCalls.answer`.
+
+    Raises `InvalidRequest` for one that is too large. The client may give up after that, so the model is told too, and
+    the run does not wait for the timeout.
+    """
+    if sent.oversize:
+        output = ToolOutput.of(prompts.calls.RESULT_TOO_LARGE, is_error=True)
+    else:
+        failure = None if sent.failure is None else sent.failure.failure(sent.error or "")
+        output = ToolOutput.of(sent.error or sent.result or "", is_error=sent.error is not None, failure=failure)
+    accepted = await calls.answer(
+        key,
+        sent.tool_use_id,
+        output,
+        message_id=message_id,
+        idempotency_key=idempotency_key,
+        token=sent.token,
+    )
+    if sent.oversize:
+        raise invalid_field("result or error", TOO_LARGE)
+    return AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)
+
+
+async def answer_calls(
+    calls: OfferedCalls,
+    key: int,
+    await_id: str,
+    sent: SentResults,
+    *,
+    idempotency_key: str = "",
+    warnings: Warnings = UNSET,
+) -> AcceptedResult:
+    """Accepts the results of all calls of a turn; see `OfferedCalls.provide`."""
+    accepted = await calls.provide(key, await_id, sent.results, faults=sent.faults, idempotency_key=idempotency_key)
+    return AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)
