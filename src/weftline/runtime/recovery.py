@@ -53,7 +53,7 @@ from weftline.runtime.model_calls.cutting import input_bytes
 from weftline.runtime.model_calls.streamed import streamed_answer
 from weftline.runtime.reads.finding import public_id
 from weftline.runtime.step import write_down
-from weftline.runtime.supported import unsupported
+from weftline.runtime.supported import left_to_newer, unsupported
 from weftline.runtime.trials import STORE_RETRY_S, Trials
 from weftline.store.base import DueRun, Loaded, LogStore, RunRow
 from weftline.store.claims import same_owner
@@ -90,7 +90,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
     run_id = ids.run_id(row.key, row.salt)
     if newer := unsupported(row):
         store.release(key, loaded.epoch)
-        raise Conflict(f"This run was written by a newer version of Weftline ({newer}).", code="unsupported_run")
+        raise left_to_newer(newer)
     try:
         state = await _state(store, loaded)
         if _size(loaded) <= _DECODE_ON_LOOP_BYTES:
