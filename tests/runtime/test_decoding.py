@@ -9,7 +9,7 @@ from msgspec.json import encode
 from weftline.errors import StoreError
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import Fact, TimerFired
-from weftline.runtime.decoding import check_observations, facts_in, require_newer
+from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch
 from weftline.store.base import Stored
 
@@ -51,7 +51,7 @@ def test_observations_are_of_a_known_kind_and_as_many_as_the_row_says(kind: str,
 
 
 def test_what_cannot_be_decoded_is_damage_unless_newer_code_has_written_to_the_run() -> None:
-    require_newer(batch_of(*ITEMS, newer=True), ITEMS[2])
+    require_skippable(batch_of(*ITEMS, newer=True), ITEMS[2])
     with pytest.raises(StoreError, match=r"^The log of run run_1 is damaged: entry 4 cannot be read\.$") as damage:
-        require_newer(batch_of(*ITEMS), ITEMS[2])
+        require_skippable(batch_of(*ITEMS), ITEMS[2])
     assert damage.value.code == "log_damaged"

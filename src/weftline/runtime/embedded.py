@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
-from weftline.errors import Unavailable, WeftlineError, no_such_run, run_has_ended
+from weftline.errors import LOG_DAMAGED, StoreError, Unavailable, WeftlineError, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts
 from weftline.kernel.entries import (
     AwaitOutcome,
@@ -178,10 +178,10 @@ class EmbeddedEngine:
         self._lineage = fleet.lineage
         append, tools, log = self._append_all, opener.open_tools, self._log
         self._client_calls = ClientCalls(
-            store, log, fleet.loader, fleet.timers, append, self._settled, open_tools=tools
+            store, log, self._load_readable, fleet.timers, append, self._settled, open_tools=tools
         )
-        self._load = load = fleet.loader.load
-        self._await_answers = AwaitAnswers(store, load, append, self._settled, open_tools=tools)
+        self._load = fleet.loader.load
+        self._await_answers = AwaitAnswers(store, self._load_readable, append, self._settled, open_tools=tools)
         self._interrupts = Interrupts(
             store, self._load_unfinished, append, self._settled, require_known_below=fleet.lineage.require_known_below
         )
@@ -323,7 +323,7 @@ class EmbeddedEngine:
         """Appends a request from outside; False if the run's state does not accept it."""
         check_request(head, body)
         self._log.require_well()
-        run = await self._load(key)
+        run = await self._load_readable(key)
         if not accepts(run.state, head):
             return False
         await self._append(run, head, body)
@@ -470,9 +470,19 @@ class EmbeddedEngine:
         if refused is not None:
             raise refused
 
+    async def _load_readable(self, key: int) -> LiveRun:
+        """Loads a run for a request from outside. If its log is damaged, the run ends, and `StoreError` (`log_damaged`)
+        is raised.
+        """
+        run = await self._load(key)
+        if run.state.broken and not run.state.ended:
+            self._fleet.dispatcher.consider(run)
+            raise StoreError(f"The log of run {run.id} is damaged: {run.state.broken}.", code=LOG_DAMAGED)
+        return run
+
     async def _load_unfinished(self, key: int) -> LiveRun:
         self.require_accepting()
-        run = await self._load(key)
+        run = await self._load_readable(key)
         if run.state.ended or run.state.control.cancel:
             await self._settled(run)
             raise run_has_ended()

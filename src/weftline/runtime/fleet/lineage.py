@@ -78,9 +78,10 @@ class Lineage:
         A run in memory is not, nor are those above it.
         """
         link = child.state.parent
-        if link is not None and self._loader.resident(ids.parent_key(link)) is None:
-            if newer := await left_alone_above(self._store, link):
-                raise left_to_newer(newer)
+        if link is None or self._loader.resident(ids.parent_key(link)) is not None:
+            return
+        if newer := await left_alone_above(self._store, link):
+            raise left_to_newer(newer)
 
     async def require_known_below(self, run: LiveRun) -> None:
         """Raises `Conflict` (`unsupported_run`) if a run below this one, which it waits for, is left to a newer

@@ -42,9 +42,9 @@ class Loader:
         return self._residents.runs.get(key)
 
     async def load(self, key: int) -> LiveRun:
-        """The run in memory; a parked one is read from the store. Raises `NotFound`, or `Conflict` for a run that is left
-        to a newer version.
+        """The run in memory; a parked one is read from the store.
 
+        Raises `NotFound`, or `Conflict` for a run that is left to a newer version.
         There is no await between finding the run in memory and returning it.
         """
         while (run := self._residents.runs.get(key)) is None:
