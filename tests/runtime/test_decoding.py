@@ -6,7 +6,7 @@ import pytest
 from msgspec import DecodeError
 from msgspec.json import encode
 
-from weftline.errors import StoreError
+from weftline.errors import Conflict, StoreError
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import Fact, TimerFired
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
@@ -22,9 +22,9 @@ ITEMS = [
 ]
 
 
-def batch_of(*items: Stored, heads: list[Fact] | None = None, newer: bool = False) -> EntryBatch:
+def batch_of(*items: Stored, heads: list[Fact] | None = None, newer: bool = False, ended: bool = False) -> EntryBatch:
     last_seq = items[-1].last_seq
-    return EntryBatch("run_1", items, size=0, last_seq=last_seq, ended=False, heads=heads, newer=newer)
+    return EntryBatch("run_1", items, size=0, last_seq=last_seq, ended=ended, heads=heads, newer=newer)
 
 
 def test_the_facts_of_a_page_are_decoded_and_continue_after_one_that_cannot_be() -> None:
@@ -55,3 +55,10 @@ def test_what_cannot_be_decoded_is_damage_unless_newer_code_has_written_to_the_r
     with pytest.raises(StoreError, match=r"^The log of run run_1 is damaged: entry 4 cannot be read\.$") as damage:
         require_skippable(batch_of(*ITEMS), ITEMS[2])
     assert damage.value.code == "log_damaged"
+
+
+def test_the_end_of_a_run_is_not_skipped() -> None:
+    require_skippable(batch_of(*ITEMS, newer=True, ended=True), ITEMS[0])
+    with pytest.raises(Conflict, match=r"^Only a newer version of Weftline can read how run run_1 ended\.$") as refused:
+        require_skippable(batch_of(*ITEMS, newer=True, ended=True), ITEMS[-1])
+    assert refused.value.code == "unsupported_run"

@@ -364,13 +364,13 @@ class _Outcome:
     def take(self, batch: EntryBatch) -> None:
         """Raises `Conflict` (`unsupported_run`) for a run that newer code has written, unless it can be read."""
         try:
-            self._take(batch)
+            self._fold(batch)
         except UNREADABLE:
             if not batch.newer:
                 raise
             raise of_newer_code(self._run_id) from None
 
-    def _take(self, batch: EntryBatch) -> None:
+    def _fold(self, batch: EntryBatch) -> None:
         for item in batch.items:
             if not item.head:
                 if item.kind == RUN_NOTE:

@@ -40,6 +40,6 @@ def require_skippable(batch: EntryBatch, item: Stored) -> None:
     run: readers that wait for that would never get it.
     """
     if not batch.newer:
-        raise entry_damaged(batch.run_id, min(item.last_seq, batch.last_seq)) from None
+        raise entry_damaged(batch.run_id, item.seq) from None
     if batch.ended and item.last_seq >= batch.last_seq:
         raise end_of_newer_code(batch.run_id) from None

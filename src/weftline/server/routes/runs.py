@@ -171,6 +171,7 @@ ROUTES = (
         narrowed="its agents",
         summary="Read a run",
         returns=Run,
+        errors=(409,),
     ),
     Route(
         "GET",
@@ -219,5 +220,6 @@ ROUTES = (
         limited=False,
         summary="Cancel a run",
         returns=Cancelled,
+        errors=(409,),
     ),
 )

@@ -8,7 +8,18 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import DueRun, LargeEntry, Loaded, Page, RunFilter, RunRow, Stored, Write, Written
+from weftline.store.base import (
+    NAMES_PARENT,
+    DueRun,
+    LargeEntry,
+    Loaded,
+    Page,
+    RunFilter,
+    RunRow,
+    Stored,
+    Write,
+    Written,
+)
 from weftline.store.claims import Claims
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.run import MemoryRun, check_possible
@@ -132,7 +143,14 @@ class MemoryLog:
 
     async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
         rows = [run.row for at, run in self._disk.due() if at == 0 and run.row.key > after]
-        return [DueRun(row.key, row.suspect, row.alone, row.deaths, row.rules, row.format) for row in rows[:limit]]
+        return [
+            DueRun(row.key, row.suspect, row.alone, row.deaths, row.rules, row.format, self._is_below(row.key))
+            for row in rows[:limit]
+        ]
+
+    def _is_below(self, key: int) -> bool:
+        first = self._disk.runs[key].item(1)
+        return first is not None and NAMES_PARENT in first.head
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         found = [(at, run.row.key) for at, run in self._disk.due() if 0 < at <= now]

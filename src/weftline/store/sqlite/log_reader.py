@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import DueRun, LargeEntry, Page, RunFilter, RunRow, Stored
+from weftline.store.base import NAMES_PARENT, DueRun, LargeEntry, Page, RunFilter, RunRow, Stored
 from weftline.store.database import SqlValue
 from weftline.store.pieces import BODY, BODY_BYTES
 from weftline.store.sqlite import await_lists, run_lists, thread_queue
@@ -112,12 +112,14 @@ class SqliteLogReader:
 
     async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
         rows = self._all(
-            "SELECT key, suspect, alone, deaths, rules, format FROM runs WHERE due_at = 0 AND key > ?"
-            " ORDER BY key LIMIT ?",
+            "SELECT key, suspect, alone, deaths, rules, format,"
+            " (SELECT instr(head, ?) FROM entries WHERE run = runs.key AND seq = 1)"
+            " FROM runs WHERE due_at = 0 AND key > ? ORDER BY key LIMIT ?",
+            NAMES_PARENT,
             after,
             limit,
         )
-        return [DueRun(*row) for row in rows]
+        return [DueRun(*row, bool(found)) for *row, found in rows]
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         return self._all(
