@@ -7,7 +7,7 @@ refuse what they would have to pass on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import apsw
@@ -133,7 +133,7 @@ async def test_the_runs_below_one_of_newer_code_are_left_alone_at_any_depth_unti
         assert "red" in (await engine.attach(top).result()).text
 
 
-CHANGES: dict[str, Callable[[Run[object]], Awaitable[object]]] = {
+CHANGES: dict[str, Callable[[Run[str]], Awaitable[object]]] = {
     "cancel": lambda run: run.cancel(),
     "pause": lambda run: run.pause(),
 }
@@ -223,7 +223,9 @@ async def test_the_result_of_a_run_that_ended_in_newer_code_is_refused_unless_it
         attached = engine.attach(run.id)
         assert await attached.status() == "succeeded"
         await refusal(attached.result())
-        await refusal(anext(attached.events(after=4)))
+        row = await (await engine.runtime()).stored.row(1)
+        assert row is not None
+        await refusal(anext(attached.events(after=row.next_seq - 2)))
 
 
 @pytest.mark.parametrize("newer", [True, False])
@@ -236,6 +238,10 @@ async def test_a_run_below_one_of_newer_code_is_not_on_trial(
     if newer:
         change(tmp_path, "UPDATE runs SET rules = 99 WHERE key = ?", TOP)
     tried: list[int] = []
-    monkeypatch.setattr(recovering, "begin_trial", lambda db, keys, *, owner_epoch: tried.extend(keys))
+
+    def note(db: apsw.Connection, keys: Sequence[int], *, owner_epoch: int) -> None:
+        tried.extend(keys)
+
+    monkeypatch.setattr(recovering, "begin_trial", note)
     async with Engine(tmp_path, agents=[team()]):
         assert tried == ([] if newer else [MID, LEAF])

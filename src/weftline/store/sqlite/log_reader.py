@@ -113,13 +113,13 @@ class SqliteLogReader:
     async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
         rows = self._all(
             "SELECT key, suspect, alone, deaths, rules, format,"
-            " (SELECT instr(head, ?) FROM entries WHERE run = runs.key AND seq = 1)"
+            " coalesce((SELECT instr(head, ?) FROM entries WHERE run = runs.key AND seq = 1), 0) > 0"
             " FROM runs WHERE due_at = 0 AND key > ? ORDER BY key LIMIT ?",
             NAMES_PARENT,
             after,
             limit,
         )
-        return [DueRun(*row, bool(found)) for *row, found in rows]
+        return [DueRun(*row[:-1], below=bool(row[-1])) for row in rows]
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         return self._all(
