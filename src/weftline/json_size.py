@@ -21,7 +21,8 @@ _UNIT = b"0" * (LONG_NUMBER_DIGITS + 1)
 _STRIDE = LONG_NUMBER_DIGITS // 2
 _LONG_EXPONENT = re.compile(rb"[eE][+-]?[0-9]{3}")
 _NEVER_LONG_BYTES = len(_UNIT) * MAX_LONG_NUMBERS
-_SMALL_BYTES = min(_NEVER_LONG_BYTES, len(b"1e300,") * MAX_LONG_EXPONENTS)
+SMALL_BYTES = min(_NEVER_LONG_BYTES, len(b"1e300,") * MAX_LONG_EXPONENTS)
+"""A shorter text has too much of nothing."""
 _DIGITS_TO_ZEROS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
 _CHUNK_BYTES = 256 * 1024
 """How much is scanned at once; other threads run in between."""
@@ -32,7 +33,7 @@ def excess(text: bytes, max_values: int = MAX_JSON_VALUES) -> str:
 
     For text that is not JSON, the result may be either.
     """
-    if len(text) < _SMALL_BYTES and len(text) < max_values:
+    if len(text) < SMALL_BYTES and len(text) < max_values:
         return ""  # nearly every text, and every piece of a stream
     if has_more_values(text, max_values):
         return f"more than {max_values:,} JSON values"

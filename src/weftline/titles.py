@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 
+
+@lru_cache(maxsize=1024)
 def titled(name: str) -> str:
     """Returns `Look up` for `look_up`."""
     words = name.replace("_", " ").replace("-", " ").strip()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from runtime import kit
 from runtime.kit import MoodyStore, ended, engine_on, facts, new_thread, plan
 from weftline import tool
-from weftline.errors import Conflict, RateLimited
+from weftline.errors import Conflict, RateLimited, Unavailable
 from weftline.kernel.budget import BudgetRule
 from weftline.kernel.entries import (
     AttemptStarted,
@@ -27,7 +27,7 @@ from weftline.kernel.entries import (
 from weftline.messages import Assistant, ToolResults
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.fleet import cancelling
+from weftline.runtime.fleet import cancelling, fleet
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.people.answering import Answer
 from weftline.runtime.reads.receipts import CancelReceipt
@@ -182,6 +182,30 @@ async def test_nothing_begins_after_a_cancel_wherever_the_run_is(model: str) -> 
         after = heads[[type(head) for head in heads].index(CancelRequested) :]
         assert not [head for head in after if isinstance(head, AttemptStarted | CallStarted)]
         assert isinstance(after[-1], RunEnded) and after[-1].status == "cancelled"
+
+
+async def test_a_cancel_that_a_stop_overtakes_is_answered_and_carried_out_by_the_next_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleet, "CUT_S", 0.01)
+    monkeypatch.setattr(cancelling, "CANCEL_GRACE_S", 3600)
+    disk = MemoryDisk()
+    place = Place(disk)
+    await place.engine.start()
+    key, run, space = await place.start("stubborn")
+    await place.began.wait()
+    asked = asyncio.ensure_future(place.engine.cancel(key))
+    await until(place.engine, key, run, CancelRequested)
+    await place.engine.drain(0)
+    await place.engine.cut()
+    await asyncio.wait([asked], timeout=60)
+    place.let_go.set()
+    with pytest.raises(Unavailable, match="The cancellation is recorded"):
+        asked.result()
+    await place.store.close()
+    place = Place(disk)
+    async with place.engine:
+        assert (await ended(place.engine, run, space)).status == "cancelled"
 
 
 @pytest.mark.requirement("run.cancel.level")

@@ -45,3 +45,14 @@ async def test_a_server_that_stops_has_not_shown_everything() -> None:
     assert await reader.next() is None
     reader.close()
     assert hub.owner(1) == ("run_1", 7)
+
+
+async def test_a_stream_that_is_opened_while_the_server_stops_ends_like_the_others() -> None:
+    hub = Hub(MemoryStore().log)
+    hub.publish(1, batch(1), workspace=7)
+    hub.end_all()
+    late = hub.follow(1, "run_1", after=0, workspace=7)
+    found = await late.next()
+    assert found is not None and [one.last_seq for one in found] == [1]
+    assert await late.next() is None
+    await hub.until_ended(1, "run_1", after=1)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -216,3 +217,23 @@ async def test_a_signal_after_everything_is_closed_does_not_change_the_exit_code
         for one, handler in before.items():
             signal.signal(one, handler)
     assert (left, killed) == ([0], [])
+
+
+LATE_SIGNAL = """
+import asyncio, atexit, os, signal
+from weftline.process.stopping import Stopping
+
+atexit.register(os.kill, os.getpid(), signal.SIGTERM)  # runs after what is registered later
+
+async def serve():
+    with Stopping(drain_s=3600) as stopping:
+        signal.raise_signal(signal.SIGTERM)
+        await stopping.asked.wait()
+
+asyncio.run(serve())
+"""
+
+
+async def test_a_signal_while_the_interpreter_shuts_down_does_not_change_the_exit_code() -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", LATE_SIGNAL)
+    assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == 0

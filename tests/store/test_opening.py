@@ -360,6 +360,19 @@ def test_a_newer_store_is_refused_and_left_untouched(tmp_path: Path) -> None:
     assert {file.name for file in path.iterdir()} == {"weftline.db", "lock"}
 
 
+def test_a_store_of_the_first_version_is_refused_and_left_untouched(tmp_path: Path) -> None:
+    """Its migrations have the same numbers as ours."""
+    path = tmp_path / "store"
+    with owned(path) as store:
+        store.commit(store.chain().create())
+    db = connect(path / "weftline.db")
+    db.execute("ALTER TABLE store DROP COLUMN held; PRAGMA user_version = 5")
+    db.close()
+    before = (path / "weftline.db").read_bytes()
+    assert "was created by Weftline 0.1" in refusal(path).message
+    assert (path / "weftline.db").read_bytes() == before
+
+
 def test_a_migration_that_fails_leaves_the_version_before_it_whole(tmp_path: Path) -> None:
     """F78: each step and its number are one transaction; the next start carries on from there."""
     newest, _ = migrations()[-1]

@@ -144,7 +144,7 @@ class Batch(_Room, frozen=True):
     @property
     def busy(self) -> int:
         """How many of its calls are executing. A call whose tool has asked a person does not count."""
-        return len([index for index in self.running if not self.calls[index].asked_back])
+        return len([index for index in self.running if not self.calls[index].asked_back]) if self.running else 0
 
     @property
     def own(self) -> tuple[Call, ...]:

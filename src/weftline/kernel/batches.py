@@ -272,8 +272,10 @@ class _Budgets:
 
     def __init__(self, s: State) -> None:
         self.limits = s.limits.tool_budgets
-        self.used = {tool: use.used for tool, use in s.guards.budgets.items()}
-        self.blocked = {tool: use.blocked for tool, use in s.guards.budgets.items()}
+        self.used: dict[str, int] = {}
+        self.blocked: dict[str, int] = {}
+        for tool, use in s.guards.budgets.items():
+            self.used[tool], self.blocked[tool] = use.used, use.blocked
         self.children = sum([call.child is not None and call.stage in ("opened", "started") for call in s.batch.calls])
         self.nested = 0
         """Admitted calls that other calls asked for."""

@@ -10,7 +10,7 @@ import asyncio
 import socket
 import ssl
 from contextvars import ContextVar
-from functools import partial
+from functools import lru_cache, partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -98,13 +98,13 @@ class HttpSession:
         started = asyncio.get_running_loop().time()
         host = "the server"
         try:
-            address = parse(url)
+            address, dialled = _target(url)
             host = address.host
             if address.basic is not None and not any(name.lower() == "authorization" for name in headers):
                 headers = {**headers, "Authorization": address.basic}
             async with asyncio.timeout(limits.head_s):
                 proxy = await self._route(address) if self._proxies or self._check is not None else None
-                response = await self._exchange(method, _dialled(address), headers, body, limits, proxy, resend)
+                response = await self._exchange(method, dialled, headers, body, limits, proxy, resend)
         except InvalidAddress as error:
             raise RequestFailed("invalid", str(error), sent=False) from None
         except Exception as error:
@@ -221,12 +221,14 @@ class _CheckedResolver(aiohttp.ThreadedResolver):
         return [one for one in found if one["host"] in passed]
 
 
-def _dialled(address: Address) -> URL:
-    """Returns the address for the HTTP library, which must be the one that was checked."""
-    url = URL(address.bare_url, encoded=True)
-    if (url.scheme, url.raw_host, url.port) != address.origin:
+@lru_cache(maxsize=64)
+def _target(url: str) -> tuple[Address, URL]:
+    """Returns the address of a URL, also for the HTTP library, for which it must be the one that is checked."""
+    address = parse(url)
+    dialled = URL(address.bare_url, encoded=True)
+    if (dialled.scheme, dialled.raw_host, dialled.port) != address.origin:
         raise InvalidAddress("The host of the address is ambiguous.")
-    return url
+    return address, dialled
 
 
 def _is_unanswered(error: Exception) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
 
-from weftline.json_size import excess
+from weftline.json_size import SMALL_BYTES, excess
 from weftline.net.errors import RequestFailed
 
 MAX_IDLE_LINES = 500_000
 """How many comments, empty events and lines of an unfinished event may follow each other in a useful stream."""
 
 
-class SseEvent(NamedTuple):
+class SseEvent(Struct, frozen=True):
     """One event. `event` and `id` are empty if the event has none; the lines of `data` are joined by newlines."""
 
     event: str
@@ -79,7 +79,7 @@ class SseParser:
             elif not line:
                 if parts:
                     data = parts[0] if len(parts) == 1 else b"\n".join(parts)
-                    if too_much := excess(data):
+                    if len(data) >= SMALL_BYTES and (too_much := excess(data)):
                         raise RequestFailed("too_large", f"An event of the stream has {too_much}.", sent=True)
                     events.append(SseEvent(self._event, data, self._id))
                     parts.clear()

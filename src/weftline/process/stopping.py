@@ -13,6 +13,7 @@ exit leaves the same state as a crash, and the next process continues from it.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import select
@@ -85,6 +86,9 @@ class Stopping:
         if leaving:
             self._code = self.code
             self._end_by(_LEAVING_S)
+            # While the interpreter shuts down, it puts the default handlers back, but not in place of SIG_IGN.
+            for number in self._other_handlers:
+                atexit.register(signal.signal, number, signal.SIG_IGN)
         else:
             self._closed = True
         self._wake()

@@ -206,8 +206,7 @@ class Assembler:
         return None
 
     def _close_run(self) -> None:
-        run = self._open_run()
-        if run is not None:
+        if (self._in_text or self._in_thinking) and (run := self._open_run()) is not None:
             self._add(run)
             self._pieces, self._blocks = [], 0
             self._in_text = self._in_thinking = False
@@ -215,8 +214,7 @@ class Assembler:
     def message(self) -> Assistant:
         """Returns the message so far. A call without an id from the API has the id `""`, which the runtime replaces."""
         parts = [self._tool_call(part) if type(part) is _Call else part for part in self._parts]
-        run = self._open_run()
-        if run is not None:
+        if not self.complete and (run := self._open_run()) is not None:
             parts.append(run)
         return Assistant(tuple(parts))
 

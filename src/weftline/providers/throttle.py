@@ -128,7 +128,7 @@ class ThrottledProvider:
         try:
             async for chunks in stream:
                 for chunk in chunks:
-                    if isinstance(chunk, UsageUpdate):
+                    if type(chunk) is UsageUpdate:
                         tokens = chunk.usage.input + chunk.usage.output
                 yield chunks
         except ProviderError as error:

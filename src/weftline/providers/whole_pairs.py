@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from weftline.net.sse import SseEvent
 from weftline.surrogates import lone_halves, may_have_halves, whole_json
@@ -35,7 +36,7 @@ class WholePairs:
 
     def feed(self, data: bytes) -> Sequence[SseEvent]:
         events = self._parser.feed(data)
-        if self._held is None and not any(may_have_halves(event.data) for event in events):
+        if self._held is None and not may_have_halves(b"\n".join([event.data for event in events])):
             return events
         ready: list[SseEvent] = []
         for event in events:
@@ -45,7 +46,7 @@ class WholePairs:
     def end(self) -> Sequence[SseEvent]:
         """Returns the event that is still waiting, if any, once no other will come."""
         held, self._held = self._held, None
-        return () if held is None else (held._replace(data=whole_json(held.data)),)
+        return () if held is None else (replace(held, data=whole_json(held.data)),)
 
     def _take(self, event: SseEvent, ready: list[SseEvent]) -> None:
         if self._held is not None and _carries_nothing(event.data):
@@ -58,14 +59,14 @@ class WholePairs:
             if low is not None:
                 high = _last_high(held.data)
                 assert high is not None
-                held = held._replace(data=held.data[: high.end()] + low[0] + held.data[high.end() :])
+                held = replace(held, data=held.data[: high.end()] + low[0] + held.data[high.end() :])
                 data = data[: low.start()] + data[low.end() :]
-            ready.append(held._replace(data=whole_json(held.data)))
-        event = event._replace(data=data)
+            ready.append(replace(held, data=whole_json(held.data)))
+        event = replace(event, data=data)
         if _last_high(data) is not None:
             self._held = event
         else:
-            ready.append(event._replace(data=whole_json(data)))
+            ready.append(replace(event, data=whole_json(data)))
 
 
 def _carries_nothing(data: bytes) -> bool:

@@ -6,7 +6,7 @@ Observations (streamed text) go to the sink while the command runs.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from types import CoroutineType
 from typing import Any, assert_never
 
 from weftline.kernel.state import (
@@ -35,7 +35,7 @@ from weftline.runtime.tool_calls.tool_call import reconcile, run_tool
 
 def carry_out(
     command: Command, state: State, work: WorkingSet, services: Services, sink: Sink
-) -> Coroutine[Any, Any, Outcome | None]:
+) -> CoroutineType[Any, Any, Outcome | None]:
     """Executes `command`, which was decided on in `state`. Returns None if the outcome is no longer wanted."""
     match command:
         case CallModel():

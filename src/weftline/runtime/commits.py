@@ -72,7 +72,7 @@ class Commits:
         self._kept.sweep_if_full()
         if write.items:
             facts = [draft.head for draft in drafts]
-            batch = committed_batch(run.id, write, facts, first_seq=result.first_seq, size=size)
+            batch = committed_batch(run.work.run_id, write, facts, first_seq=result.first_seq, size=size)
             self._hub.publish(run.key, batch, workspace=run.workspace)
         if write.progress is _ENDED:
             self._recovery.progressed(run.key)

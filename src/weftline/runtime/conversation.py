@@ -23,6 +23,7 @@ from weftline.kernel.bodies import (
     AwaitBody,
     ClosedBody,
     Pattern,
+    RenderedBody,
     TurnBody,
 )
 from weftline.kernel.context import ContextCompacted, ContextRestored
@@ -221,7 +222,8 @@ class Conversation(Struct, eq=False, gc=False):
             case CallGated():
                 gated = bodies.decode_gated(body)
                 self.turn.gate(head.index, gated)
-                self.shared.apply(gated.state)
+                if gated.state is not UNSET:
+                    self.shared.apply(gated.state)
             case AwaitOpened():
                 self._ask(head, bodies.decode_await(body))
             case AwaitClosed():
@@ -235,18 +237,14 @@ class Conversation(Struct, eq=False, gc=False):
                 self.calls.unavailable = ()
                 self.labels.update(bodies.decode_policy(body).labels if body else {})
             case InstructionsRendered():
-                rendered = bodies.decode_rendered(body)
-                self.system = rendered.text
-                self.shared.apply(rendered.state)
+                self._render(bodies.decode_rendered(body))
             case StateChanged():
                 self.shared.apply(bodies.decode_state_changed(body).state)
             case DeployAdopted():
                 if self.digests is not None:
                     self.digests = adopted(self.digests, head.changed)
                 if body:
-                    rendered = bodies.decode_rendered(body)
-                    self.system = rendered.text
-                    self.shared.apply(rendered.state)
+                    self._render(bodies.decode_rendered(body))
             case LoopDetected() | FinalForced() | OutputRejected() | ResultsOverBudget():
                 text = bodies.decode_text(body).text if body else ""
                 if text:
@@ -281,17 +279,20 @@ class Conversation(Struct, eq=False, gc=False):
         return tuple([joined_text(self._queued[id].parts) if id in self._queued else "" for id in ids])
 
     def _complete(self, head: TurnCompleted, turn: TurnBody, size: int) -> None:
-        self.shared.apply(turn.state)
+        if turn.state is not UNSET:
+            self.shared.apply(turn.state)
         message = turn.message
         assert isinstance(message, Assistant)
         self.turn = LatestTurn.of(head, turn)
         self.failure = NO_FAILURE
-        self.calls.ids |= dict.fromkeys([call.id for call in head.calls])
+        for call in head.calls:
+            self.calls.ids[call.id] = None
         self._add(message, size)
 
     def _close(self, head: CallClosed, closed: ClosedBody, size: int) -> None:
         turn, calls = self.turn, self.calls
-        self.shared.apply(closed.state)
+        if closed.state is not UNSET:
+            self.shared.apply(closed.state)
         calls.close(head, closed, turn.args[head.index] if head.index < len(turn.args) else b"{}")
         visible = closed.parts if head.is_error else parts_within(self.result_limit_bytes, closed)
         turn.close(head, closed, visible)
@@ -326,10 +327,17 @@ class Conversation(Struct, eq=False, gc=False):
         if answer.remember is not None and head.outcome == "approved":
             self.allowed += ((head, answer.remember),)
 
+    def _render(self, rendered: RenderedBody) -> None:
+        self.system = rendered.text
+        if rendered.state is not UNSET:
+            self.shared.apply(rendered.state)
+
     def _add(self, message: Message, size: int) -> None:
         self.messages.append(message)
-        self.view.add(message)
-        self._grow(size)
+        if self.view.compacted is not None:
+            self.view.add(message)
+        if size:
+            self._grow(size)
 
     def _grow(self, size: int) -> None:
         self.size += size

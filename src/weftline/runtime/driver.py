@@ -243,10 +243,10 @@ class Driver:
         work = run.work
         if work.toolbox is not None and work.toolbox.code is not None:
             run.driving.facts += tuple([draft.head for draft in facts])
-        if state.ended and self._services.public_errors:
+        if self._services.public_errors and state.ended:
             facts = in_public(facts, self._services.public_errors)
         account = work.account
-        bookings = account.taken() if account is not None else ()
+        bookings = account.taken() if account is not None and account.booked else ()
         self._log.append(run, facts, state=state, at=at, thread_end=end, bookings=bookings)
         if state.parent is not None and any(_asks(draft.head) for draft in facts):
             self._on_calls(run, self.note)

@@ -405,6 +405,9 @@ class EmbeddedEngine:
             await self._until_ended(run)
             run = await self._load(key)
         await self._settled(run)
+        if not run.state.ended:
+            message = "The cancellation is recorded, but the server stopped first; the next one ends the run."
+            raise Unavailable(message, retry_after_s=1)
         return await stored_receipt(self._log_store, key, run.state.status)
 
     async def pause(

@@ -197,6 +197,7 @@ class Hub:
         self._recent = Recent()
         self._observers: list[Observer] = []
         self._page_queue = FairQueue()
+        self._closing = False
 
     def reserve(self, workspace: int) -> ReservedStream:
         """Raises `RateLimited` (`too_many_streams`) if the workspace has its maximum number of streams open.
@@ -236,6 +237,8 @@ class Hub:
             subscription.behind = False
             for batch in recent.batches:
                 subscription.push(batch)
+        if self._closing:
+            subscription.end()
         return subscription
 
     def owner(self, run: int) -> tuple[str, int] | None:
@@ -268,6 +271,8 @@ class Hub:
                 subscription.beat()
 
     def end_all(self) -> None:
+        """Ends all streams, and those that are opened from now on: the server is stopping."""
+        self._closing = True
         for topic in self._topics.values():
             for subscription in topic:
                 subscription.end()

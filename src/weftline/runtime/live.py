@@ -308,6 +308,8 @@ class Driving(Struct, eq=False):
     """What only the driver of a run needs."""
 
     cut: Cut = Cut.NO
+    opening: asyncio.Lock | None = None
+    """Held while the tools are created, for this driver or that of a child run."""
     opened: bool = False
     """Whether tools, models and history are loaded, and work left by an earlier driver is adopted."""
     due_at: int | None = None

@@ -258,15 +258,23 @@ class Log:
         )
         self._touched.append(run)
         if self._flushing is None and self.refusal is None:
-            # Deferred to the end of the next loop iteration, so that one flush takes everything that this iteration
-            # appends, and what the tasks that it wakes append.
             self._kick_later()
         return write
 
     def _kick_later(self) -> None:
+        """Flushes at the end of the next loop iteration, so that one flush takes everything that this iteration
+        appends, and what the tasks that it wakes append.
+        """
         if not self._kicked:
             self._kicked = True
-            self._loop.call_soon(self._loop.call_soon, self._kick)
+            self._loop.call_soon(self._kick_unless_more)
+
+    def _kick_unless_more(self) -> None:
+        """Flushes at once if a new run is all there is: someone waits for it, and its first turn need not."""
+        if len(self._touched) == 1 and self._touched[0].new is not None:
+            self._kick()
+        else:
+            self._loop.call_soon(self._kick)
 
     def _kick_soon(self) -> None:
         if not self._kicked:

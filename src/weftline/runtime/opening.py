@@ -6,7 +6,6 @@ import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import Protocol
-from weakref import WeakValueDictionary
 
 from weftline.errors import Conflict
 from weftline.kernel.bodies import RenderedBody, decode_message, encode
@@ -44,8 +43,6 @@ class RunOpener:
         self._models = models
         self._tools = tools
         self._names = names
-        self._making: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
-        """By run; an entry exists only while somebody holds the lock or waits for it."""
 
     def connect(self, *, loader: RunLoader, mover: RunMover) -> None:
         self._loader = loader
@@ -62,16 +59,17 @@ class RunOpener:
         """Reads everything before it changes the conversation, so that a failure on the way can be retried."""
         work = run.work
         work.store_id = self._store.id
-        work.catalog = await self._models.load(run.workspace)
+        work.catalog = self._models.loaded(run.workspace) or await self._models.load(run.workspace)
         if not run.driving.opened:
             await self._open_toolbox(run)
-        stored: list[bytes] = []
+        history: list[Message] = []
+        size = 0
         summary: Inherited | None = None
         if run.thread is not None and run.state.history is None:
             stored = await self._store.thread_messages(run.thread)
             summary = await inherited_by(run, self._store) if stored else None
-        size = sum([len(message) for message in stored])
-        history = _decoded(stored) if size <= _CODE_ON_LOOP_BYTES else await asyncio.to_thread(_decoded, stored)
+            size = sum([len(message) for message in stored])
+            history = _decoded(stored) if size <= _CODE_ON_LOOP_BYTES else await asyncio.to_thread(_decoded, stored)
         contents = {} if run.driving.opened else await self._contents(run, history)
         code = work.toolbox.code if work.toolbox is not None else None
         shared = work.conversation.shared
@@ -116,8 +114,9 @@ class RunOpener:
             else:
                 await self._open_toolbox(parent)
         # Its own driver and those of its children may need the tools at the same time.
-        making = self._making.setdefault(run.key, asyncio.Lock())
-        async with making:
+        if run.driving.opening is None:
+            run.driving.opening = asyncio.Lock()
+        async with run.driving.opening:
             work.workspace_slug = await self._names.workspace(run.workspace)
             if run.listed_under is not None:
                 work.session_id = await self._names.session(run.listed_under)

@@ -25,10 +25,8 @@ class SharedState(Struct, eq=False, gc=False):
         changed = {**self.unsaved, **own} if self.unsaved else own
         return Raw(canonical_value(dict(changed))) if changed else UNSET
 
-    def apply(self, changes: Raw | UnsetType) -> None:
+    def apply(self, changes: Raw) -> None:
         """Takes in the changes that an entry contains."""
-        if changes is UNSET:
-            return
         for key, value in decode(changes, type=dict[str, Any]).items():
             if key in self.unsaved and self.unsaved[key] == value:
                 del self.unsaved[key]

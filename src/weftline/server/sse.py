@@ -236,14 +236,14 @@ def profiled(frames: ProfiledFrames) -> View:
 
 def _framed(batch: EntryBatch, profile: ProfiledFrames | None, hints: DisplayHints | None = None) -> bytes:
     frames: list[bytes] = []
+    heads, run_id, after, upto = batch.heads, batch.run_id, batch.after, batch.last_seq
     # A commit with a single delta is so frequent that even a function call is noticeable.
-    facts = facts_in(batch) if batch.heads is None else iter(batch.heads)
+    facts = facts_in(batch) if heads is None else iter(heads)
     for item in batch.items:
         try:
             if not item.head:
-                if batch.heads is None:
+                if heads is None:
                     check_observations(item)
-                after, upto = batch.after, batch.last_seq
                 if profile is not None:
                     framed = profile.of_observations(item.seq, item.kind, item.body, at=item.at, after=after, upto=upto)
                     frames.append(framed)
@@ -254,7 +254,7 @@ def _framed(batch: EntryBatch, profile: ProfiledFrames | None, hints: DisplayHin
             if profile is not None:
                 frames.append(profile.of_fact(fact, item.body, seq=item.seq, at=item.at))
                 continue
-            event = project(fact, item.body, run_id=batch.run_id)
+            event = project(fact, item.body, run_id=run_id)
             if hints is not None and event is not None:
                 event = hints.with_hint(fact, item.body, event)
         except UNREADABLE:
@@ -262,9 +262,9 @@ def _framed(batch: EntryBatch, profile: ProfiledFrames | None, hints: DisplayHin
                 require_skippable(batch, item)
             except WeftlineError as error:
                 if not batch.newer:
-                    logger.error("run %s: entry %d cannot be read", batch.run_id, item.seq)
-                raise UnreadableLog(frames, error, min(item.last_seq, batch.last_seq)) from None
-            logger.warning("run %s: entry %d was written by newer code and is not shown", batch.run_id, item.seq)
+                    logger.error("run %s: entry %d cannot be read", run_id, item.seq)
+                raise UnreadableLog(frames, error, min(item.last_seq, upto)) from None
+            logger.warning("run %s: entry %d was written by newer code and is not shown", run_id, item.seq)
             continue
         if event is not None:
             name, payload = event

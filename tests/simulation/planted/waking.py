@@ -68,7 +68,7 @@ class GivesWhatCodeAsksForAGrace(EmbeddedEngine):
 
 
 BUGS = (
-    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=548),
-    Bug("gives_what_code_asks_for_a_grace", "D1", engine=GivesWhatCodeAsksForAGrace, first_seed=204),
+    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=196),
+    Bug("gives_what_code_asks_for_a_grace", "D1", engine=GivesWhatCodeAsksForAGrace, first_seed=1069),
     Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
 )

@@ -155,7 +155,7 @@ class ChatReader:
         self._error = error
         self._tags = ThinkTags() if profile.think_tags else None
         self._thinking = False
-        self._details = ReasoningDetails()
+        self._details: ReasoningDetails | None = None
         self._signature: str | None = None
         self._calls: list[_OpenCall] = []
         self._at: dict[int, _OpenCall] = {}
@@ -177,7 +177,9 @@ class ChatReader:
         if data == b"[DONE]":
             return self._finish() if self._answered else []
         # A failure after the finish reason does not invalidate the answer. If it was cut off, the error is more useful.
-        reason = None if _REASONS.get(self._reason or "") == "max_tokens" else self._reason
+        reason = self._reason
+        if reason is not None and _REASONS.get(reason) == "max_tokens":
+            reason = None
         try:
             answer = decode(data, _Chunk, _answers)
         except ProviderError:
@@ -189,11 +191,11 @@ class ChatReader:
             if not choice.index:
                 self._take(choice, chunks)
                 bounded(chunks)
-        if present(answer.usage):
+        if answer.usage is not UNSET and present(answer.usage):
             usage = usage_of(answer.usage, reasoning_outside_output=self._profile.reasoning_outside_output)
             if usage is not None:
                 chunks.append(UsageUpdate(usage))
-        failed = present(answer.error)
+        failed = answer.error is not UNSET and present(answer.error)
         if reason is not None and (failed or self._reason == "error"):
             self._reason = reason
             return chunks + self._finish()
@@ -251,6 +253,8 @@ class ChatReader:
     def _take_delta(self, delta: _Delta, chunks: list[Chunk]) -> None:
         thought = delta.reasoning or delta.reasoning_content
         if delta.reasoning_details:
+            if self._details is None:
+                self._details = ReasoningDetails()
             self._details.take(delta.reasoning_details)
         if thought:
             self._thinking = True
@@ -265,21 +269,29 @@ class ChatReader:
             self._refused = True
             chunks += self._end_thinking()
             chunks.append(TextDelta(delta.refusal))
-        for call in delta.tool_calls or ():
-            self._take_call(call, chunks)
-        for image in delta.images or ():
-            self._take_image(image)
-        self._annotations += delta.annotations or ()
-        self._executed += delta.executed_tools or ()
-        bounded(self._images)
-        bounded(self._annotations)
-        bounded(self._executed)
-        if present(delta.extra_content):
+        if delta.tool_calls:
+            for call in delta.tool_calls:
+                self._take_call(call, chunks)
+        if delta.images:
+            for image in delta.images:
+                self._take_image(image)
+            bounded(self._images)
+        if delta.annotations:
+            self._annotations += delta.annotations
+            bounded(self._annotations)
+        if delta.executed_tools:
+            self._executed += delta.executed_tools
+            bounded(self._executed)
+        if delta.extra_content is not UNSET and present(delta.extra_content):
             self._extra = delta.extra_content
 
     def _take_text(self, text: str, chunks: list[Chunk]) -> None:
-        chunks += self._end_thinking()
-        chunks += [TextDelta(text)] if self._tags is None else self._tags.feed(text)
+        if self._thinking or self._details is not None:
+            chunks += self._end_thinking()
+        if self._tags is None:
+            chunks.append(TextDelta(text))
+        else:
+            chunks += self._tags.feed(text)
 
     def _take_part(self, part: _ContentPart, chunks: list[Chunk]) -> None:
         thought = part.thinking
@@ -294,15 +306,15 @@ class ChatReader:
 
     def _end_thinking(self) -> list[Chunk]:
         """Ends the open block of reasoning, with what the server wants back."""
-        if not self._thinking and not self._details:
+        if not self._thinking and self._details is None:
             return []
         opaque: Raw | UnsetType = UNSET
-        if self._details and self._profile.thinking_back == "reasoning_details":
+        if self._details is not None and self._profile.thinking_back == "reasoning_details":
             opaque = Raw(msgspec.json.encode(self._details.whole()))
         ended = self._thinking or opaque is not UNSET
         signature, self._signature = self._signature, None
         self._thinking = False
-        self._details = ReasoningDetails()
+        self._details = None
         return [ThinkingDone(signature, opaque)] if ended else []
 
     def _take_call(self, piece: _Call, chunks: list[Chunk]) -> None:

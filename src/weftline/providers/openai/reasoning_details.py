@@ -16,9 +16,6 @@ class ReasoningDetails:
         self._pieces: dict[tuple[int, str], list[str]] = {}
         """Text that later pieces added."""
 
-    def __bool__(self) -> bool:
-        return bool(self._found)
-
     def take(self, details: list[dict[str, Any]]) -> None:
         for detail in details:
             identity = (repr(detail.get("type")), repr(detail.get("index")))

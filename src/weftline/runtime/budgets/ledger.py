@@ -290,13 +290,14 @@ class Ledger:
 class Account:
     """Where the calls of one run are charged."""
 
-    __slots__ = ("_accounts", "_booked", "_parent", "_plan", "_thread", "_workspace", "key", "ledger", "own", "rules")
+    __slots__ = ("_accounts", "_parent", "_plan", "_thread", "_workspace", "booked", "key", "ledger", "own", "rules")
 
     def __init__(
         self, ledger: Ledger, *, key: int, workspace: int, thread: int | None, plan: RunPlan, parent: Parent | None
     ) -> None:
         self.ledger, self.key = ledger, key
-        self._booked: tuple[Booking, ...] = ()
+        self.booked: tuple[Booking, ...] = ()
+        """What was booked since it was last taken."""
         self._workspace, self._thread, self._plan, self._parent = workspace, thread, plan, parent
         self._accounts: Accounts | None = None
         rule = plan.limits.budget
@@ -354,11 +355,11 @@ class Account:
                 bookings += self._bookings(held, used, active_us, holds=-1)
         self.ledger.add(bookings)
         self.ledger.keep_back(bookings, run=self.key)
-        self._booked += tuple(bookings)
+        self.booked += tuple(bookings)
 
     def taken(self) -> tuple[Booking, ...]:
         """Returns what was booked since the last call."""
-        booked, self._booked = self._booked, ()
+        booked, self.booked = self.booked, ()
         return booked
 
     def take_back(self) -> None:

@@ -110,11 +110,13 @@ class DialledTools:
 
     async def check(self, plan: RunPlan, *, workspace: int) -> None:
         """Rejects unknown stored and plugin tools, and stored ones that share a name with another tool of the plan."""
-        taken = {name for ref in plan.tools for name in self._names(ref)}
+        taken: set[str] | None = None
         for index, ref in enumerate(plan.tools):
             if isinstance(ref, ServerRef):
                 self._own.check_plugin(ref, index)
             elif isinstance(ref, StoredRef):
+                if taken is None:
+                    taken = {name for other in plan.tools for name in self._names(other)}
                 row = await self._records.read(tools.by_id(ref.id, workspace=workspace))
                 if row is None:
                     raise InvalidRequest(f"tools[{index}].id: this workspace does not have a tool {ref.id!r}.")

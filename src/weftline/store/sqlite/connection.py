@@ -119,6 +119,9 @@ def check_version(db: apsw.Connection, *, path: Path, newest: int | None = None)
             f"The store {path} has schema {version}; this version of Weftline reads up to {newest}.",
             code="store_newer",
         )
+    if version and not db.execute("SELECT 1 FROM pragma_table_info('store') WHERE name = 'held'").fetchall():
+        # Its migrations had the same numbers: nothing may be changed before this is clear.
+        raise StoreError(f"The store {path} was created by Weftline 0.1, which this version cannot read; use another.")
     return version
 
 
