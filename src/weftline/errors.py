@@ -179,6 +179,15 @@ def entry_damaged(run_id: str, seq: int) -> StoreError:
     return StoreError(f"The log of run {run_id} is damaged: entry {seq} cannot be read.", code=LOG_DAMAGED)
 
 
+def of_newer_code(run_id: str) -> Conflict:
+    return Conflict(f"Only a newer version of Weftline can read run {run_id}.", code="unsupported_run")
+
+
+def end_of_newer_code(run_id: str) -> Conflict:
+    """Returns the error for a run that has ended, if this version cannot read how."""
+    return Conflict(f"Only a newer version of Weftline can read how run {run_id} ended.", code="unsupported_run")
+
+
 MAX_ISSUES = 100
 """Issues listed in one error; any more are left out."""
 _ISSUES_IN_MESSAGE = 3

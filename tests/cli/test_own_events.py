@@ -16,7 +16,7 @@ from weftline.errors import StoreError
 from weftline.net.sse import SseParser
 from weftline.plan import ServerRef
 from weftline.runtime.engine import EntryBatch
-from weftline.server.sse import DamagedLog, sse_frames
+from weftline.server.sse import UnreadableLog, sse_frames
 from weftline.store.base import Stored
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolContext, ToolProgress
@@ -119,7 +119,7 @@ async def test_the_events_of_a_damaged_log_end_where_it_cannot_be_read(kind: str
     with pytest.raises(StoreError, match=f"entry {first.seq} cannot be read") as refused:
         shown.extend(frame.seq for frame in frames_of(batch))
     assert refused.value.code == "log_damaged" and all(seq < first.seq for seq in shown)
-    with pytest.raises(DamagedLog) as stopped:
+    with pytest.raises(UnreadableLog) as stopped:
         sse_frames(batch)
     *_, last = [parse_frame(sent, run_id=run_id) for sent in SseParser().feed(stopped.value.frames)]
     assert (last.type, last.seq) == ("error", first.last_seq)

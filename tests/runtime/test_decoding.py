@@ -6,10 +6,10 @@ import pytest
 from msgspec import DecodeError
 from msgspec.json import encode
 
-from weftline.errors import StoreError
+from weftline.errors import Conflict, StoreError
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import Fact, TimerFired
-from weftline.runtime.decoding import check_observations, facts_in, require_newer
+from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch
 from weftline.store.base import Stored
 
@@ -22,9 +22,9 @@ ITEMS = [
 ]
 
 
-def batch_of(*items: Stored, heads: list[Fact] | None = None, newer: bool = False) -> EntryBatch:
+def batch_of(*items: Stored, heads: list[Fact] | None = None, newer: bool = False, ended: bool = False) -> EntryBatch:
     last_seq = items[-1].last_seq
-    return EntryBatch("run_1", items, size=0, last_seq=last_seq, ended=False, heads=heads, newer=newer)
+    return EntryBatch("run_1", items, size=0, last_seq=last_seq, ended=ended, heads=heads, newer=newer)
 
 
 def test_the_facts_of_a_page_are_decoded_and_continue_after_one_that_cannot_be() -> None:
@@ -51,7 +51,14 @@ def test_observations_are_of_a_known_kind_and_as_many_as_the_row_says(kind: str,
 
 
 def test_what_cannot_be_decoded_is_damage_unless_newer_code_has_written_to_the_run() -> None:
-    require_newer(batch_of(*ITEMS, newer=True), ITEMS[2])
+    require_skippable(batch_of(*ITEMS, newer=True), ITEMS[2])
     with pytest.raises(StoreError, match=r"^The log of run run_1 is damaged: entry 4 cannot be read\.$") as damage:
-        require_newer(batch_of(*ITEMS), ITEMS[2])
+        require_skippable(batch_of(*ITEMS), ITEMS[2])
     assert damage.value.code == "log_damaged"
+
+
+def test_the_end_of_a_run_is_not_skipped() -> None:
+    require_skippable(batch_of(*ITEMS, newer=True, ended=True), ITEMS[0])
+    with pytest.raises(Conflict, match=r"^Only a newer version of Weftline can read how run run_1 ended\.$") as refused:
+        require_skippable(batch_of(*ITEMS, newer=True, ended=True), ITEMS[-1])
+    assert refused.value.code == "unsupported_run"

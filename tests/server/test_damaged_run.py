@@ -53,6 +53,32 @@ async def test_a_run_whose_log_does_not_read_ends_with_one_worker_error_and_the_
             assert (await stream.rest())[-1].type == "result"
 
 
+@pytest.mark.requirement("wire.run.failure_after_accept")
+@pytest.mark.parametrize("request_", ["tool-results", "messages", "pause"])
+async def test_a_request_to_a_damaged_run_that_waits_is_told_so_and_ends_the_run(
+    tmp_path: Path, http: aiohttp.ClientSession, request_: str
+) -> None:
+    bodies: dict[str, Any] = {"tool-results": {"toolUseId": "call_0_0", "result": "x"}, "messages": {"text": "x"}}
+    with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
+        api = Api(http, server.url, "acme", server.create_key("acme"))
+        run = await api.start("ask", tools=[{"kind": "local", "name": "ask"}])
+        async with api.stream(run) as stream:
+            await stream.until("local_tool_call")
+        assert server.terminate() == 0
+        db = apsw.Connection(str(server.db / "weftline.db"))
+        db.execute("UPDATE entries SET head = x'7b' WHERE seq = 3")
+        db.execute("UPDATE runs SET fold = 99")
+        ((last,),) = db.execute("SELECT max(seq) FROM entries").fetchall()
+        db.close()
+        server.start()
+        path, body = f"agent-runs/{run}/{request_}", bodies.get(request_, {})
+        error = check_error(await api.post(path, body), 500, "log_damaged")
+        assert run in error["message"]
+        rest = await api.events(run, last_seq=last)
+        assert [(frame.type, frame["code"]) for frame in rest] == [("error", "worker_error")]
+        check_error(await api.post(path, body), 409, "run_terminal")
+
+
 async def test_what_of_a_store_cannot_be_read_is_told_to_whoever_asks_for_it_and_to_who_makes_a_backup(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import apsw
+import pytest
 
 from commands import weftline_beside
 from weftline.testing import ServerProcess
@@ -95,3 +96,42 @@ async def test_a_session_that_ended_with_a_newer_run_does_not_keep_the_server_fr
         db.close()
         server.start()
         assert (await api.play("hello"))[-1].type == "result"
+
+
+NEWER_ENDS = {
+    "a field": """replace(CAST(head AS TEXT), '{"type"', '{"novel":1,"type"')""",
+    "a kind": """'{"type":"run.novel"}'""",
+}
+
+
+@pytest.mark.requirement("run.log.newer_entry")
+@pytest.mark.parametrize("news", NEWER_ENDS)
+async def test_an_end_that_only_newer_code_can_read_is_reported_as_that_and_ends_streams(
+    tmp_path: Path, http: aiohttp.ClientSession, news: str
+) -> None:
+    with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
+        api = Api(http, server.url, "acme", server.create_key())
+        session = await api.session("hello")
+        run = await api.send(session)
+        events = await api.events(run)
+        assert server.terminate() == 0
+        db = apsw.Connection(str(server.db / "weftline.db"))
+        db.execute(f"UPDATE entries SET head = CAST({NEWER_ENDS[news]} AS BLOB) WHERE kind = 'run.ended'")
+        db.execute("UPDATE runs SET format = 99")
+        db.close()
+        server.start()
+        check_error(await api.get(f"agent-runs/{run}"), 409, "unsupported_run")
+        check_error(await api.get(f"agent-sessions/{session}"), 409, "unsupported_run")
+        (listed,) = (await api.get("agent-runs")).json["runs"]
+        assert (listed["status"], listed["errorCode"]) == ("succeeded", "unsupported_run")
+        assert listed["finishedAt"] is not None
+        *seen, last = await api.events(run)
+        assert (last.type, last["code"], last.seq) == ("error", "unsupported_run", events[-1].seq)
+        assert seen == events[:-1]
+        with_details = await api.get(f"agent-runs/{run}/stream?profile=metrics")
+        assert b'"code":"unsupported_run"' in with_details.body
+        assert (await api.get(f"agent-runs/{run}/stream?lastSeq={last.seq}")).status == 204
+        for command in ("show", "follow"):
+            done = await weftline_beside("runs", command, run, "--db", str(server.db))
+            assert done.code == 1
+            assert "newer version" in done.err and "damaged" not in done.err

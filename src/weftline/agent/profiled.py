@@ -11,7 +11,7 @@ from weftline.details.projection import DetailProjection, comes_after
 from weftline.errors import InvalidRequest
 from weftline.events import AnyEvent, Event, RunEnded
 from weftline.kernel.damage import UNREADABLE
-from weftline.runtime.decoding import facts_in, require_newer
+from weftline.runtime.decoding import facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch
 from weftline.store.base import Stored
 from weftline.suggestions import did_you_mean
@@ -58,7 +58,7 @@ def profiled_events(
             head = next(facts) if item.head else None
             found = list(_details(item, head, projection))
         except UNREADABLE:
-            require_newer(batch, item)
+            require_skippable(batch, item)
             found: list[tuple[int, list[AnyDetail]]] = [(seq, []) for seq in range(item.seq, item.last_seq + 1)]
         for seq, details in found:
             if not batch.after < seq <= batch.last_seq:

@@ -24,7 +24,7 @@ from weftline.kernel.policy import PolicyDecided
 from weftline.messages import joined_text
 from weftline.outcome import for_timeline, telemetry_of
 from weftline.plan import agent_of
-from weftline.runtime.decoding import check_observations, facts_in, require_newer
+from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch
 from weftline.store.base import Stored
 from weftline.titles import titled
@@ -37,7 +37,8 @@ _decode_thought = msgspec.json.Decoder(events.ThinkingDelta).decode
 def events_of(batch: EntryBatch) -> Iterator[AnyEvent]:
     """Yields the events of a batch: at most one per entry, whatever came before it.
 
-    Raises `StoreError` (`log_damaged`) at an unreadable entry; one of newer code is an `UnknownEvent`.
+    Raises `StoreError` (`log_damaged`) at an unreadable entry; one of newer code is an `UnknownEvent`, unless it is the
+    end of the run: that raises `Conflict` (`unsupported_run`).
     """
     run_id, facts = batch.run_id, facts_in(batch)
     for item in batch.items:
@@ -54,7 +55,7 @@ def events_of(batch: EntryBatch) -> Iterator[AnyEvent]:
             of_fact = _FACTS.get(type(head))
             event = None if of_fact is None else of_fact(head, item.body)
         except UNREADABLE:
-            require_newer(batch, item)
+            require_skippable(batch, item)
             yield from _unknown(batch, item)
             continue
         if event is not None:

@@ -22,10 +22,11 @@ from weftline.details import AnyDetail
 from weftline.details.snapshot import RunSnapshot
 from weftline.details.usage import KINDS as KINDS_OF_USAGE
 from weftline.details.usage import usage_by_model
-from weftline.errors import Conflict, InvalidRequest
+from weftline.errors import Conflict, InvalidRequest, of_newer_code
 from weftline.events import AnyEvent, Event, TextDelta, TurnFinished, TurnRestarted
 from weftline.kernel import bodies
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
+from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
     AttemptFailed,
     FinalForced,
@@ -368,6 +369,15 @@ class _Outcome:
         self._end: tuple[RunEnded, bodies.EndedBody] | None = None
 
     def take(self, batch: EntryBatch) -> None:
+        """Raises `Conflict` (`unsupported_run`) for a run that newer code has written, unless it can be read."""
+        try:
+            self._fold(batch)
+        except UNREADABLE:
+            if not batch.newer:
+                raise
+            raise of_newer_code(self._run_id) from None
+
+    def _fold(self, batch: EntryBatch) -> None:
         for item in batch.items:
             if not item.head:
                 if item.kind == RUN_NOTE:

@@ -21,7 +21,7 @@ from weftline.plan import RunPlan, agent_of, decode_plan
 from weftline.runtime import ids
 from weftline.runtime.deploys import Knows, changes_of, have, parts_of
 from weftline.runtime.reads.receipts import stored_doubts
-from weftline.runtime.supported import unsupported
+from weftline.runtime.supported import left_alone
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import ReadStore, RunFilter, RunRow
 from weftline.store.records import deliveries, schedules, webhooks, workspaces
@@ -100,8 +100,8 @@ class _Look:
     async def _at_run(self, row: RunRow) -> list[Finding]:
         if row.damaged:
             return [self._of_run(row, "damaged", f"The column {row.damaged} of its row cannot be read.")]
-        if newer := unsupported(row):
-            return [self._of_run(row, "newer", f"It was written by a newer version of Weftline ({newer}): it waits.")]
+        if newer := await left_alone(self._store.log, row):
+            return [self._of_run(row, "newer", f"It needs a newer version of Weftline ({newer}): it waits.")]
         found: list[Finding] = []
         if row.suspect:
             found.append(self._of_run(row, "suspect", _suspicion(row), needs_person=False))

@@ -25,7 +25,7 @@ from weftline.kernel.entries import (
     RunResumed,
     TurnCompleted,
 )
-from weftline.runtime.decoding import check_observations, facts_in, require_newer
+from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch, Follower
 from weftline.store.base import Stored
 from weftline.wire.responses import RunView, usage_triple
@@ -89,7 +89,10 @@ async def events_of(follower: Follower, *first: Event) -> AsyncGenerator[Event]:
 
 
 def _events(batch: EntryBatch) -> Iterator[Event]:
-    """Yields the events of a batch of entries. Raises `StoreError` at one that cannot be read."""
+    """Yields the events of a batch of entries.
+
+    Raises `StoreError` at one that cannot be read, and `Conflict` at an end that only newer code can read.
+    """
     facts = facts_in(batch)
     for item in batch.items:
         try:
@@ -99,7 +102,7 @@ def _events(batch: EntryBatch) -> Iterator[Event]:
                 continue
             fact = next(facts)
         except UNREADABLE:
-            require_newer(batch, item)
+            require_skippable(batch, item)
             logger.warning("run %s: entry %d was written by newer code and is not shown", batch.run_id, item.seq)
             continue
         what = _kind_of(fact)

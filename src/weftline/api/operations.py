@@ -56,7 +56,7 @@ from weftline.api.schemas.webhooks import (
 from weftline.errors import NotFound
 from weftline.runtime import ids
 from weftline.runtime.engine import Resumed
-from weftline.runtime.supported import unsupported
+from weftline.runtime.supported import left_alone
 from weftline.store.base import RunFilter, Store
 from weftline.store.copies import Copied
 from weftline.store.records.agents import AgentRow
@@ -390,7 +390,9 @@ async def _cancel_run(at: Workspaces, logs: Logs, *, id: str, workspace: str | N
 
 
 async def _unsupported_runs(at: Workspaces, logs: Logs, *, workspace: str | None = None) -> list[UnsupportedRun]:
-    """Returns unfinished runs written by a newer version of Weftline, which this one does not touch."""
+    """Returns unfinished runs that this version leaves to a newer one, which has written to them or to others of their
+    tree.
+    """
     key = None if workspace is None else await workspaces.find(at, workspace)
     found: list[UnsupportedRun] = []
     before: int | None = None
@@ -399,7 +401,7 @@ async def _unsupported_runs(at: Workspaces, logs: Logs, *, workspace: str | None
         found += [
             UnsupportedRun(ids.run_id(row.key, row.salt), row.name, row.status, unknown)
             for row in rows
-            if (unknown := unsupported(row))
+            if (unknown := await left_alone(logs.stored.logs, row))
         ]
     return found
 

@@ -14,6 +14,7 @@ from weftline.api.host import Host
 from weftline.api.parsing import off_loop, parsed
 from weftline.api.planning import check_plan, plan_of
 from weftline.api.principal import Principal
+from weftline.api.views import session_unreadable
 from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
@@ -170,7 +171,8 @@ async def _check_history(app: Host, thread: ThreadRow) -> None:
     try:
         await off_loop(read, size=sum(map(len, stored)))
     except UNREADABLE:
-        raise session_damaged(ids.session_id(thread.key, thread.salt), "a message of it") from None
+        damaged = session_damaged(ids.session_id(thread.key, thread.salt), "a message of it")
+        raise await session_unreadable(app.engine, thread.key, damaged) from None
     if len(app.read_sessions) >= _MAX_REMEMBERED:
         app.read_sessions.clear()
     app.read_sessions.add(thread.key)

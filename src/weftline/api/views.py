@@ -8,11 +8,11 @@ from typing import Protocol
 
 from msgspec import UNSET, DecodeError, Raw
 
-from weftline.errors import LOG_DAMAGED, StoreError
+from weftline.errors import LOG_DAMAGED, Conflict, StoreError, end_of_newer_code, of_newer_code
 from weftline.kernel.bodies import AwaitBody, decode_await
 from weftline.kernel.control import RunPaused, RunResumed
 from weftline.kernel.damage import UNREADABLE
-from weftline.kernel.entries import KIND, RunEnded, decode_fact
+from weftline.kernel.entries import FORMAT, KIND, RunEnded, decode_fact
 from weftline.kernel.state import FOLD, decode_state
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
@@ -20,7 +20,7 @@ from weftline.runtime.people.grants import LoggedGrant
 from weftline.runtime.reads.calls import LoggedCall
 from weftline.runtime.reads.receipts import MAX_DOUBTS, CallName, CancelReceipt, stored_doubts
 from weftline.store.awaits import OpenAwait
-from weftline.store.base import RunRow, Stored
+from weftline.store.base import RunFilter, RunRow, Stored
 from weftline.wire import awaits, calls, damage, grants, responses, snapshots
 from weftline.wire.hints import to_wire_clarification
 from weftline.wire.responses import Cancelled, RunView, SessionUsage
@@ -43,7 +43,7 @@ async def run_view(engine: RunSource, row: RunRow, *, max_bytes: int | None = No
     """Returns what a snapshot shows. The spec is `{}` if retention has removed its entry.
 
     Raises `LargeEntry`, without reading it, if a required entry has more than `max_bytes`; `StoreError`
-    (`log_damaged`) if one cannot be read.
+    (`log_damaged`) if one cannot be read, or `Conflict` (`unsupported_run`) if newer code has written the run.
     """
     first = await engine.entry(row.key, 1, max_bytes=max_bytes)
     return await _view(engine, row, first, max_bytes=max_bytes)
@@ -56,8 +56,8 @@ async def run_summary(engine: RunSource, row: RunRow, *, max_bytes: int | None =
     """
     try:
         return await _view(engine, row, None, max_bytes=max_bytes)
-    except StoreError as error:
-        if error.code != LOG_DAMAGED:
+    except (StoreError, Conflict) as error:
+        if error.code not in (LOG_DAMAGED, "unsupported_run"):
             raise
         return snapshots.damaged_run(row, run_id=ids.run_id(row.key, row.salt), error=error)
 
@@ -82,10 +82,10 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
                 ended=_end(last),
                 in_doubt=_calls(in_doubt),
                 parent=parent,
-                pause=_pause(pause),
+                pause=_pause(row, pause),
             )
         except UNREADABLE:
-            raise damage.unreadable(run_id) from None
+            raise _unreadable(row) from None
 
     size = sum([one.size for one in (first, last) if one is not None])
     return made() if size <= _BUILD_ON_LOOP_BYTES else await asyncio.to_thread(made)
@@ -101,7 +101,15 @@ async def _in_doubt(engine: RunSource, row: RunRow) -> tuple[CallName, ...]:
         closed = (await engine.receipt(row.key)).in_doubt if known is None else known
         return (*closed, *asked)[-MAX_DOUBTS:]
     except UNREADABLE:
-        raise damage.unreadable(ids.run_id(row.key, row.salt)) from None
+        raise _unreadable(row) from None
+
+
+def _unreadable(row: RunRow) -> StoreError | Conflict:
+    """Returns the error for a run with a required entry that cannot be read."""
+    run_id = ids.run_id(row.key, row.salt)
+    if row.format <= FORMAT:
+        return damage.unreadable(run_id)
+    return end_of_newer_code(run_id) if row.ended_at is not None else of_newer_code(run_id)
 
 
 async def _latest_pause(engine: RunSource, row: RunRow) -> Stored | None:
@@ -125,8 +133,13 @@ def _only_waits(row: RunRow) -> bool:
         return False
 
 
-def _pause(latest: Stored | None) -> RunPaused | None:
-    head = None if latest is None else decode_fact.decode(latest.head)
+def _pause(row: RunRow, latest: Stored | None) -> RunPaused | None:
+    try:
+        head = None if latest is None else decode_fact.decode(latest.head)
+    except UNREADABLE:
+        if row.format <= FORMAT:
+            raise
+        return None  # the status still says that it is paused
     return head if isinstance(head, RunPaused) else None
 
 
@@ -135,17 +148,30 @@ _COUNT_ON_LOOP = 200
 
 
 async def session_usage(engine: Engine, thread: int) -> SessionUsage:
-    """Returns what the ended runs of a thread used."""
+    """Returns what the ended runs of a thread used. Raises as `session_unreadable` says."""
     ends = await engine.stored.ends_of_thread(thread)
 
     def used() -> SessionUsage:
-        try:
-            heads = [decode_fact.decode(head) for head in ends]
-        except UNREADABLE:
-            raise StoreError("The log of a run of this session is damaged.", code=LOG_DAMAGED) from None
+        heads = [decode_fact.decode(head) for head in ends]
         return snapshots.session_usage([head for head in heads if isinstance(head, RunEnded)])
 
-    return used() if len(ends) <= _COUNT_ON_LOOP else await asyncio.to_thread(used)
+    try:
+        return used() if len(ends) <= _COUNT_ON_LOOP else await asyncio.to_thread(used)
+    except UNREADABLE:
+        damaged = StoreError("The log of a run of this session is damaged.", code=LOG_DAMAGED)
+        raise await session_unreadable(engine, thread, damaged) from None
+
+
+async def session_unreadable(engine: Engine, thread: int, damaged: StoreError) -> StoreError | Conflict:
+    """Returns the error for a session that cannot be read: `damaged`, or `Conflict` (`unsupported_run`) if newer code
+    has continued it.
+    """
+    before: int | None = None
+    while rows := await engine.stored.runs(RunFilter(thread=thread, before=before)):
+        if any(max(row.format, row.thread_format) > FORMAT for row in rows):
+            return Conflict("A newer version of Weftline has continued this session.", code="unsupported_run")
+        before = rows[-1].key
+    return damaged
 
 
 async def await_views(

@@ -11,7 +11,7 @@ from msgspec.json import Decoder
 from weftline.client.events import Frame, frame_of
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import FORMAT
-from weftline.runtime.decoding import check_observations, facts_in, require_newer
+from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.hub import PAGE_BYTES
 from weftline.store.base import LogReader, Stored
@@ -26,7 +26,8 @@ _decode_payload = Decoder(dict[str, Any]).decode
 def frames_of(batch: EntryBatch) -> Iterator[Frame]:
     """Yields the client events of a batch of entries.
 
-    Raises `StoreError` at an unreadable entry; entries of newer code are left out.
+    Raises `StoreError` at an unreadable entry, and `Conflict` at an end that only newer code can read; other entries of
+    newer code are left out.
     """
     facts = facts_in(batch)
     for item in batch.items:
@@ -39,7 +40,7 @@ def frames_of(batch: EntryBatch) -> Iterator[Frame]:
                 continue
             projected = project(next(facts), item.body, run_id=batch.run_id)
         except UNREADABLE:
-            require_newer(batch, item)
+            require_skippable(batch, item)
             logger.warning("run %s: entry %d was written by newer code and is not shown", batch.run_id, item.seq)
             continue
         if projected is not None:
@@ -72,7 +73,7 @@ async def stored_frames(log: LogReader, key: int, run_id: str, *, after: int = 0
             page.items,
             size=sum(item.size for item in page.items),
             last_seq=page.last_seq,
-            ended=page.ended,
+            ended=page.ended and page.last_seq >= page.upto,
             after=after,
             newer=page.format > FORMAT,
         )

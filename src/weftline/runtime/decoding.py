@@ -1,6 +1,7 @@
 """Decodes the entries of a batch, and tells those of newer code from damaged ones.
 
-A reader decodes each entry, and what it needs of the body, under one `except UNREADABLE` that calls `require_newer`.
+A reader decodes each entry, and what it needs of the body, under one `except UNREADABLE` that calls
+`require_skippable`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import DecodeError
 
-from weftline.errors import entry_damaged
+from weftline.errors import end_of_newer_code, entry_damaged
 from weftline.kernel.damage import observations_are_readable
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.runtime.engine import EntryBatch
@@ -32,7 +33,13 @@ def check_observations(item: Stored) -> None:
         raise DecodeError(item.kind)
 
 
-def require_newer(batch: EntryBatch, item: Stored) -> None:
-    """Raises `StoreError` (`log_damaged`) for an item that cannot be decoded, unless newer code may have written it."""
+def require_skippable(batch: EntryBatch, item: Stored) -> None:
+    """Returns if a reader may skip an item that it cannot decode: newer code may have written it.
+
+    Raises `StoreError` (`log_damaged`) if it is damaged, and `Conflict` (`unsupported_run`) if it is the end of the
+    run: readers that wait for that would never get it.
+    """
     if not batch.newer:
         raise entry_damaged(batch.run_id, item.seq) from None
+    if batch.ended and item.last_seq >= batch.last_seq:
+        raise end_of_newer_code(batch.run_id) from None

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
-from weftline.errors import Unavailable, WeftlineError, no_such_run, run_has_ended
+from weftline.errors import LOG_DAMAGED, StoreError, Unavailable, WeftlineError, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts
 from weftline.kernel.entries import (
     AwaitOutcome,
@@ -175,13 +175,16 @@ class EmbeddedEngine:
         opener.connect(loader=fleet.loader, mover=fleet.dispatcher)
         self._log = fleet.log
         self._recovery = fleet.recovery
+        self._lineage = fleet.lineage
         append, tools, log = self._append_all, opener.open_tools, self._log
         self._client_calls = ClientCalls(
-            store, log, fleet.loader, fleet.timers, append, self._settled, open_tools=tools
+            store, log, self._load_readable, fleet.timers, append, self._settled, open_tools=tools
         )
-        self._load = load = fleet.loader.load
-        self._await_answers = AwaitAnswers(store, load, append, self._settled, open_tools=tools)
-        self._interrupts = Interrupts(store, self._load_unfinished, append, self._settled)
+        self._load = fleet.loader.load
+        self._await_answers = AwaitAnswers(store, self._load_readable, append, self._settled, open_tools=tools)
+        self._interrupts = Interrupts(
+            store, self._load_unfinished, append, self._settled, require_known_below=fleet.lineage.require_known_below
+        )
         try:
             await creator.open()
             await fleet.count_queued()
@@ -320,7 +323,7 @@ class EmbeddedEngine:
         """Appends a request from outside; False if the run's state does not accept it."""
         check_request(head, body)
         self._log.require_well()
-        run = await self._load(key)
+        run = await self._load_readable(key)
         if not accepts(run.state, head):
             return False
         await self._append(run, head, body)
@@ -384,14 +387,22 @@ class EmbeddedEngine:
         return await waits_for_people(key, load=self._load, settled=self._settled)
 
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:
-        """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing."""
+        """Ends the run at once. Repeating it, or cancelling a run that has ended, changes nothing.
+
+        Raises `Conflict` (`unsupported_run`) if a run below it, which would have to end first, is left to a newer
+        version.
+        """
         run = await self._load(key)
         head = CancelRequested(reason, requested_by)
         if accepts(run.state, head):
             self._log.require_well()
+            if run.state.open_children:
+                await self._lineage.require_known_below(run)
+                run = await self._load(key)
+        if accepts(run.state, head):
             await self._append(run, head)
         if not run.state.ended:  # running work is stopped first, and children end first
-            await self._hub.until_ended(run.key, run.id, after=run.log.durable)
+            await self._until_ended(run)
             run = await self._load(key)
         await self._settled(run)
         if not run.state.ended:
@@ -462,9 +473,19 @@ class EmbeddedEngine:
         if refused is not None:
             raise refused
 
+    async def _load_readable(self, key: int) -> LiveRun:
+        """Loads a run for a request from outside. If its log is damaged, the run ends, and `StoreError` (`log_damaged`)
+        is raised.
+        """
+        run = await self._load(key)
+        if run.state.broken and not run.state.ended:
+            self._fleet.dispatcher.consider(run)
+            raise StoreError(f"The log of run {run.id} is damaged: {run.state.broken}.", code=LOG_DAMAGED)
+        return run
+
     async def _load_unfinished(self, key: int) -> LiveRun:
         self.require_accepting()
-        run = await self._load(key)
+        run = await self._load_readable(key)
         if run.state.ended or run.state.control.cancel:
             await self._settled(run)
             raise run_has_ended()
@@ -482,8 +503,13 @@ class EmbeddedEngine:
         """Returns when everything that a rejection is based on is durable: for a cancelled run, its end."""
         await self._log.durable(run, outside=True)
         if run.state.control.cancel and not run.state.ended:
-            await self._hub.until_ended(run.key, run.id, after=run.log.durable)
+            await self._until_ended(run)
         await self._log.durable(run, outside=True)  # the end may have been appended while this waited for the rest
+
+    async def _until_ended(self, run: LiveRun) -> None:
+        """Returns when a run that was cancelled has ended, which it does after those below it."""
+        await self._lineage.require_known_below(run)
+        await self._hub.until_ended(run.key, run.id, after=run.log.durable)
 
     # Reading
 

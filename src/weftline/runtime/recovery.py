@@ -59,7 +59,7 @@ from weftline.runtime.model_calls.cutting import input_bytes
 from weftline.runtime.model_calls.streamed import streamed_answer
 from weftline.runtime.reads.finding import public_id
 from weftline.runtime.step import write_down
-from weftline.runtime.supported import unsupported
+from weftline.runtime.supported import left_alone, left_to_newer, unsupported
 from weftline.runtime.trials import STORE_RETRY_S, Trials
 from weftline.store.base import DueRun, Loaded, LogStore, RunRow
 from weftline.store.claims import same_owner
@@ -96,7 +96,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
     run_id = ids.run_id(row.key, row.salt)
     if newer := unsupported(row):
         store.release(key, loaded.epoch)
-        raise Conflict(f"This run was written by a newer version of Weftline ({newer}).", code="unsupported_run")
+        raise left_to_newer(newer)
     try:
         state = await _state(store, loaded)
         if _size(loaded) <= _DECODE_ON_LOOP_BYTES:
@@ -228,12 +228,12 @@ class Recovery:
         fresh: list[int] = []
         suspects: list[DueRun] = []
         newer: list[int] = []
-        """Runs of a newer version. They do not run here, so they must not be charged with a death."""
+        """Runs that are left to a newer version. They do not run here, so they must not be charged with a death."""
         after = 0
         while rows := await store.under_way(after=after, limit=_PAGE):
             after = rows[-1].key
             for row in rows:
-                if unsupported(row):
+                if unsupported(row) or (row.below and await self._is_left(row.key)):
                     newer.append(row.key)
                 elif row.suspect:
                     suspects.append(row)
@@ -246,6 +246,14 @@ class Recovery:
         due = await store.next_due(0)
         if due is not None:
             self._wake_at(due)
+
+    async def _is_left(self, key: int) -> bool:
+        """Whether a child run is left to a newer version, because of a run above it."""
+        try:
+            row = await self._store.run(key)
+            return row is not None and bool(await left_alone(self._store, row))
+        except StoreError:
+            return False  # it is tried again when it is loaded
 
     async def _recover_all(self, keys: Sequence[int]) -> None:
         for key in keys:

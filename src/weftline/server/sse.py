@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from weftline.api.views import run_view
-from weftline.errors import entry_damaged
+from weftline.errors import WeftlineError
 from weftline.kernel.damage import UNREADABLE
-from weftline.runtime.decoding import check_observations, facts_in
+from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.declared import Header, QueryParameter
 from weftline.server.display_hints import DisplayHints
 from weftline.server.http import DEPARTURE, FLOW, Departure, Flow, Headers, Request
-from weftline.wire.damage import damaged_event
+from weftline.wire.damage import unreadable_event
 from weftline.wire.details import ProfiledFrames
 from weftline.wire.events import project
 from weftline.wire.observed import OBSERVED, delta_frames, frame
@@ -36,7 +36,7 @@ _BEYOND = 10**_MAX_DIGITS
 """A seq beyond the end of any run."""
 
 View: TypeAlias = Callable[[EntryBatch], bytes]
-"""Returns the frames of a batch for a stream. Raises `DamagedLog`."""
+"""Returns the frames of a batch for a stream. Raises `UnreadableLog`."""
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -203,12 +203,12 @@ def _chunk(data: bytes) -> dict[str, object]:
     return {"type": "http.response.body", "body": data, "more_body": True}
 
 
-class DamagedLog(Exception):
+class UnreadableLog(Exception):
     """An entry cannot be read. `frames` are those before it and one that reports it; the stream ends with them."""
 
-    def __init__(self, frames: list[bytes], run_id: str, seq: int) -> None:
+    def __init__(self, frames: list[bytes], error: WeftlineError, seq: int) -> None:
         super().__init__()
-        self.frames = b"".join([*frames, frame(seq, *damaged_event(entry_damaged(run_id, seq)))])
+        self.frames = b"".join([*frames, frame(seq, *unreadable_event(error))])
 
 
 def _frames(batches: Sequence[EntryBatch], view: View) -> tuple[bytes, bool]:
@@ -217,13 +217,15 @@ def _frames(batches: Sequence[EntryBatch], view: View) -> tuple[bytes, bool]:
     for batch in batches:
         try:
             frames.append(batch.view(view))
-        except DamagedLog as log:
+        except UnreadableLog as log:
             return b"".join([*frames, log.frames]), True
     return b"".join(frames), False
 
 
 def sse_frames(batch: EntryBatch) -> bytes:
-    """Returns the frames of a batch, ready to send. Raises `DamagedLog`; entries of newer code are left out."""
+    """Returns the frames of a batch, ready to send. Raises `UnreadableLog`; entries of newer code are left out, except
+    the last one of a run that has ended.
+    """
     return _framed(batch, None)
 
 
@@ -261,9 +263,12 @@ def _framed(batch: EntryBatch, profile: ProfiledFrames | None, hints: DisplayHin
             if hints is not None and event is not None:
                 event = hints.with_hint(fact, item.body, event)
         except UNREADABLE:
-            if not batch.newer:
-                logger.error("run %s: entry %d cannot be read", run_id, item.seq)
-                raise DamagedLog(frames, run_id, min(item.last_seq, upto)) from None
+            try:
+                require_skippable(batch, item)
+            except WeftlineError as error:
+                if not batch.newer:
+                    logger.error("run %s: entry %d cannot be read", run_id, item.seq)
+                raise UnreadableLog(frames, error, min(item.last_seq, upto)) from None
             logger.warning("run %s: entry %d was written by newer code and is not shown", run_id, item.seq)
             continue
         if event is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 from msgspec.json import encode
 
-from weftline.errors import LOG_DAMAGED, StoreError
+from weftline.errors import LOG_DAMAGED, StoreError, WeftlineError
 
 
 def unreadable(run_id: str) -> StoreError:
@@ -20,8 +20,10 @@ def session_damaged(session_id: str, what: str) -> StoreError:
     return StoreError(f"The session {session_id} is damaged: {what} cannot be read.", code=LOG_DAMAGED)
 
 
-def damaged_event(error: StoreError) -> tuple[str, bytes]:
-    """Returns the event for an unreadable entry. It is the last of its stream."""
+def unreadable_event(error: WeftlineError) -> tuple[str, bytes]:
+    """Returns the event for an unreadable entry: damaged, or an end that only newer code can read. It is the last of
+    its stream.
+    """
     payload = {"error": error.message, "code": error.code, "errorClass": "unknown", "retryable": False}
     return "error", encode(payload)
 

@@ -313,7 +313,7 @@ def listed_run(run: RunView, *, agent_id: str | None) -> ListedRun:
 
 def _summary(run: RunView) -> RunSummary:
     failed = run.status == "failed"
-    damaged = run.error_code == LOG_DAMAGED
+    unreadable = run.error_code in (LOG_DAMAGED, "unsupported_run")
     ended = run.status in TERMINAL
     used = usage_triple(run.usage, run.turns, run.model, attempts=run.attempts) if ended else None
     return RunSummary(
@@ -325,8 +325,8 @@ def _summary(run: RunView) -> RunSummary:
         paused=run.status == "paused",
         reason=run.reason,
         final_text=_final_text(run),
-        error=run.error if failed or damaged else None,
-        error_code=run.error_code if failed or damaged else None,
+        error=run.error if failed or unreadable else None,
+        error_code=run.error_code if failed or unreadable else None,
         failure_reason=FailureReason(run.error_class, run.finish_reason) if failed and run.error_class else None,
         finish_reason=run.finish_reason,
         metadata=run.metadata,

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from weftline.errors import Conflict, NotFound
+from weftline.errors import Conflict, NotFound, StoreError
 from weftline.kernel import bodies
 from weftline.kernel.accept import accepts
 from weftline.kernel.damage import UNREADABLE
@@ -23,7 +23,7 @@ from weftline.runtime import ids
 from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.live import Draft, LiveRun
-from weftline.runtime.supported import unsupported
+from weftline.runtime.supported import left_alone_above, left_to_newer, newer_end_of
 from weftline.store.base import LogReader, Stored, Write
 
 logger = logging.getLogger(__name__)
@@ -71,6 +71,31 @@ class Lineage:
             ends = await _ends_of_children(self._store, parent)
             if parent.key not in self._news:
                 return ends
+
+    async def require_known_above(self, child: LiveRun) -> None:
+        """Raises `Conflict` (`unsupported_run`) if a run above the child is left to a newer version.
+
+        A run in memory is not, nor are those above it.
+        """
+        link = child.state.parent
+        if link is None or self._loader.resident(ids.parent_key(link)) is not None:
+            return
+        if newer := await left_alone_above(self._store, link):
+            raise left_to_newer(newer)
+
+    async def require_known_below(self, run: LiveRun) -> None:
+        """Raises `Conflict` (`unsupported_run`) if a run below this one, which it waits for, is left to a newer
+        version.
+        """
+        for child in run.state.open_children:
+            try:
+                below = await self._loader.load(ids.key_of(child))
+            except Conflict as error:
+                message = f"This run waits for {child}, which needs a newer version of Weftline."
+                raise Conflict(message, code=error.code) from None
+            except (NotFound, StoreError):
+                continue  # it is lost, or cannot be read for now: neither keeps the run from being cancelled
+            await self.require_known_below(below)
 
     async def wake(self, key: int) -> None:
         """Continues a run that became due in the store: a new child, or the parent of one that has ended."""
@@ -169,10 +194,8 @@ async def _ends_of_children(store: LogReader, run: LiveRun) -> list[Draft]:
             end, body = _lost("It is not in the store.")
             found.append(_ended(run, link, call.child, end, body, elapsed_us=0))
         elif row.ended_at is not None:
-            if newer := unsupported(row):
-                raise Conflict(
-                    f"A child of this run was written by a newer version of Weftline ({newer}).", code="unsupported_run"
-                )
+            if newer := newer_end_of(row):
+                raise left_to_newer(newer)  # the run stays due, so that a newer version tells it
             end, body = _readable(await store.entry(key, row.next_seq - 1), run, call.child)
             elapsed_us = row.ended_at - (row.started_at or row.ended_at)
             found.append(_ended(run, link, call.child, end, body, elapsed_us=elapsed_us))

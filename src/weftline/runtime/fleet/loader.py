@@ -42,8 +42,9 @@ class Loader:
         return self._residents.runs.get(key)
 
     async def load(self, key: int) -> LiveRun:
-        """The run in memory; a parked one is read from the store. Raises `NotFound`, or `Conflict` for a newer run.
+        """The run in memory; a parked one is read from the store.
 
+        Raises `NotFound`, or `Conflict` for a run that is left to a newer version.
         There is no await between finding the run in memory and returning it.
         """
         while (run := self._residents.runs.get(key)) is None:
@@ -92,6 +93,7 @@ class Loader:
             run.move(GONE)
             return run
         try:
+            await self._lineage.require_known_above(run)
             ends = await self._lineage.undelivered_ends(run)
         except BaseException:
             self._store.release(key, run.log.epoch)

@@ -40,17 +40,24 @@ class Interrupts:
         load: Callable[[int], Awaitable[LiveRun]],
         append: Callable[[LiveRun, tuple[Draft, ...]], Awaitable[None]],
         settled: Callable[[LiveRun], Awaitable[None]],
+        *,
+        require_known_below: Callable[[LiveRun], Awaitable[None]],
     ) -> None:
+        """`require_known_below` raises `Conflict` for a run that waits for one that is left to a newer version."""
         self._store = store
         self._load = load
         self._append = append
         self._settled = settled
+        self._require_known_below = require_known_below
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     async def pause(self, key: int, *, reason: str, requested_by: str, labels: Mapping[str, str] | None) -> None:
         """Pauses the run and those below it. Pausing a paused run changes nothing."""
         async with self._in_turn(key):
             run = await self._load(key)
+            if run.state.open_children:
+                await self._require_known_below(run)
+                run = await self._load(key)
             head = RunPaused(reason, requested_by)
             if run.state.control.paused:
                 await self._settled(run)
@@ -72,6 +79,7 @@ class Interrupts:
         """
         async with self._in_turn(key):
             run = await self._paused(key, messages=len(messages))
+            await self._require_known_below(run)
             for child in run.state.open_children:
                 with suppress(Conflict, NotFound):
                     await self.resume(ids.key_of(child), notes="", requested_by=requested_by, labels=None, messages=())

@@ -23,7 +23,6 @@ from weftline.kernel.state import Question
 from weftline.messages import joined_text
 from weftline.plan import A2ALocalRef, LocalRef, McpLocalRef, RunPlan
 from weftline.runtime.engine import Leased
-from weftline.runtime.fleet.roles import RunLoader
 from weftline.runtime.fleet.timers import Timers
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
@@ -51,7 +50,7 @@ class ClientCalls:
         self,
         store: LogStore,
         log: Log,
-        loader: RunLoader,
+        load: Callable[[int], Awaitable[LiveRun]],
         timers: Timers,
         append: Callable[[LiveRun, tuple[Draft, ...]], Awaitable[None]],
         settled: Callable[[LiveRun], Awaitable[None]],
@@ -60,7 +59,7 @@ class ClientCalls:
     ) -> None:
         self._store = store
         self._log = log
-        self._load = loader.load
+        self._load = load
         self._timers = timers
         self._append = append
         self._settled = settled

@@ -162,6 +162,7 @@ ROUTES = (
         narrowed="its agents",
         summary="Read a run",
         returns=Run,
+        errors=(409,),
     ),
     Route(
         "GET",
@@ -208,5 +209,6 @@ ROUTES = (
         limited=False,
         summary="Cancel a run",
         returns=Cancelled,
+        errors=(409,),
     ),
 )

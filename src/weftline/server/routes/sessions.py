@@ -8,7 +8,7 @@ from msgspec.json import decode, encode
 
 from weftline.api.parsing import off_loop
 from weftline.api.sessions import create_session, send_message
-from weftline.api.views import session_usage
+from weftline.api.views import session_unreadable, session_usage
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime import ids
@@ -76,12 +76,12 @@ async def _snapshot(app: App, row: ThreadRow, *, size: int) -> Response:
     stored = await app.engine.stored.thread_messages(row.key)
 
     def made() -> bytes:
-        try:
-            return session_info(view, [bodies.decode_message(message) for message in stored])
-        except UNREADABLE:
-            raise session_damaged(view.id, "a message of it") from None
+        return session_info(view, [bodies.decode_message(message) for message in stored])
 
-    return Response(await off_loop(made, size=size))
+    try:
+        return Response(await off_loop(made, size=size))
+    except UNREADABLE:
+        raise await session_unreadable(app.engine, row.key, session_damaged(view.id, "a message of it")) from None
 
 
 async def message(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:

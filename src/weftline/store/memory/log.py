@@ -8,7 +8,18 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import DueRun, LargeEntry, Loaded, Page, RunFilter, RunRow, Stored, Write, Written
+from weftline.store.base import (
+    NAMES_PARENT,
+    DueRun,
+    LargeEntry,
+    Loaded,
+    Page,
+    RunFilter,
+    RunRow,
+    Stored,
+    Write,
+    Written,
+)
 from weftline.store.claims import Claims
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.run import MemoryRun, check_possible
@@ -134,9 +145,22 @@ class MemoryLog:
         due = [run for at, run in self._disk.due() if at == 0 and run.row.key > after]
         rows = [self._row_view(run) for run in due[:limit]]
         return [
-            DueRun(row.key, row.suspect, row.alone, row.deaths, row.rules, row.format, row.thread_format)
+            DueRun(
+                row.key,
+                row.suspect,
+                row.alone,
+                row.deaths,
+                row.rules,
+                row.format,
+                row.thread_format,
+                self._is_below(row.key),
+            )
             for row in rows
         ]
+
+    def _is_below(self, key: int) -> bool:
+        first = self._disk.runs[key].item(1)
+        return first is not None and NAMES_PARENT in first.head
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         found = [(at, run.row.key) for at, run in self._disk.due() if 0 < at <= now]
