@@ -49,6 +49,8 @@ async def test_any_other_id_is_refused_in_words(api: Api, name: object) -> None:
 @pytest.mark.requirement("run.start.run_id")
 async def test_an_id_that_exists_is_refused_and_its_run_is_untouched(api: Api, other_api: Api) -> None:
     run = await api.start("stuck", runId="mine")
+    async with api.stream(run) as stream:
+        await stream.until("assistant_delta")
     before = await api.snapshot(run)
     session = await api.session("hello")
     for path in ("agent-runs", f"agent-sessions/{session}/messages"):

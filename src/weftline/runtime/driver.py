@@ -287,7 +287,7 @@ class Driver:
         work = run.work
         if work.toolbox is not None and work.toolbox.code is not None and run.driving.opened:
             run.driving.facts += tuple([draft.head for draft in facts])
-        if state.ended and self._services.public_errors:
+        if self._services.public_errors and state.ended:
             facts = in_public(facts, self._services.public_errors)
         account = work.account
         bookings = account.taken() if account is not None and account.booked else ()

@@ -99,7 +99,7 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
             if state.budget.refused is not None:
                 decision = settled_if_raised(decision, state, account)
         if not decision.append:
-            end = thread_end(state, work) if entries and state.ended else None
+            end = thread_end(state, work) if entries and state.step == "ended" else None
             return Step(state, entries, decision.start, decision.due_at, end)
         # A whole decision is encoded before any of it is folded: it was made on one state.
         for draft in [*map(write_down, repeat(state), repeat(work), decision.append)]:

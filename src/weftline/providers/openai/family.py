@@ -410,7 +410,11 @@ def usage_of(value: Raw | UnsetType, *, reasoning_outside_output: bool = False) 
 
 
 def _first(fields: dict[str, Any], *names: str) -> Any:
-    return next((fields[name] for name in names if fields.get(name) is not None), 0)
+    for name in names:
+        value = fields.get(name)
+        if value is not None:
+            return value
+    return 0
 
 
 def joined(head: bytes, items: Sequence[bytes], tail: bytes) -> bytes:
