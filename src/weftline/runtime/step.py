@@ -143,7 +143,7 @@ def _needs_opening(state: State, work: WorkingSet, head: Fact) -> bool:
             begun = call.stage == "started" and call.client is None
             return begun or head.how in ("answered", "returned")
         case RunEnded():
-            return head.status != "failed" or work.plan.code is not None  # its agent's hooks hear of its end
+            return head.status != "failed" or work.plan.code is not None  # for the hooks of its agent at its end
         case _:
             return True
 

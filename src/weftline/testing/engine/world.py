@@ -79,15 +79,16 @@ class World:
         return models
 
     def tools(self) -> WorldTools:
-        return WorldTools(self, {tool.spec.name: tool for tool in self._tools()})
+        return WorldTools(self, {tool.spec.name: tool for tool in _tools(self)})
 
-    def _tools(self) -> list[Tool]:
-        return [
-            WorldTool(self, "hold", "read"),
-            WorldTool(self, "pay", "once"),
-            WorldTool(self, "note", "read"),
-            Refund(self),
-        ]
+
+def _tools(world: World) -> list[Tool]:
+    return [
+        WorldTool(world, "hold", "read"),
+        WorldTool(world, "pay", "once"),
+        WorldTool(world, "note", "read"),
+        Refund(world),
+    ]
 
 
 class WorldTools(ServerTools):
