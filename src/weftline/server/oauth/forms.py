@@ -55,6 +55,11 @@ async def read_form(request: Request, form: Form[Any]) -> dict[str, str]:
     return {name: value for name, value in fields.items() if value}
 
 
+async def read_fields(request: Request, form: Form[T]) -> T:
+    """Returns the route's form as its struct."""
+    return fields_of(await read_form(request, form), form.type)
+
+
 def fields_of(form: Mapping[str, str], type: type[T]) -> T:
     """Converts the form to a struct of strings."""
     for field in structs.fields(type):

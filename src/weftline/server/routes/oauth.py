@@ -57,7 +57,7 @@ from weftline.server.oauth.app import (
     read_cookie,
     session_of,
 )
-from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_form, refusal
+from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_fields, read_form, refusal
 from weftline.server.oauth.pages import sign_in_page
 from weftline.server.router import Handler, HtmlPage, Redirect, Route
 from weftline.store.records.apps import App as StoredApp
@@ -132,7 +132,7 @@ async def authorize(app: App, request: Request, principal: Principal) -> Respons
 async def decide(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
     user = await app.oauth.require_user(request)
-    decision = fields_of(await read_form(request, _DECISION), Decision)
+    decision = await read_fields(request, _DECISION)
     decided = await decide_consent(app.workspaces, user, decision, session=session_of(request))
     return _redirect(consent.target(decided))
 
@@ -144,7 +144,7 @@ async def show_sign_in(app: App, request: Request, principal: Principal) -> Resp
 @_oauth
 async def sign_in(app: App, request: Request, principal: Principal) -> Response:
     app.oauth.require_own_page(request)
-    form = fields_of(await read_form(request, _SIGN_IN_FORM), SignInForm)
+    form = await read_fields(request, _SIGN_IN_FORM)
     page = _signed_page(app, form.token)
     if page is None or page.visitor != read_cookie(request, _VISITOR):
         # A forged form could sign the user in to someone else's account.
