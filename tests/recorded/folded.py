@@ -67,7 +67,7 @@ def fold(items: Sequence[Stored], history: Sequence[bytes]) -> Folded:
                 conversation = Conversation([*earlier, *given.messages], result_limit_bytes=limit)
                 conversation.digests = given.digests
             case AttemptStarted():
-                requests.append(Request(head.model.vendor_id, list(conversation.visible)))
+                requests.append(Request(head.model.vendor_id, list(conversation.view.visible)))
             case CallClosed():
                 results.append((head.id, head.how, joined_text(bodies.decode_closed(item.body).parts)))
             case RunEnded():
@@ -83,12 +83,12 @@ def fold(items: Sequence[Stored], history: Sequence[bytes]) -> Folded:
         turns=state.turn,
         attempts=state.totals.attempts,
         usage=msgspec.to_builtins(state.totals.usage),
-        calls=conversation.counts,
+        calls=conversation.calls.counts,
         results=results,
         awaits=sorted(state.questions.open),
-        memory=conversation.memory,
+        memory=conversation.shared.values,
         requests=requests,
-        conversation=list(conversation.visible),
+        conversation=list(conversation.view.visible),
         text=text,
         error=error,
     )
