@@ -135,3 +135,12 @@ async def test_an_end_that_only_newer_code_can_read_is_reported_as_that_and_ends
             done = await weftline_beside("runs", command, run, "--db", str(server.db))
             assert done.code == 1
             assert "newer version" in done.err and "damaged" not in done.err
+        assert server.terminate() == 0
+        db = apsw.Connection(str(server.db / "weftline.db"))
+        db.execute("DELETE FROM entries WHERE seq < ?", (last.seq,))
+        db.execute("DELETE FROM deltas")
+        db.close()
+        server.start()
+        gap, end = await api.events(run)
+        assert (gap.type, gap["snapshot"]["errorCode"]) == ("gap", "unsupported_run")
+        assert (end.type, end["code"]) == ("error", "unsupported_run")

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from weftline.api.views import run_view
+from weftline.api.views import run_summary
 from weftline.errors import WeftlineError
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
@@ -278,9 +278,12 @@ def _framed(batch: EntryBatch, profile: ProfiledFrames | None, hints: DisplayHin
 
 
 async def _gap(engine: Engine, key: int, missing: tuple[int, int]) -> bytes:
-    """Returns the event for entries that retention has removed; seqs have no gaps otherwise."""
+    """Returns the event for entries that retention has removed, with the spec; seqs have no gaps otherwise.
+
+    It is sent even if the end of the run cannot be read, which an event after it reports.
+    """
     row = await engine.stored.row(key)
-    state = snapshot(await run_view(engine.stored, row)) if row is not None else b"null"
+    state = snapshot(await run_summary(engine.stored, row)) if row is not None else b"null"
     first, last = missing
     return frame(last, "gap", b'{"firstMissingSeq":%d,"lastMissingSeq":%d,"snapshot":%b}' % (first, last, state))
 
