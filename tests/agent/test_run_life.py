@@ -282,7 +282,7 @@ async def test_deps_that_are_being_made_when_the_run_is_cancelled_are_undone() -
 async def test_deps_and_hooks_that_hang_keep_the_result_from_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("weftline.agent.leaving.LEAVE_S", 0.01)
+    monkeypatch.setattr("weftline.agent.teardown.LEAVE_S", 0.01)
     monkeypatch.setattr("weftline.agent.sources.LEAVE_S", 0.01)
     monkeypatch.setattr("weftline.agent.sources._ABANDONED_S", 0.01)
     interrupted: list[str] = []

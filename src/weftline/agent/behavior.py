@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from weftline.agent import checked
+from weftline.agent import argument_checks
 from weftline.agent.compaction import Compaction
 from weftline.errors import Conflict, InvalidRequest
 
@@ -151,15 +151,15 @@ class Behavior:
                 raise ValueError(f"{name} must be {least} or more, not {value!r}")
         for name, (kinds, like) in _KINDS.items():
             if getattr(self, name) is not None:
-                checked.expect(name, getattr(self, name), kinds, like)
+                argument_checks.expect(name, getattr(self, name), kinds, like)
         for tool, budget in (self.tool_budgets or {}).items():
             if not isinstance(budget, ToolBudget):
-                checked.number(f"tool_budgets: the budget of {tool!r}", budget, whole=True)
+                argument_checks.number(f"tool_budgets: the budget of {tool!r}", budget, whole=True)
         for tool, hasher in (self.dedup_tools or {}).items():
             if hasher is not None and not callable(hasher):
                 raise TypeError(f"dedup_tools: {tool!r} takes a function of the arguments, or None, not {hasher!r}")
         if self.persist_exclude_tools is not None:
-            checked.texts("persist_exclude_tools", self.persist_exclude_tools, such_as="['search']")
+            argument_checks.texts("persist_exclude_tools", self.persist_exclude_tools, such_as="['search']")
         if self.thinking_decay is not None and not callable(self.thinking_decay):
             like = "a ThinkingDecay, or a function of the turn and the base"
             raise TypeError(f"thinking_decay must be {like}, not {self.thinking_decay!r}")

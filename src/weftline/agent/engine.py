@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
-from weftline.agent.budgeted import BudgetedRuns
+from weftline.agent.budget_methods import BudgetMethods
 from weftline.agent.child_plans import ChildPlans
 from weftline.agent.code import AgentCode
 from weftline.agent.definition import Definition, DepsT, OutputT
-from weftline.agent.ended import EndedRuns
 from weftline.agent.listing import facts_around
+from weftline.agent.log_methods import LogMethods
 from weftline.agent.loop_proxy import LoopProxy, call
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_options
-from weftline.agent.prompted import PromptedRuns
+from weftline.agent.overrides import added_toolsets, digest_of_call
+from weftline.agent.prompt_methods import PromptMethods
 from weftline.agent.retained import RetainedRuns
 from weftline.agent.run import Run
 from weftline.agent.sources import AgentTools, Setup, require_durable
 from weftline.agent.starting import Starter
 from weftline.agent.sync import blocking
-from weftline.agent.varying import brought, digest_of_call
-from weftline.agent.watched import WatchedRuns
+from weftline.agent.watch_methods import WatchMethods
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.kernel.bodies import decode_message
 from weftline.messages import Message
@@ -62,7 +62,7 @@ Companion: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 _ROUTE = "library"
 
 
-class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
+class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
     """Where agents' runs live: durable in a directory, or in memory without one.
 
         async with Engine("./data", agents=[agent]) as engine:  # continues the runs of an earlier process
@@ -366,7 +366,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             create = partial(host.create, thread=thread, idempotency=idempotency, blobs=blobs, run_id=run_id)
             if self.durable:
                 return Run(self, await create(self._workspace, plan), output=agent.output_type)
-            sets = brought(agent, self._tools.find(name) or agent)
+            sets = added_toolsets(agent, self._tools.find(name) or agent)
             # If the caller is cancelled now, it has no run to cancel: `_abandon` finds out whether there is one.
             task = asyncio.create_task(self._created(create(self._workspace, plan), name, sets))
             created.append(task)
@@ -420,7 +420,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         code = self._tools.running.get((self._workspace, run_id))
         receipt = await host.cancel(key, reason="left")
         if code is not None:
-            await code.leaving.settled()
+            await code.teardown.settled()
             with suppress(TimeoutError):  # its tools do not stop: no longer wait for them
                 async with asyncio.timeout(self._drain_s):
                     await code.quiet.wait()
@@ -452,7 +452,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         """Waits until the last hook of a run that ended here has returned."""
         code = self._tools.running.get((self._workspace, run_id))
         if code is not None:
-            await self.at_home(code.leaving.settled)
+            await self.at_home(code.teardown.settled)
 
     async def history_of(self, run_id: str, upto: int) -> tuple[Message, ...]:
         host = await self.runtime()

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
-from weftline.agent.bubbling import Cursor, with_children
 from weftline.agent.budget import Budget
-from weftline.agent.budgeted import BudgetUse
+from weftline.agent.budget_methods import BudgetUse
 from weftline.agent.detail_projection import projection_of
 from weftline.agent.log_pages import LogPage, log_page
+from weftline.agent.merged_events import Cursor, with_children
 from weftline.agent.output import OutputType
 from weftline.agent.profiled import Profile, classes_of, profiled_events
 from weftline.agent.projection import events_of
 from weftline.agent.records import record_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
-from weftline.agent.saved import KINDS, SavedMessage, saved_messages
 from weftline.agent.snapshots import snapshot_of
+from weftline.agent.stored_messages import KINDS, SavedMessage, stored_messages
 from weftline.details import AnyDetail
 from weftline.details.snapshot import RunSnapshot
 from weftline.details.usage import KINDS as KINDS_OF_USAGE
@@ -182,7 +182,7 @@ class Run(Generic[OutputT]):
         """The messages of this run so far, each as soon as its turn has ended."""
         host = await self._engine.runtime()
         facts = await host.stored.newest_facts(await self._key(), kinds=KINDS, limit=_MANY, max_bytes=_MANY)
-        return saved_messages(self.id, facts)
+        return stored_messages(self.id, facts)
 
     async def status(self) -> Status:
         """Whether the run is queued, running or paused, or how it has ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from weftline.agent.given import is_toolset, to_tool
+from weftline.agent.agent_tools import is_toolset, to_tool
 from weftline.tools.base import Tool
 from weftline.tools.shaping import Adapter, Materializer, Measure, Shaping
 

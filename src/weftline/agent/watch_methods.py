@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class WatchedRuns:
+class WatchMethods:
     """The methods of `Engine` for watching runs."""
 
     workspaces: Workspaces

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class PromptedRuns:
+class PromptMethods:
     """The prompt methods of `Engine`."""
 
     workspaces: Workspaces

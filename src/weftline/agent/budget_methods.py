@@ -60,7 +60,7 @@ class _Caller(Struct, frozen=True):
     agents: tuple[str, ...] = ()
 
 
-class BudgetedRuns:
+class BudgetMethods:
     """The budget methods of `Engine`."""
 
     workspaces: Workspaces

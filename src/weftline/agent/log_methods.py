@@ -28,7 +28,7 @@ T = TypeVar("T")
 _PAGE = 200
 
 
-class EndedRuns:
+class LogMethods:
     """The methods of `Engine` for logs and ended runs."""
 
     store: Store
