@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 PREPARE_TIMEOUT_S = 30.0
 """The time-out for preparing the arguments of one call, if its tool has none of its own."""
-_STINT = 64
+_BATCH_SIZE = 64
 """How many calls are prepared at once."""
 _check_object = Decoder(dict[str, Raw]).decode
 """What a tool has prepared goes into the log unchanged."""
@@ -79,8 +79,8 @@ async def prepare_calls(
     failures: dict[int, Failure] = {}
     for index, call in enumerate(calls):
         if len(call.args) > LARGE_CHARS:
-            await services.large.turn()
-        elif index % _STINT == _STINT - 1:
+            await services.large.wait_for_slot()
+        elif index % _BATCH_SIZE == _BATCH_SIZE - 1:
             await asyncio.sleep(0)  # lets other tasks run
         prepared = await prepare_call(call, work, services, turn=turn, withheld=withheld)
         asked.append(prepared.asked)
