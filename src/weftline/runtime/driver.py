@@ -34,6 +34,7 @@ from weftline.kernel.state import (
 )
 from weftline.log_context import current_request, current_run
 from weftline.plan import RunPlan
+from weftline.round_robin import on_behalf_of
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
@@ -50,7 +51,6 @@ from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.base import ThreadEnd
 from weftline.trace_context import incoming_traceparent
-from weftline.turns import on_behalf_of
 
 logger = logging.getLogger(__name__)
 

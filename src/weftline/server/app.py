@@ -17,6 +17,7 @@ from weftline.errors import NotFound, RateLimited, WeftlineError
 from weftline.log_context import current_request, fields
 from weftline.process.logs import ACCESS
 from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.round_robin import on_behalf_of
 from weftline.runtime.engine import Engine
 from weftline.runtime.fair_queue import FairQueue
 from weftline.runtime.ids import new_salt
@@ -38,7 +39,6 @@ from weftline.server.sse import Backlog, view_with
 from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
 from weftline.trace_context import incoming_traceparent
-from weftline.turns import on_behalf_of
 from weftline.wire.errors import error_body, wire_code
 from weftline.workspace.client_documents import ReadDocument
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
