@@ -8,8 +8,8 @@ from typing import Any
 from weftline.errors import Conflict
 from weftline.kernel.entries import AwaitOutcome
 from weftline.plan import RunPlan
-from weftline.runtime.added import add_ended
 from weftline.runtime.engine import Resumed
+from weftline.runtime.importing import add_ended
 from weftline.runtime.people.answering import Answer
 from weftline.runtime.reads.names import StoredNames
 from weftline.runtime.reads.reading import StoredRuns

@@ -21,13 +21,13 @@ from weftline.plan import RunPlan, encode_plan
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.run_ids import require_possible
 from weftline.runtime import ids
-from weftline.runtime.added import add_ended
 from weftline.runtime.budgets.checking import check_models
 from weftline.runtime.budgets.ledger import Account, Ledger
 from weftline.runtime.clock import Clock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.created_once import CreatedOnce, Slot
 from weftline.runtime.fleet.fleet import Fleet
+from weftline.runtime.importing import add_ended
 from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.model_calls.cutting import input_bytes
 from weftline.runtime.tool_calls.children import child_write

@@ -51,7 +51,7 @@ from weftline.runtime.people.answering import Answer
 from weftline.runtime.people.await_answers import AwaitAnswers
 from weftline.runtime.people.four_eyes import PersonOf, as_named
 from weftline.runtime.people.interrupting import Interrupts
-from weftline.runtime.people.still import waits_for_people
+from weftline.runtime.people.waiting_for_people import waits_for_people
 from weftline.runtime.reads.finding import given_key
 from weftline.runtime.reads.names import StoredNames
 from weftline.runtime.reads.reading import StoredRuns
