@@ -224,7 +224,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         if self._pid != os.getpid():
             self._host = None  # it belongs to the parent process
             return
-        await self.at_home(self._shut_down)
+        await self.on_engine_loop(self._shut_down)
 
     async def _shut_down(self) -> None:
         # In reverse order; if something fails, the rest is still closed.
@@ -281,7 +281,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             return host
         return cast("Runtime", LoopProxy(host, loop))
 
-    async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs `work` on the engine's own loop, with the caller's context variables."""
         _, loop = self._opened()
         return await (work() if loop is asyncio.get_running_loop() else call(loop, work))
@@ -309,7 +309,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
 
         Toolsets that are open stay open. A run that starts in the meantime waits for the others.
         """
-        await self.at_home(lambda: self._tools.warm(agent))
+        await self.on_engine_loop(lambda: self._tools.warm(agent))
 
     # Runs
 
@@ -335,10 +335,12 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
     ) -> Run[OutputT]:
         created: list[asyncio.Task[str]] = []
         try:
-            return await self.at_home(lambda: self._begin(agent, prompt, options, created, nobody_to_ask=nobody_to_ask))
+            return await self.on_engine_loop(
+                lambda: self._begin(agent, prompt, options, created, nobody_to_ask=nobody_to_ask)
+            )
         except asyncio.CancelledError:
             if not self.durable and "key" not in options:  # with a key, another caller may own the run too
-                await asyncio.shield(self.at_home(lambda: self._abandon(created)))
+                await asyncio.shield(self.on_engine_loop(lambda: self._abandon(created)))
             raise
 
     async def _begin(
@@ -412,7 +414,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             yield
         finally:
             if not self.durable and self._host is not None:
-                await asyncio.shield(self.at_home(lambda: self._end_of(run.id)))
+                await asyncio.shield(self.on_engine_loop(lambda: self._end_of(run.id)))
 
     async def _end_of(self, run_id: str) -> None:
         host = await self.runtime()
@@ -452,7 +454,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         """Waits until the last hook of a run that ended here has returned."""
         code = self._tools.running.get((self._workspace, run_id))
         if code is not None:
-            await self.at_home(code.teardown.settled)
+            await self.on_engine_loop(code.teardown.settled)
 
     async def history_of(self, run_id: str, upto: int) -> tuple[Message, ...]:
         host = await self.runtime()

@@ -39,7 +39,7 @@ class LogMethods:
 
         @property
         def agents(self) -> dict[str, Definition[Any, Any]]: ...
-        async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+        async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
         async def runtime(self) -> Runtime: ...
         def attach(self, run_id: str, agent: Definition[Any, Any] | None = None) -> Run[Any]: ...
         async def begin_fork(
@@ -57,7 +57,7 @@ class LogMethods:
         async def work() -> list[LoggedCall]:
             return await (await self.runtime()).stored.calls(await self._found(run_id))
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def grants(self, run_id: str) -> list[Grant]:
         """Returns the approvals of a run, ended or not.
@@ -70,7 +70,7 @@ class LogMethods:
         async def work() -> list[Grant]:
             return [to_grant(one) for one in await (await self.runtime()).stored.grants(await self._found(run_id))]
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def calls_in_doubt(self) -> list[LoggedCall]:
         """Returns the calls of all runs that may or may not have happened, the newest run first."""
@@ -83,7 +83,7 @@ class LogMethods:
                 if before is None:
                     return found
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def export(self, run_id: str, path: str | Path, *, force: bool = False) -> Path:
         """Writes a run that has ended, and the runs below it, to a file of JSON lines.
@@ -96,7 +96,7 @@ class LogMethods:
         async def work() -> Path:
             return await write_file(export_lines(self.store.log, await self._found(run_id)), Path(path), force=force)
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def export_thread(self, name: str, path: str | Path, *, force: bool = False) -> Path:
         """Writes a thread to a file of JSON lines: its messages and all of its runs, which must have ended.
@@ -112,7 +112,7 @@ class LogMethods:
             lines = export_thread_lines(self.store.log, self.store.records, thread, by_name=True)
             return await write_file(lines, Path(path), force=force)
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def import_runs(self, path: str | Path) -> Imported:
         """Imports the runs of an exported file. They can be read but not continued; an imported thread can be
@@ -129,7 +129,7 @@ class LogMethods:
             host = await self.runtime()
             return await import_export(self.store.log, host, self.workspaces, found, workspace=self._workspace)
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def replay(self, run_id: str, *, agents: Sequence[Definition[Any, Any]] | None = None) -> Replayed:
         """Replays a run that has ended: models, tools and people answer from its log.
@@ -141,7 +141,7 @@ class LogMethods:
 
         given = list(self.agents.values()) if agents is None else agents
         key = self._workspace
-        return await self.at_home(lambda: replay_stored(self.store.log, run_id, workspace=key, agents=given))
+        return await self.on_engine_loop(lambda: replay_stored(self.store.log, run_id, workspace=key, agents=given))
 
     async def fork(
         self,
@@ -170,7 +170,7 @@ class LogMethods:
             point = await fork_point(self.store.log, await self._found(run_id), turn=turn)
             return self.attach(*await self.begin_fork(point, agent, changes))
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def compare(self, first: str, second: str) -> Compared:
         """Compares two runs that have ended, such as a run and its fork."""
@@ -179,4 +179,4 @@ class LogMethods:
         async def work() -> Compared:
             return await compare_runs(self.store.log, await self._found(first), await self._found(second))
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)

@@ -26,7 +26,7 @@ class Host(Protocol):
 
     async def runtime(self) -> Engine: ...
 
-    async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs `work` on the loop that the engine lives on."""
         ...
 
@@ -94,7 +94,7 @@ class Thread:
 
     async def messages(self) -> list[Message]:
         """The messages of the runs that succeeded, oldest first."""
-        return await self._engine.at_home(self._read)
+        return await self._engine.on_engine_loop(self._read)
 
     async def _read(self) -> list[Message]:
         host = await self._engine.runtime()
@@ -136,7 +136,7 @@ class Thread:
             await threads.end(at, row)
             await host.end_thread(row.key, requested_by=by)
 
-        await self._engine.at_home(work)
+        await self._engine.on_engine_loop(work)
 
     async def key(self) -> int:
         """Returns the key of the thread. Raises `NotFound` for an unknown id; an unknown name creates a thread."""

@@ -122,7 +122,7 @@ class Commits:
             self._mover.move_up(run)
 
     async def _promote_later(self, key: int) -> None:
-        run = await self._loader.load_surely(key)
+        run = await self._loader.load_with_retry(key)
         if run.residency is BEHIND:
             self._mover.move_up(run)
         else:
@@ -146,11 +146,11 @@ class Commits:
     async def _load_again(self, key: int) -> None:
         await asyncio.sleep(0.1)
         try:
-            self._mover.consider(await self._loader.load_surely(key))
+            self._mover.consider(await self._loader.load_with_retry(key))
         except NotFound:
             pass  # its first write failed: it never existed
 
-    def store_is_well(self) -> None:
+    def store_recovered(self) -> None:
         """Resumes the runs that were dropped while the store refused writes."""
         if not self._mover.stopping:
             self._tasks.spawn(self._recovery.pick_up())

@@ -327,7 +327,7 @@ class Driver:
         if task is not None and task.done() and not task.cancelled() and task.exception() is None:
             del run.driving.tasks[key]
             run.driving.commands.pop(key, None)
-        run.poke()
+        run.wake()
 
     async def _do(self, run: LiveRun, command: Command, state: State) -> None:
         self.record(run, await self._outcome(run, command, state))
@@ -349,7 +349,7 @@ class Driver:
         """Appends the request of a running command; the driver then acts on it."""
         facts = self._accepted(run, outcome)
         self.record(run, facts)
-        run.poke()
+        run.wake()
         return bool(facts)
 
     def abandon(self, run: LiveRun) -> None:
@@ -433,7 +433,7 @@ class RunSink:
         """
         log, of_run = self._log, self._run.log
         if log.refusal is not None:
-            await log.well()
+            await log.wait_writable()
         if of_run.durable < of_run.outcome_seq:
             await log.durable(self._run, upto=of_run.outcome_seq)
 

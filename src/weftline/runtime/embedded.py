@@ -36,7 +36,7 @@ from weftline.runtime.budgets.raised import wake_waiting
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.creating import RunCreator
 from weftline.runtime.deadlines import Deadlines
-from weftline.runtime.deploys import is_at_home
+from weftline.runtime.deploys import can_run_here
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import DRAIN_S, Create, Leased, Observer, Resumed
 from weftline.runtime.fleet.fleet import Fleet
@@ -104,7 +104,7 @@ class EmbeddedEngine:
         self._public_errors = dict(public_errors or {})
         self.clock: Clock = clock or SystemClock()
         self.ready = False
-        self._moving = asyncio.Event()
+        self._released = asyncio.Event()
 
     async def start(self) -> Self:
         """Opens the store if a path was given, and resumes what an earlier process left unfinished."""
@@ -197,13 +197,13 @@ class EmbeddedEngine:
         return self
 
     def _is_at_home(self, plan: RunPlan) -> bool:
-        return is_at_home(plan, self._tools)
+        return can_run_here(plan, self._tools)
 
     async def _continue_runs(self) -> None:
         store = self._log_store
         restored = self._recovery.held
         await self._recovery.begin()
-        self._moving.set()
+        self._released.set()
         for workspace in self._ledger.workspaces:
             await self._wake_waiting(workspace)  # a limit may have been raised by a process that died right after
         if store.unclean or restored:
@@ -217,8 +217,8 @@ class EmbeddedEngine:
                         "session %s has ended, but one of its runs is left alone: %s", session, error.message
                     )
 
-    async def moving(self) -> None:
-        await self._moving.wait()
+    async def wait_released(self) -> None:
+        await self._released.wait()
 
     async def resume_all(self) -> Resumed:
         """Lets the runs of a restored store continue."""
@@ -278,11 +278,11 @@ class EmbeddedEngine:
                 " has the command.",
                 retry_after_s=60,
             )
-        self._log.require_well()
+        self._log.require_writable()
 
-    def require_well(self) -> None:
+    def require_writable(self) -> None:
         """Raises `Unavailable` while the store refuses writes."""
-        self._log.require_well()
+        self._log.require_writable()
 
     # Creating
 
@@ -319,7 +319,7 @@ class EmbeddedEngine:
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
         """Appends a request from outside; False if the run's state does not accept it."""
         check_request(head, body)
-        self._log.require_well()
+        self._log.require_writable()
         run = await self._load(key)
         if not accepts(run.state, head):
             return False
@@ -376,7 +376,7 @@ class EmbeddedEngine:
         self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
     ) -> AwaitOutcome:
         """Accepts a person's answer to an await; `by` is their name. Repeating the same answer is accepted."""
-        self._log.require_well()
+        self._log.require_writable()
         return await self._await_answers.answer(key, await_id, answer, by=by, person_of=person_of)
 
     async def waits_for_people(self, key: int) -> bool:
@@ -388,7 +388,7 @@ class EmbeddedEngine:
         run = await self._load(key)
         head = CancelRequested(reason, requested_by)
         if accepts(run.state, head):
-            self._log.require_well()
+            self._log.require_writable()
             await self._append(run, head)
         if not run.state.ended:  # running work is stopped first, and children end first
             await self._hub.until_ended(run.key, run.id, after=run.log.durable)

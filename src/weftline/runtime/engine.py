@@ -170,11 +170,11 @@ class Readiness(Protocol):
         """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""
         ...
 
-    def require_well(self) -> None:
+    def require_writable(self) -> None:
         """Raises `Unavailable` while the store refuses writes."""
         ...
 
-    async def moving(self) -> None:
+    async def wait_released(self) -> None:
         """Returns when runs may proceed: at once, unless the store comes from a backup and is held."""
         ...
 

@@ -375,7 +375,7 @@ class LiveRun(Struct, eq=False):
             raise RuntimeError(f"run {self.id} cannot go from {self.residency.value} to {to.value}")
         self.residency = to
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Wakes the driver when it waits for its commands."""
         wake = self.driving.wake
         if wake is not None and not wake.done():

@@ -326,7 +326,7 @@ class Recovery:
 
     async def _give_up_from_log(self, key: int) -> None:
         try:
-            run = await self._loader.load_surely(key)
+            run = await self._loader.load_with_retry(key)
         except WeftlineError:
             logger.exception("run %s could not be loaded", await public_id(self._store, key))
         else:

@@ -75,7 +75,7 @@ class Lineage:
     async def wake(self, key: int) -> None:
         """Continues a run that became due in the store: a new child, or the parent of one that has ended."""
         try:
-            run = await self._loader.load_surely(key)
+            run = await self._loader.load_with_retry(key)
         except (NotFound, Conflict) as error:
             logger.warning("a run that is due is left alone: %s", error.message)
         else:
@@ -97,7 +97,7 @@ class Lineage:
 
     async def _cancel_one(self, child: str, *, by: str) -> None:
         try:
-            run = await self._loader.load_surely(ids.key_of(child))
+            run = await self._loader.load_with_retry(ids.key_of(child))
         except (NotFound, Conflict) as error:
             logger.warning("the child run %s is left alone: %s", child, error.message)
         else:

@@ -72,7 +72,7 @@ class ClientCalls:
         """Accepts a client's result for a call that waits for it. Returns False if the run was cancelled in the
         meantime.
         """
-        self._log.require_well()
+        self._log.require_writable()
         run = await self._load(key)
         question = None if run.state.ended else open_question(run.state, call_id)
         if question is not None and not _is_of_client(run.work.plan, run.state.batch.calls[question.index].name):
@@ -121,7 +121,7 @@ class ClientCalls:
         idempotency_key: str,
     ) -> bool:
         """Accepts the results of all calls of a turn that wait for somebody outside, under the id of that wait."""
-        self._log.require_well()
+        self._log.require_writable()
         run = await self._load(key)
         if not _is_over(run):
             await self._open_tools(run)
@@ -199,7 +199,7 @@ class ClientCalls:
         return Leased(token, self._timers.lease_ends(lease), lease_us, attempt)
 
     async def _offered(self, key: int, call_id: str, *, token: str = "") -> tuple[LiveRun, Question]:
-        self._log.require_well()
+        self._log.require_writable()
         run = await self._load(key)
         question = None if run.state.ended or run.state.control.cancel else open_question(run.state, call_id)
         if question is None:

@@ -93,7 +93,7 @@ async def message(app: App, request: Request, principal: Principal) -> Response 
 async def end(app: App, request: Request, principal: Principal) -> Response:
     row = await find_session(app, request, principal)
     if row.ended_at is None:
-        app.engine.require_well()
+        app.engine.require_writable()
         await threads.end(app.workspaces, row)
     await app.engine.end_thread(row.key, requested_by=principal.who)
     return Response(b'{"ok":true}')
