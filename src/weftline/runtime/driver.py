@@ -249,7 +249,7 @@ class Driver:
         if state.parent is not None and any(_asks(draft.head) for draft in facts):
             self._on_calls(run, self.note)
         for host in run.work.hosts.values():
-            host.look()
+            host.deliver_results()
 
     def advance(self, run: LiveRun, facts: Sequence[Draft] = ()) -> tuple[Command, ...]:
         """Appends `facts` and everything that follows from them; returns the outstanding commands.

@@ -250,7 +250,7 @@ class Host(Protocol):
         """Whether waiting for it is useless once no further call may begin."""
         ...
 
-    def look(self) -> None:
+    def deliver_results(self) -> None:
         """Called when facts were appended, some of which may answer it."""
         ...
 

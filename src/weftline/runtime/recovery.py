@@ -224,7 +224,7 @@ class Recovery:
         newer: list[int] = []
         """Runs of a newer version. They do not run here, so they must not be charged with a death."""
         after = 0
-        while rows := await store.under_way(after=after, limit=_PAGE):
+        while rows := await store.due_now(after=after, limit=_PAGE):
             after = rows[-1].key
             for row in rows:
                 if row.rules not in KNOWN_RULES or row.format > FORMAT:
@@ -263,7 +263,7 @@ class Recovery:
         """Resumes the runs that were dropped from memory while the store refused writes."""
         try:
             after = 0
-            while rows := await self._store.under_way(after=after, limit=_PAGE):
+            while rows := await self._store.due_now(after=after, limit=_PAGE):
                 after = rows[-1].key
                 for row in rows:
                     if self._loader.resident(row.key) is None and not self.trials.is_waiting(row.key):

@@ -102,7 +102,7 @@ class AskingCall:
                 index = await self._new(tool, written)
             self._seen.add(index)
             answer = self._waiting[index] = asyncio.get_running_loop().create_future()
-        self.look()
+        self.deliver_results()
         self._keep_time()
         try:
             result = await answer
@@ -116,7 +116,7 @@ class AskingCall:
             await asyncio.wait(self._waiting.values())
             await asyncio.sleep(0)  # lets the waiting tasks run
 
-    def look(self) -> None:
+    def deliver_results(self) -> None:
         """Hands out the results that come next in the log."""
         while self._read < len(self._log):
             match self._log[self._read]:

@@ -130,7 +130,7 @@ class MemoryLog:
     async def log_size(self, key: int) -> int:
         return sum(len(fact.head) + len(fact.body) for fact in await self.facts(key))
 
-    async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
+    async def due_now(self, *, after: int, limit: int) -> list[DueRun]:
         rows = [run.row for at, run in self._disk.due() if at == 0 and run.row.key > after]
         return [DueRun(row.key, row.suspect, row.alone, row.deaths, row.rules, row.format) for row in rows[:limit]]
 

@@ -28,7 +28,7 @@ async def a_child_is_created_with_the_write_of_its_parent(subject: Subject) -> N
     assert (await the_row(log, 2)).name == "researcher"
     assert await due_times(log, 1, 2, 3) == [None, 0, 0]
     await subject.reopen(cleanly=False)
-    assert [row.key for row in await subject.store.log.under_way(after=0, limit=9)] == [2, 3]
+    assert [row.key for row in await subject.store.log.due_now(after=0, limit=9)] == [2, 3]
 
 
 async def a_child_goes_with_a_write_that_does_not_fit(subject: Subject) -> None:
@@ -73,7 +73,7 @@ async def the_end_of_a_child_makes_its_parent_due(subject: Subject) -> None:
     assert outcomes(await commit(log, ended, parent.append(b"steered", due_at=None))) == ["ok", "ok"]
     assert await due_times(log, 1, 2) == [0, None]
     await subject.reopen(cleanly=False)
-    assert [row.key for row in await subject.store.log.under_way(after=0, limit=9)] == [1]
+    assert [row.key for row in await subject.store.log.due_now(after=0, limit=9)] == [1]
 
 
 async def an_end_that_fails_wakes_nobody(subject: Subject) -> None:

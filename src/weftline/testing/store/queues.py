@@ -78,7 +78,7 @@ async def a_queued_run_is_written_without_moving_it(subject: Subject) -> None:
     first, second = (chain_of(log, key, workspace, thread=thread) for key in (1, 2))
     await commit(log, first.create(), second.create())
     await commit(log, second.append(b"a", status="queued", due_at=LEAVE_DUE))
-    assert await due_times(log, 2) == [None] and await log.under_way(after=1, limit=9) == []
+    assert await due_times(log, 2) == [None] and await log.due_now(after=1, limit=9) == []
 
 
 async def a_queued_run_that_is_written_as_it_is_promoted_stays_due(subject: Subject) -> None:

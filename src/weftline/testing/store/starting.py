@@ -59,9 +59,9 @@ async def due_runs_are_those_whose_time_has_come(subject: Subject) -> None:
     chains = [await new_chain(subject, key) for key in range(1, 6)]
     for chain, at in zip(chains, [0, 200, None, 100, 0], strict=True):
         await commit(log, chain.append(b"a", due_at=at))
-    assert await log.under_way(after=0, limit=9) == [DueRun(1, 0, 0, 0, 1, 0), DueRun(5, 0, 0, 0, 1, 0)]
-    assert await log.under_way(after=0, limit=1) == [DueRun(1, 0, 0, 0, 1, 0)]
-    assert await log.under_way(after=1, limit=9) == [DueRun(5, 0, 0, 0, 1, 0)]
+    assert await log.due_now(after=0, limit=9) == [DueRun(1, 0, 0, 0, 1, 0), DueRun(5, 0, 0, 0, 1, 0)]
+    assert await log.due_now(after=0, limit=1) == [DueRun(1, 0, 0, 0, 1, 0)]
+    assert await log.due_now(after=1, limit=9) == [DueRun(5, 0, 0, 0, 1, 0)]
     everybody = (0, 0)
     assert [await log.due(now, after=everybody, limit=9) for now in (99, 100, 200)] == [
         [],
@@ -170,7 +170,7 @@ async def _dies(subject: Subject) -> None:
 
 async def charges(subject: Subject, *keys: int) -> list[tuple[int, int, int]]:
     """Suspect, alone and deaths of each run; by default of all that are active."""
-    runs = await subject.store.log.under_way(after=0, limit=99)
+    runs = await subject.store.log.due_now(after=0, limit=99)
     return [(run.suspect, run.alone, run.deaths) for run in runs if not keys or run.key in keys]
 
 
