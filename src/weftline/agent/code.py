@@ -211,8 +211,8 @@ class AgentCode:
             self._raised = failed.__cause__
             raise CodeFailed(self._public_message(str(failed), failed.__cause__), code="hook_failed") from failed
 
-    def taken_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
-        return self._notes.taken()
+    def pop_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
+        return self._notes.pop()
 
     def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
         return self._shaper.active_contents(messages, memory)
@@ -453,7 +453,7 @@ class AgentCode:
     def about_to_drive(self, turn: int, *, calls: int, unclosed: int) -> None:
         self._facts.about_to_drive(turn, calls=calls, unclosed=unclosed)
 
-    async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+    async def on_facts(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         try:
             await self._facts.publish(facts, messages=messages)
         except HookFailed as failed:

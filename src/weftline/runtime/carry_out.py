@@ -39,7 +39,7 @@ async def carry_out(command: Command, state: State, work: WorkingSet, services: 
     """Executes `command`, which was decided on in `state`. Returns None if the outcome is no longer wanted."""
     outcome = await _work_of(command, state, work, services, sink)
     code = None if work.toolbox is None else work.toolbox.code
-    if code is None or outcome is None or not (notes := code.taken_notes()):
+    if code is None or outcome is None or not (notes := code.pop_notes()):
         return outcome
     return replace(outcome, notes=(*outcome.notes, *notes))
 

@@ -130,7 +130,7 @@ class Driver:
                 code.about_to_drive(run.log.state.turn - 1, calls=len(own), unclosed=unclosed)
             self.record(run, facts)
             if code is not None:
-                for kind, encoded in code.taken_notes():  # left by rendering its instructions
+                for kind, encoded in code.pop_notes():  # left by rendering its instructions
                     self._log.observe(run, kind, b"\n".join(encoded), len(encoded))
             commands = self.advance(run)
             while (commands or _is_finishing(run)) and not self.stopping and run.residency is not GONE:
@@ -172,9 +172,9 @@ class Driver:
                 await self._cut_off(run)
 
     async def _notify_code(self, run: LiveRun, code: RunCode) -> None:
-        """Notifies the agent's code of what happened, and records the changes that it made to the run's state."""
+        """Notifies the agent's code of what on_facts, and records the changes that it made to the run's state."""
         conversation = run.work.conversation
-        await code.happened(run.driving.taken_facts(), messages=conversation.messages)
+        await code.on_facts(run.driving.pop_facts(), messages=conversation.messages)
         if conversation.unsaved and not run.gone and not run.log.state.ended:
             changes = conversation.changes()
             if changes is not UNSET:
@@ -244,7 +244,7 @@ class Driver:
         if self._services.public_errors and state.ended:
             facts = in_public(facts, self._services.public_errors)
         account = run.work.account
-        bookings = account.taken() if account is not None else ()
+        bookings = account.pop_bookings() if account is not None else ()
         self._log.append(run, facts, state=state, at=at, thread_end=end, bookings=bookings)
         if state.parent is not None and any(_asks(draft.head) for draft in facts):
             self._on_calls(run, self.note)

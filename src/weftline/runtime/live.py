@@ -176,7 +176,7 @@ class Outbox(Struct, eq=False, gc=False):
         self.flight_seq = last_seq
         return write
 
-    def taken_drafts(self) -> list[Draft]:
+    def pop_drafts(self) -> list[Draft]:
         drafts, self.drafts = self.drafts, None
         return drafts or []
 
@@ -217,14 +217,14 @@ class RunLog(Struct, eq=False):
     stored: StoredState = field(default_factory=StoredState)
     outbox: Outbox = field(default_factory=Outbox)
 
-    def taken_waiters(self) -> list[Waiter]:
+    def pop_waiters(self) -> list[Waiter]:
         waiters, self.waiters = self.waiters, None
         return waiters or []
 
     def wake(self) -> None:
         """Wakes those who wait for what is durable now."""
         later: list[Waiter] = []
-        for waiter in self.taken_waiters():
+        for waiter in self.pop_waiters():
             if waiter.seq > self.durable:
                 later.append(waiter)
             elif not waiter.future.done():
@@ -322,7 +322,7 @@ class Driving(Struct, eq=False):
     rested_at: int = -1
     """The version at which the latest step found nothing to do; -1 if it found something."""
 
-    def taken_facts(self) -> tuple[Fact, ...]:
+    def pop_facts(self) -> tuple[Fact, ...]:
         facts, self.facts = self.facts, ()
         return facts
 

@@ -349,7 +349,7 @@ class Log:
                 self._observer.unwritable(run, error)
             else:
                 batch.runs.append(run)
-                batch.drafts.append(run.log.outbox.taken_drafts())
+                batch.drafts.append(run.log.outbox.pop_drafts())
         return batch
 
     def _complete(self, run: LiveRun) -> Write:
@@ -476,7 +476,7 @@ class Log:
         self._observer.lost(run, refused=self.refusal is not None)
 
     def _fail_waiters(self, run: LiveRun, error: WeftlineError) -> None:
-        for waiter in run.log.taken_waiters():
+        for waiter in run.log.pop_waiters():
             if not waiter.future.done():
                 waiter.future.set_exception(error)
                 waiter.future.exception()  # a failure that nothing waits for needs no warning

@@ -233,7 +233,7 @@ class RunCode(Protocol):
         """
         ...
 
-    def taken_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
+    def pop_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
         """Returns, once, the notes that the agent's code wants recorded, by kind: observations that are appended with
         the outcome of the running command.
         """
@@ -301,7 +301,7 @@ class RunCode(Protocol):
         """Called before the run is driven, with the calls of this turn, some of which may have no result yet."""
         ...
 
-    async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+    async def on_facts(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         """These facts were appended, in this order; the run continues when this returns. `messages` includes them."""
         ...
 

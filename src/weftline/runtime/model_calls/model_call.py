@@ -110,7 +110,7 @@ async def call_model(
                 if not sink.wanted():
                     return None  # no longer wanted, and the provider ignores the cancellation
                 answering = True
-                if code is not None and renewals.taken():
+                if code is not None and renewals.pop_any():
                     await code.renewed(command.turn, model.provider.name)
                 assembler.feed(chunks)
                 deltas.take(chunks)
@@ -133,7 +133,7 @@ async def call_model(
             if too_much := _excess(asked.args):
                 raise ProviderError("server", f"The model called a tool with {too_much}.", retryable=False)
     except ProviderError as error:
-        if code is not None and renewals.taken():
+        if code is not None and renewals.pop_any():
             await code.renewed(command.turn, model.provider.name)
         return await call.ended_badly(error)
     except (Exception, asyncio.CancelledError) as raised:

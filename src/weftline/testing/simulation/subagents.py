@@ -117,7 +117,7 @@ class SimAgent:
     async def shape(self, request: ModelRequest, *, turn: int, attempt: int, memory: Mapping[str, Any]) -> ModelRequest:
         return request
 
-    def taken_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
+    def pop_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
         return ()
 
     def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
@@ -157,7 +157,7 @@ class SimAgent:
 
     def about_to_drive(self, turn: int, *, calls: int, unclosed: int) -> None: ...
 
-    async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None: ...
+    async def on_facts(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None: ...
 
     def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None: ...
 
