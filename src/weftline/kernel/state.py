@@ -301,7 +301,7 @@ class State(Room, frozen=True):
         return self.batch.calls[index].effect in ("read", "idempotent") and self.is_waiting(index)
 
     @property
-    def keeps_time(self) -> bool:
+    def clock_running(self) -> bool:
         """Whether its clock is running, so that a new process has to record that no process was running meanwhile."""
         return self.policy.time.since is not None
 

@@ -172,7 +172,7 @@ class Driver:
                 await self._cut_off(run)
 
     async def _notify_code(self, run: LiveRun, code: RunCode) -> None:
-        """Notifies the agent's code of what on_facts, and records the changes that it made to the run's state."""
+        """Notifies the agent's code of what happened, and records the changes that it made to the run's state."""
         conversation = run.work.conversation
         await code.on_facts(run.driving.pop_facts(), messages=conversation.messages)
         if conversation.unsaved and not run.gone and not run.log.state.ended:
@@ -235,7 +235,7 @@ class Driver:
         """
         if run.log.taken_over:
             run.log.taken_over = False
-            if run.log.state.keeps_time:
+            if run.log.state.clock_running:
                 self.record(run, (Draft(RunUnattended()),))
 
     def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int, end: ThreadEnd | None) -> None:
@@ -401,8 +401,8 @@ class Driver:
             root,
             accounts,
             rules,
-            key=ids.key_beside(run.work.run_id, run.key),
-            root_key=ids.key_beside(root, run.key if above is None else ids.root_key(above)),
+            key=ids.key_if_not_in_id(run.work.run_id, run.key),
+            root_key=ids.key_if_not_in_id(root, run.key if above is None else ids.root_key(above)),
         )
         child_id, child = self._new_child(run, plan, parent)
         return Draft(replace(head, child=child_id), child=child)

@@ -18,7 +18,7 @@ from weftline.kernel.accept import accepts
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import CancelRequested, ChildEnded, ChildWaits, Parent, RunEnded, decode_fact
 from weftline.kernel.notes import CHILD_NOTE, ChildNote
-from weftline.kernel.policies import stands_still
+from weftline.kernel.policies import is_clock_stopped
 from weftline.runtime import ids
 from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.fleet.task_set import TaskSet
@@ -112,7 +112,7 @@ def publish_waits(runs: Mapping[int, LiveRun], take: Callable[[LiveRun, Draft], 
     parent, link = None if child.parent is None else runs.get(child.parent), child.state.parent
     if parent is None or link is None or parent.gone or child.state.ended or parent.state.limits.policy is None:
         return
-    fact = ChildWaits(link.turn, link.index, stands_still(child.state))
+    fact = ChildWaits(link.turn, link.index, is_clock_stopped(child.state))
     if accepts(parent.state, fact) and parent.state.batch.calls[link.index].child == child.id:
         take(parent, Draft(fact))
 

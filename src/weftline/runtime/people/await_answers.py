@@ -63,7 +63,7 @@ class AwaitAnswers:
         if question is not None and four_eyes.needs_somebody_else(run, question, answer):
             require_askable(run, question, answer, by=by)
             await self._settled(run)
-            await four_eyes.require_somebody_else(run, by, person_of, store=self._store, load=self._load)
+            await four_eyes.require_second_person(run, by, person_of, store=self._store, load=self._load)
 
     async def _edited(
         self, key: int, await_id: str, answer: Answer, sent: dict[str, Any], *, by: str

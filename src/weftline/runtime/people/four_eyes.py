@@ -38,7 +38,7 @@ def needs_somebody_else(run: LiveRun, question: Question, answer: Answer) -> boo
     return run.state.limits.four_eyes and decides
 
 
-async def require_somebody_else(
+async def require_second_person(
     run: LiveRun, by: str, person_of: PersonOf, *, store: LogReader, load: Callable[[int], Awaitable[LiveRun]]
 ) -> None:
     """Raises `Forbidden` if `by` has requested the run, or has told it or a run above it what to do.

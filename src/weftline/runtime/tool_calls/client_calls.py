@@ -18,7 +18,7 @@ from weftline.kernel.accept import open_question
 from weftline.kernel.bodies import encode
 from weftline.kernel.calls import external_id
 from weftline.kernel.lease import MAX_LEASE_US, CallClaimed, Lease
-from weftline.kernel.leases import answerable, claimable, given_back
+from weftline.kernel.leases import answerable, claimable, unclaim
 from weftline.kernel.state import Question
 from weftline.messages import joined_text
 from weftline.plan import A2ALocalRef, LocalRef, McpLocalRef, RunPlan
@@ -181,7 +181,7 @@ class ClientCalls:
         if self._own(question, token).lost:
             await self._settled(run)
             return  # it has been offered again already
-        head = given_back(run.state, question, "released")
+        head = unclaim(run.state, question, "released")
         await self._append(run, (Draft(head, encode(offer_body(run.work, head))),))
 
     async def _take(
