@@ -226,7 +226,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     ),
     ("child_failed", ("researcher", "It is asleep."), "The subagent 'researcher' failed: It is asleep."),
     (
-        "child_misfit",
+        "child_answer_invalid",
         ("researcher", "Field required"),
         "The subagent 'researcher' returned a result of the wrong type: Field required",
     ),
@@ -248,7 +248,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         ("the JSON text ends too early",),
         "The answer is not valid JSON: the JSON text ends too early.",
     ),
-    ("answer_misfit", (["/name: is missing"],), "The answer does not fit the output schema: /name: is missing."),
+    ("answer_invalid", (["/name: is missing"],), "The answer does not fit the output schema: /name: is missing."),
     (
         "answer_again",
         (prompts.turns.ANSWER_MISFIT,),

@@ -276,8 +276,8 @@ class _Reader:
             raise self._bad(at, "must be true or false")
         return value
 
-    def _bad(self, key: str, fault: str) -> WeftlineError:
-        return bad_setting(self._origin, key, fault)
+    def _bad(self, key: str, problem: str) -> WeftlineError:
+        return bad_setting(self._origin, key, problem)
 
 
 def _is_http(address: str) -> bool:

@@ -196,10 +196,10 @@ def renamed(error: InvalidRequest, rename: Callable[[str], str]) -> InvalidReque
     """
     issues = [Issue(one["path"], one["message"]) for one in error.details.get("issues", ())]
     if not issues:
-        field, colon, fault = error.message.partition(": ")
+        field, colon, problem = error.message.partition(": ")
         if not colon or " " in field or rename(field) == field:
             return error
-        return type(error)(f"{rename(field)}: {fault}", code=error.code, hint=error.hint, **error.details)
+        return type(error)(f"{rename(field)}: {problem}", code=error.code, hint=error.hint, **error.details)
     named = [Issue(rename(path), text) for path, text in issues]
     if named == issues:
         return error

@@ -253,7 +253,7 @@ async def test_arguments_that_are_not_json_are_all_missing_and_the_question_name
 
     with pytest.raises(InvalidArguments) as broken:
         await many.prepare('{"a": ')
-    first = hinting.misfit(many, ToolCall("c1", "many", '{"a": '), broken.value).hint
+    first = hinting.invalid_arguments(many, ToolCall("c1", "many", '{"a": '), broken.value).hint
     assert first is not None
     assert (first.reason, first.missing_fields) == ("missing_fields", ("$payload",))
     assert first.prior_input is None

@@ -145,7 +145,7 @@ class AgentCode:
             self._fail(*problem)
 
     @property
-    def fault(self) -> BaseException | None:
+    def error(self) -> BaseException | None:
         """The exception that stops the run, if there is one."""
         return self._raised or self._refusal or self._unchecked
 
@@ -261,7 +261,7 @@ class AgentCode:
                 raise
             return await tool.prepare(changed)
 
-    def misfit(self, tool: Tool, error: InvalidArguments) -> str:
+    def describe_invalid(self, tool: Tool, error: InvalidArguments) -> str:
         return prompts.behavior.invalid_arguments(error.message)
 
     async def gate(self, call: PendingCall, context: ToolContext) -> Gated:
@@ -294,8 +294,8 @@ class AgentCode:
         if gate.args != asked and call.tool is not None:
             try:
                 final = await call.tool.prepare(canonical_value(gate.args).decode())
-            except Exception as misfit:  # raised by the tool's own code, or for values that the gate set
-                logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, misfit)
+            except Exception as error:  # raised by the tool's own code, or for values that the gate set
+                logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, error)
                 return _blocked(call, prompts.calls.gate_failed(display_name))
         # What a gate sets is checked like a model's arguments, and replaces them.
         fits = not call.problem or final != call.args

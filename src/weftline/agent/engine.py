@@ -441,8 +441,8 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             self._codes.pop(code.info.id, None)
             self._forget_code(code.registered)  # its log stays until its owner leaves
 
-    def fault_of(self, run_id: str) -> BaseException | None:
-        return self._tools.fault_of((self._workspace, run_id))
+    def error_of(self, run_id: str) -> BaseException | None:
+        return self._tools.error_of((self._workspace, run_id))
 
     async def locate(self, run_id: str) -> int:
         try:

@@ -59,7 +59,7 @@ class Host(Protocol):
         """Waits until the last hook of a run that ended here has returned."""
         ...
 
-    def fault_of(self, run_id: str) -> BaseException | None:
+    def error_of(self, run_id: str) -> BaseException | None:
         """Returns what the agent's own code raised here, if the run failed with that."""
         ...
 
@@ -175,7 +175,7 @@ class Run(Generic[OutputT]):
         history = await self._engine.history_of(self.id, outcome.pinned) if outcome.pinned else ()
         result = cast("RunResult[OutputT]", outcome.result(self._output, history))
         if result.status == "failed":
-            raise failure(result) from self._engine.fault_of(self.id)
+            raise failure(result) from self._engine.error_of(self.id)
         return result
 
     async def messages(self) -> list[SavedMessage]:

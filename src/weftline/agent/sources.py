@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 NO_DEPS = object()
 Place: TypeAlias = tuple[int, str]
 """The workspace of a run, and its id: workspaces may have runs of the same id."""
-_MAX_FAULTS = 64
+_MAX_ERRORS = 64
 _ABANDONED_S = 1.0
 """How long hooks and deps may take to stop after they were cancelled."""
 
@@ -83,7 +83,7 @@ class AgentTools:
         self._unfinished: set[AgentCode] = set()
         """Code whose deps are not exited yet. Its run may be back in memory before that."""
         self._notifying: set[asyncio.Future[None]] = set()
-        self._faults: dict[Place, BaseException] = {}
+        self._errors: dict[Place, BaseException] = {}
         self.on_left: Callable[[AgentCode], object] | None = None
         self.facts_around: Callable[[str, int], FactsOf] | None = None
         """Reads the logs of a run (by its id and key) and of the runs below it, for observers."""
@@ -118,10 +118,10 @@ class AgentTools:
         """The registered agents, by name."""
         return {name: setup.agent for name, setup in self._setups.items()}
 
-    def fault_of(self, place: Place) -> BaseException | None:
+    def error_of(self, place: Place) -> BaseException | None:
         """Returns what the agent's own code raised in a run that recently failed with it here."""
         code = self.running.get(place)
-        return self._faults.get(place) if code is None or code.fault is None else code.fault
+        return self._errors.get(place) if code is None or code.error is None else code.error
 
     async def close(self) -> None:
         """Exits the deps of all runs, and closes the toolsets."""
@@ -317,10 +317,10 @@ class AgentTools:
 
     def _left(self, place: Place, code: AgentCode) -> None:
         self._unfinished.discard(code)
-        if code.fault is not None:
-            self._faults[place] = code.fault
-            while len(self._faults) > _MAX_FAULTS:
-                del self._faults[next(iter(self._faults))]
+        if code.error is not None:
+            self._errors[place] = code.error
+            while len(self._errors) > _MAX_ERRORS:
+                del self._errors[next(iter(self._errors))]
         if self.on_left is not None:
             self.on_left(code)
         if self.running.get(place) is code:  # the run may be back in memory, with new code

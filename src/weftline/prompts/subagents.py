@@ -24,7 +24,7 @@ def child_failed(tool: str, error: str) -> str:
     return f"The subagent {tool!r} failed: {error}"
 
 
-def child_misfit(tool: str, problem: str) -> str:
+def child_answer_invalid(tool: str, problem: str) -> str:
     return f"The subagent {tool!r} returned a result of the wrong type: {problem}"
 
 

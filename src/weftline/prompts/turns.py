@@ -49,7 +49,7 @@ def answer_not_json(reason: str) -> str:
     return f"The answer is not valid JSON: {reason}."
 
 
-def answer_misfit(problems: Sequence[str]) -> str:
+def answer_invalid(problems: Sequence[str]) -> str:
     return f"The answer does not fit the output schema: {'; '.join(problems)}."
 
 

@@ -60,7 +60,7 @@ from weftline.runtime.recovery import MAX_RECOVERIES, remove_lost_branches
 from weftline.runtime.requests import check_request
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.tool_calls.client_calls import ClientCalls
-from weftline.runtime.tool_calls.provided import NO_FAULTS, Faults, Provided
+from weftline.runtime.tool_calls.provided import NO_PROBLEMS, Problems, Provided
 from weftline.runtime.tool_calls.toolbox import EndListener, RunName, ServerTools, ToolSource
 from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store, Write, Written
@@ -349,13 +349,13 @@ class EmbeddedEngine:
         await_id: str,
         results: Sequence[Provided],
         *,
-        faults: Faults = NO_FAULTS,
+        problems: Problems = NO_PROBLEMS,
         message_id: str = "",
         idempotency_key: str = "",
     ) -> bool:
         """Accepts the results of all calls of a turn that wait for somebody outside, together."""
         return await self._client_calls.provide(
-            key, await_id, results, faults=faults, message_id=message_id, idempotency_key=idempotency_key
+            key, await_id, results, problems=problems, message_id=message_id, idempotency_key=idempotency_key
         )
 
     async def claim(

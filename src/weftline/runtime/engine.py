@@ -25,7 +25,7 @@ from weftline.runtime.people.answering import Answer
 from weftline.runtime.people.four_eyes import PersonOf, as_named
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.runtime.reads.receipts import CancelReceipt
-from weftline.runtime.tool_calls.provided import NO_FAULTS, Faults, Provided
+from weftline.runtime.tool_calls.provided import NO_PROBLEMS, Problems, Provided
 from weftline.store.base import IdempotencyKey, Stored, Write, Written
 from weftline.tools.base import ToolOutput
 
@@ -322,14 +322,14 @@ class OfferedCalls(Protocol):
         await_id: str,
         results: Sequence[Provided],
         *,
-        faults: Faults = NO_FAULTS,
+        problems: Problems = NO_PROBLEMS,
         message_id: str = "",
         idempotency_key: str = "",
     ) -> bool:
         """Accepts the results of all calls of a turn that wait for somebody outside, all or none of them, in the order
         of the calls. Returns False if the run was cancelled in the meantime.
 
-        Raises `InvalidRequest` (`invalid_answer`) that lists everything that is wrong with them, including the `faults`
+        Raises `InvalidRequest` (`invalid_answer`) that lists everything that is wrong with them, including the `problems`
         that the caller found while parsing, `NotFound` (`unknown_await`) if no call of this turn waits for a result,
         and `Conflict` (`run_terminal`) once the run has ended; otherwise like `answer`.
         """

@@ -139,5 +139,5 @@ def _redirect_uris(at: Workspaces, given: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(uris))
 
 
-def _refused(fault: str) -> OAuthError:
-    return OAuthError("invalid_client_metadata", fault)
+def _refused(problem: str) -> OAuthError:
+    return OAuthError("invalid_client_metadata", problem)

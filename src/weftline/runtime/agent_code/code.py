@@ -265,7 +265,7 @@ class RunCode(Protocol):
         """The final arguments of a call. Raises `InvalidArguments`."""
         ...
 
-    def misfit(self, tool: Tool, error: InvalidArguments) -> str:
+    def describe_invalid(self, tool: Tool, error: InvalidArguments) -> str:
         """What the model reads about arguments that do not fit."""
         ...
 

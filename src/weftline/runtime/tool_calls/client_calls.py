@@ -30,7 +30,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.step import offer_body
 from weftline.runtime.tool_calls.answers import closed_by_client, was_answered
 from weftline.runtime.tool_calls.provided import (
-    Faults,
+    Problems,
     Provided,
     open_calls,
     refusal,
@@ -107,7 +107,7 @@ class ClientCalls:
         one = Provided(call_id=call.id, result=result, error=text if output.is_error else None, failure=output.failure)
         (made,) = await results_of((one,), {call.id: call.name}, run.work.toolbox)
         if made.output is None:
-            raise refusal([Issue(field, fault) for field, fault in made.faults])
+            raise refusal([Issue(field, problem) for field, problem in made.problems])
         return made.output
 
     async def provide(
@@ -116,7 +116,7 @@ class ClientCalls:
         await_id: str,
         results: Sequence[Provided],
         *,
-        faults: Faults,
+        problems: Problems,
         message_id: str,
         idempotency_key: str,
     ) -> bool:
@@ -127,7 +127,7 @@ class ClientCalls:
             await self._open_tools(run)
             run = await self._load(key)
         names = {id: run.state.batch.calls[question.index].name for id, question in open_calls(run.state).items()}
-        made = await results_of(results, names, run.work.toolbox, faults=faults)
+        made = await results_of(results, names, run.work.toolbox, problems=problems)
         run = await self._load(key)
         waiting = {} if _is_over(run) or await_id != external_id(run.state.turn - 1) else open_calls(run.state)
         leases = {one.call_id: _digest(one.token) for one in results}
@@ -142,7 +142,7 @@ class ClientCalls:
                 return False
             if (
                 idempotency_key
-                and not faults
+                and not problems
                 and await was_provided(self._store, key, results, run.work.toolbox, idempotency_key=idempotency_key)
             ):
                 return True

@@ -188,8 +188,10 @@ async def _prepared(
         logger.error("run %s: %s cannot be called: the run has no %s for it", work.run_id, call.name, error.field)
         return _Misfit(error.message, Failure(error.message, "unavailable"))
     except InvalidArguments as error:
-        text = joined_text(input_invalid_result(tool, error).parts) if code is None else code.misfit(tool, error)
-        return _Misfit(text, hinting.misfit(tool, call, error))
+        text = (
+            joined_text(input_invalid_result(tool, error).parts) if code is None else code.describe_invalid(tool, error)
+        )
+        return _Misfit(text, hinting.invalid_arguments(tool, call, error))
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if is_being_cancelled():
             raise

@@ -68,7 +68,7 @@ def invalid(error: InvalidConsent) -> Response:
     body = {
         "error": "Invalid authorize request",
         "code": "invalid_request",
-        "message": "; ".join(f"{field}: {fault}" for field, fault in error.details.items()),
+        "message": "; ".join(f"{field}: {problem}" for field, problem in error.details.items()),
         "details": error.details,
     }
     return Response(encode(body), status=400, headers=NO_STORE[:1])

@@ -26,7 +26,7 @@ async def provide(app: App, request: Request, principal: Principal) -> Response:
     fields = await parsed(decode_object, await request.body(limit=_BODY_BYTES))
     sent = parse_results(fields)
     warnings = app.unknown_fields.warnings(request, sent.unknown)
-    give = partial(app.engine.provide, key, request.params["awaitId"], sent.results, faults=sent.faults)
+    give = partial(app.engine.provide, key, request.params["awaitId"], sent.results, problems=sent.problems)
     accepted = await give(idempotency_key=idempotency_key(request) or "")
     return Response(encode(AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)))
 

@@ -135,7 +135,7 @@ class SimAgent:
     async def prepare(self, tool: Tool, args: str) -> bytes:
         return await tool.prepare(args)
 
-    def misfit(self, tool: Tool, error: InvalidArguments) -> str:
+    def describe_invalid(self, tool: Tool, error: InvalidArguments) -> str:
         return str(error)
 
     async def gate(self, call: PendingCall, context: ToolContext) -> Gated:
