@@ -41,7 +41,7 @@ from weftline.runtime.agent_code.code import PastCall
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.known_facts import known_facts
-from weftline.runtime.people.answering import NAMELESS, Answer, pattern_of
+from weftline.runtime.people.answering import NAMELESS, AwaitAnswer, pattern_of
 from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.runtime.tool_calls.provided import Provided
 
@@ -49,7 +49,7 @@ Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed"
 _MANY = 2**31 - 1
 
 
-class Host(Protocol):
+class RunEngine(Protocol):
     """The engine of a run, as the run needs it."""
 
     async def runtime(self) -> Engine: ...
@@ -77,7 +77,7 @@ class Run(Generic[OutputT]):
     Iterating over it yields its events from the beginning, and ends when the run has.
     """
 
-    def __init__(self, engine: Host, run_id: str, *, output: OutputType[Any] | None) -> None:
+    def __init__(self, engine: RunEngine, run_id: str, *, output: OutputType[Any] | None) -> None:
         self.id = run_id
         self._engine = engine
         self._output = output
@@ -288,12 +288,12 @@ class Run(Generic[OutputT]):
         given = None if args is None else dict(args)
         pattern = pattern_of("", remember)
         await self._answer_await(
-            await_id, Answer(outcome="approved", args=given, remember=pattern, reason=comment), by=by
+            await_id, AwaitAnswer(outcome="approved", args=given, remember=pattern, reason=comment), by=by
         )
 
     async def deny(self, await_id: str, reason: str = "", *, by: str = NAMELESS) -> None:
         """Denies a call, or declines to answer a question. The model reads the reason."""
-        await self._answer_await(await_id, Answer(outcome="denied", reason=reason), by=by)
+        await self._answer_await(await_id, AwaitAnswer(outcome="denied", reason=reason), by=by)
 
     async def answer(
         self, await_id: str, value: Any, *, by: str = NAMELESS, labels: Mapping[str, str] | None = None
@@ -304,7 +304,9 @@ class Run(Generic[OutputT]):
         The answer to a clarification is a string, which the model reads; an empty one lets it continue without.
         `labels` are kept with the answer.
         """
-        await self._answer_await(await_id, Answer(outcome="answered", value=value, labels=dict(labels or {})), by=by)
+        await self._answer_await(
+            await_id, AwaitAnswer(outcome="answered", value=value, labels=dict(labels or {})), by=by
+        )
 
     async def provide(self, await_id: str, results: Sequence[Provided]) -> None:
         """Provides the results of all calls of a turn that wait for an outside system.
@@ -325,7 +327,7 @@ class Run(Generic[OutputT]):
         """Returns a descendant of this run, at any depth, so that its questions can be answered."""
         return Run(self._engine, run_id, output=None)
 
-    async def _answer_await(self, await_id: str, answer: Answer, *, by: str) -> None:
+    async def _answer_await(self, await_id: str, answer: AwaitAnswer, *, by: str) -> None:
         host = await self._engine.runtime()
         await host.answer_await(await self._key(), await_id, answer, by=by)
 

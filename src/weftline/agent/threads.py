@@ -21,7 +21,7 @@ from weftline.workspace.threads import ThreadDraft
 T = TypeVar("T")
 
 
-class Host(Protocol):
+class ThreadEngine(Protocol):
     """The engine of a thread, as the thread needs it."""
 
     async def runtime(self) -> Engine: ...
@@ -85,7 +85,7 @@ async def runs_of(host: Engine, thread: int, *, after: int) -> list[RunRow]:
 class Thread:
     """A durable conversation, created at first use. Its runs execute one at a time, in order."""
 
-    def __init__(self, engine: Host, name: str) -> None:
+    def __init__(self, engine: ThreadEngine, name: str) -> None:
         self.name = name
         self._engine = engine
 

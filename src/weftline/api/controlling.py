@@ -18,7 +18,7 @@ from weftline.api.schemas.awaits import (
 )
 from weftline.kernel.entries import AwaitOutcome
 from weftline.runtime.engine import Steering
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import PersonOf, as_named
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.wire.responses import Warnings
@@ -31,7 +31,7 @@ class ControlledRuns(Steering, Protocol):
     def stored(self) -> StoredRuns: ...
 
     async def answer_await(
-        self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
+        self, key: int, await_id: str, answer: AwaitAnswer, *, by: str, person_of: PersonOf = as_named
     ) -> AwaitOutcome: ...
 
 

@@ -75,7 +75,7 @@ class Attempt(Room, frozen=True):
     model: ModelRef = ModelRef()
 
 
-class Answer(Room, frozen=True):
+class TurnOutput(Room, frozen=True):
     """What the latest completed turn contained besides calls."""
 
     finish: str | None = None
@@ -264,7 +264,7 @@ class State(Room, frozen=True):
     turn: int = 0
     """The next model turn; the current calls were asked for by the one before it."""
     attempt: Attempt = Attempt()
-    answer: Answer = Answer()
+    answer: TurnOutput = TurnOutput()
     batch: Batch = Batch()
     questions: Questions = Questions()
     guards: Guards = Guards()

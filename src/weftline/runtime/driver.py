@@ -184,11 +184,11 @@ class Driver:
         """Lets running commands finish until the drain is over, except calls that would wait for further calls in
         vain.
         """
-        tasks, hosts = run.driving.tasks, run.work.hosts
+        tasks, callers = run.driving.tasks, run.work.nested_callers
         while left := [
             task
             for key, task in tasks.items()
-            if not task.done() and not (key[1] in hosts and hosts[key[1]].skip_on_drain)
+            if not task.done() and not (key[1] in callers and callers[key[1]].skip_on_drain)
         ]:
             await asyncio.wait(left)
 
@@ -248,8 +248,8 @@ class Driver:
         self._log.append(run, facts, state=state, at=at, thread_end=end, bookings=bookings)
         if state.parent is not None and any(_asks(draft.head) for draft in facts):
             self._on_calls(run, self.note)
-        for host in run.work.hosts.values():
-            host.deliver_results()
+        for caller in run.work.nested_callers.values():
+            caller.deliver_results()
 
     def advance(self, run: LiveRun, facts: Sequence[Draft] = ()) -> tuple[Command, ...]:
         """Appends `facts` and everything that follows from them; returns the outstanding commands.
@@ -462,7 +462,9 @@ def _is_finishing(run: LiveRun) -> bool:
     if not run.log.state.control.paused or run.log.state.ended:
         return False
     # A call that asks for others waits for a resume if those do.
-    return any(not (key[1] in run.work.hosts and run.log.state.may_be_cut_off(key[1])) for key in run.driving.tasks)
+    return any(
+        not (key[1] in run.work.nested_callers and run.log.state.may_be_cut_off(key[1])) for key in run.driving.tasks
+    )
 
 
 def _has_failed(task: asyncio.Task[None]) -> bool:

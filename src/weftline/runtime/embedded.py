@@ -47,7 +47,7 @@ from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.opening import RunOpener
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.await_answers import AwaitAnswers
 from weftline.runtime.people.four_eyes import PersonOf, as_named
 from weftline.runtime.people.interrupting import Interrupts
@@ -373,7 +373,7 @@ class EmbeddedEngine:
         await self._client_calls.release(key, call_id, token)
 
     async def answer_await(
-        self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
+        self, key: int, await_id: str, answer: AwaitAnswer, *, by: str, person_of: PersonOf = as_named
     ) -> AwaitOutcome:
         """Accepts a person's answer to an await; `by` is their name. Repeating the same answer is accepted."""
         self._log.require_writable()

@@ -21,7 +21,7 @@ from weftline.kernel.lease import LEASE_US
 from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import PersonOf, as_named
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.runtime.reads.receipts import CancelReceipt
@@ -329,9 +329,9 @@ class OfferedCalls(Protocol):
         """Accepts the results of all calls of a turn that wait for somebody outside, all or none of them, in the order
         of the calls. Returns False if the run was cancelled in the meantime.
 
-        Raises `InvalidRequest` (`invalid_answer`) that lists everything that is wrong with them, including the `problems`
-        that the caller found while parsing, `NotFound` (`unknown_await`) if no call of this turn waits for a result,
-        and `Conflict` (`run_terminal`) once the run has ended; otherwise like `answer`.
+        Raises `InvalidRequest` (`invalid_answer`) that lists everything that is wrong with them, including the
+        `problems` that the caller found while parsing, `NotFound` (`unknown_await`) if no call of this turn waits for a
+        result, and `Conflict` (`run_terminal`) once the run has ended; otherwise like `answer`.
         """
         ...
 
@@ -361,7 +361,7 @@ class People(Protocol):
     """Answering the questions that a run asks people."""
 
     async def answer_await(
-        self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf = as_named
+        self, key: int, await_id: str, answer: AwaitAnswer, *, by: str, person_of: PersonOf = as_named
     ) -> AwaitOutcome:
         """Accepts a person's answer to an await; `by` is their name. Repeating the same answer is accepted.
 

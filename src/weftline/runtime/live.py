@@ -1,7 +1,7 @@
 """A run in memory, `LiveRun`, consists of four parts, each with its owner:
 
-* `RunLog`, the log's: state and cursor, the contents of the store's row (`Row`, `StoredState`), and what is about to be
-  written (`Outbox`);
+* `RunLog`, the log's: state and cursor, the contents of the store's row (`LiveRow`, `StoredState`), and what is about to
+  be written (`Outbox`);
 * `Residency`, the engine's: whether anyone drives the run;
 * `WorkingSet`, the content: the plan, the conversation, the tools;
 * `Driving`, the driver's: what is running.
@@ -91,7 +91,7 @@ class Waiter(Struct):
     """An outside caller is waiting, and gets an error if the store refuses the write."""
 
 
-class Row(Struct, eq=False, gc=False):
+class LiveRow(Struct, eq=False, gc=False):
     """What the run's row in the store contains, and the times that it will have after the next write."""
 
     version: int = 0
@@ -213,7 +213,7 @@ class RunLog(Struct, eq=False):
     taken_over: bool = False
     """Whether its latest entry is from another process, so that the time since then does not count as active."""
     waiters: list[Waiter] | None = None
-    row: Row = field(default_factory=Row)
+    row: LiveRow = field(default_factory=LiveRow)
     stored: StoredState = field(default_factory=StoredState)
     outbox: Outbox = field(default_factory=Outbox)
 
@@ -242,7 +242,7 @@ class RunLog(Struct, eq=False):
         return "running" if state.totals.attempts else "queued"
 
 
-class Host(Protocol):
+class NestedCaller(Protocol):
     """A running call that may ask for others."""
 
     @property
@@ -267,7 +267,7 @@ class WorkingSet(Struct, eq=False):
     """Encrypted header values of the tools that the server calls."""
     blobs: dict[str, bytes] = {}
     """The blobs that came with the run, until it is opened."""
-    hosts: dict[int, Host] = {}
+    nested_callers: dict[int, NestedCaller] = {}
     """The running calls that ask for others, by index."""
     toolbox: Toolbox | None = None
     catalog: Catalog | None = None

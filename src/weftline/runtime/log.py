@@ -61,7 +61,7 @@ _NOTED: frozenset[type[Fact]] = frozenset({RunCreated, RunEnded, AwaitOpened, Aw
 """Facts of which the row or the write has more than the entry."""
 
 
-class Observer(Protocol):
+class CommitObserver(Protocol):
     """Handles what follows from a commit: fan-out, the next run of the thread, the end of a run."""
 
     def committed(self, run: LiveRun, write: Write, drafts: Sequence[Draft], result: Written, *, size: int) -> None: ...
@@ -89,7 +89,7 @@ class _Batch(NamedTuple):
 
 
 class Log:
-    def __init__(self, store: LogStore, *, clock: Clock, observer: Observer) -> None:
+    def __init__(self, store: LogStore, *, clock: Clock, observer: CommitObserver) -> None:
         self._store = store
         self._clock = clock
         self._observer = observer

@@ -48,7 +48,7 @@ from weftline.runtime import ids
 from weftline.runtime.conversation import KINDS, Conversation
 from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.fleet.task_set import TaskSet
-from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, Row, RunLog, StoredState, WorkingSet
+from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRow, LiveRun, RunLog, StoredState, WorkingSet
 from weftline.runtime.model_calls.cutting import input_bytes
 from weftline.runtime.model_calls.streamed import streamed_answer
 from weftline.runtime.reads.finding import public_id
@@ -116,7 +116,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
     log.state = state
     log.next_seq, log.durable = row.next_seq, row.next_seq - 1
     log.due_at = row.due_at
-    log.row = Row(row.version, row.due_at, row.started_at, row.ended_at, latest=row.started_at or row.created_at)
+    log.row = LiveRow(row.version, row.due_at, row.started_at, row.ended_at, latest=row.started_at or row.created_at)
     log.stored = StoredState(len(row.state), newer=sum([fact.size for fact in loaded.facts]))
     run = LiveRun(
         row.key, row.workspace, row.thread, log, work, family=row.family, residency=BEHIND if row.queued else PARKED

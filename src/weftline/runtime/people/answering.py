@@ -42,7 +42,7 @@ _LOOK_BACK = 1000
 _LOOK_BACK_BYTES = 32 * 1024 * 1024
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class AwaitAnswer(Struct, frozen=True, kw_only=True):
     """A person's answer to an await.
 
     A confirmation is approved, with other `args` if desired, or denied. A question is answered with a `value`, or
@@ -131,7 +131,7 @@ def pattern_of(tool: str, remember: bool | Mapping[str, object]) -> Pattern | No
     return Pattern(tool, args, prefixes)
 
 
-def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str) -> None:
+def require_askable(run: LiveRun, question: Question, answer: AwaitAnswer, *, by: str) -> None:
     """Raises `InvalidRequest` for an answer that this kind of await does not accept, whatever its arguments, and
     `Forbidden` if there are approvers and `by` is not one of them.
     """
@@ -184,7 +184,7 @@ def needs_tools(run: LiveRun, question: Question) -> bool:
     return question.kind == "question" and run.state.batch.calls[question.index].asked_back
 
 
-def _too_large(answer: Answer) -> list[Issue]:
+def _too_large(answer: AwaitAnswer) -> list[Issue]:
     """The limits are the same for every caller. Over HTTP they are checked before anything else."""
     issues: list[Issue] = []
     for name, value in (("value", answer.value), ("args", answer.args)):
@@ -223,7 +223,7 @@ async def edited(run: LiveRun, index: int, args: dict[str, Any]) -> bytes:
         raise _invalid(*named or [Issue("args", str(error))]) from None
 
 
-def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: str, args: bytes | None) -> Draft:
+def closing(run: LiveRun, id: str, question: Question, answer: AwaitAnswer, *, by: str, args: bytes | None) -> Draft:
     """The fact that closes an await, for an answer that has been checked. `args` are final."""
     if question.index == OF_RUN:
         about_run = AwaitClosed(run.state.turn, OF_RUN, id, answer.outcome, by)
@@ -258,7 +258,9 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
     return Draft(head, encode(body))
 
 
-async def earlier_outcome(store: LogReader, run: int, id: str, answer: Answer, *, by: str, ended: bool) -> AwaitOutcome:
+async def earlier_outcome(
+    store: LogReader, run: int, id: str, answer: AwaitAnswer, *, by: str, ended: bool
+) -> AwaitOutcome:
     """The outcome of an await that is no longer open. The same answer, repeated by the same person, has the same
     outcome.
 

@@ -9,7 +9,14 @@ from weftline.kernel.accept import open_await
 from weftline.kernel.entries import AwaitOutcome
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.people import four_eyes
-from weftline.runtime.people.answering import Answer, closing, earlier_outcome, edited, needs_tools, require_askable
+from weftline.runtime.people.answering import (
+    AwaitAnswer,
+    closing,
+    earlier_outcome,
+    edited,
+    needs_tools,
+    require_askable,
+)
 from weftline.runtime.people.four_eyes import PersonOf
 from weftline.runtime.reads.below import asked_by
 from weftline.store.base import LogStore
@@ -35,7 +42,9 @@ class AwaitAnswers:
         self._settled = settled
         self._open_tools = open_tools
 
-    async def answer(self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf) -> AwaitOutcome:
+    async def answer(
+        self, key: int, await_id: str, answer: AwaitAnswer, *, by: str, person_of: PersonOf
+    ) -> AwaitOutcome:
         """See `Engine.answer_await`. The run may advance or leave memory at every `await`, so it is loaded again."""
         key, await_id = await asked_by(self._store, key, await_id)
         await self._require_somebody_else(key, await_id, answer, by, person_of)
@@ -55,7 +64,7 @@ class AwaitAnswers:
         return answer.outcome
 
     async def _require_somebody_else(
-        self, key: int, await_id: str, answer: Answer, by: str, person_of: PersonOf
+        self, key: int, await_id: str, answer: AwaitAnswer, by: str, person_of: PersonOf
     ) -> None:
         """Raises `Forbidden` if somebody who told the run what to do tries to approve it."""
         run = await self._load(key)
@@ -66,7 +75,7 @@ class AwaitAnswers:
             await four_eyes.require_second_person(run, by, person_of, store=self._store, load=self._load)
 
     async def _edited(
-        self, key: int, await_id: str, answer: Answer, sent: dict[str, Any], *, by: str
+        self, key: int, await_id: str, answer: AwaitAnswer, sent: dict[str, Any], *, by: str
     ) -> tuple[LiveRun, bytes | None]:
         """The arguments that the answer contains, as the tool accepts them; None if the await has been closed in the
         meantime.

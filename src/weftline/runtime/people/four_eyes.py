@@ -13,7 +13,7 @@ from weftline.kernel.entries import KIND, OF_RUN, AwaitClosed, AwaitOpened, Mess
 from weftline.kernel.state import Question
 from weftline.runtime import ids
 from weftline.runtime.live import LiveRun
-from weftline.runtime.people.answering import NAMELESS, Answer
+from weftline.runtime.people.answering import NAMELESS, AwaitAnswer
 from weftline.store.base import LogReader
 
 PersonOf: TypeAlias = Callable[[str], Awaitable[str | None]]
@@ -29,7 +29,7 @@ async def as_named(name: str) -> str | None:
     return name
 
 
-def needs_somebody_else(run: LiveRun, question: Question, answer: Answer) -> bool:
+def needs_somebody_else(run: LiveRun, question: Question, answer: AwaitAnswer) -> bool:
     """Whether somebody other than the requester of the run must answer.
 
     The result of a call in doubt counts as an approval, because it could be made up.

@@ -12,7 +12,7 @@ from weftline.api.sessions import send_prompt, session_of_context
 from weftline.api.views import run_summary
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.runtime import ids
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.server.a2a import asking
 from weftline.server.a2a.asking import NamedAnswer
 from weftline.server.a2a.dialect import SentMessage
@@ -46,7 +46,7 @@ class Deliveries:
         if named := asking.named_answers(sent.content):
             await self._answer(row, sent, named, sender=sender)
             return
-        answer = Answer(outcome="answered", value=asking.value_of(sent.content), request=f"{sender} {sent.id}")
+        answer = AwaitAnswer(outcome="answered", value=asking.value_of(sent.content), request=f"{sender} {sent.id}")
         if await has_taken(engine, row, sent.id, sent.text) or await has_received(engine, row.key, answer):
             return
         now = await engine.stored.row(row.key)
@@ -80,7 +80,7 @@ class Deliveries:
         """Answers awaits by their ids. The engine recognizes a repeated answer."""
         engine = self._host.engine
         for name, value in named:
-            answer = Answer(outcome="answered", value=value, request=f"{sender} {sent.id} {name}")
+            answer = AwaitAnswer(outcome="answered", value=value, request=f"{sender} {sent.id} {name}")
             run, _, await_id = name.rpartition("/")
             try:
                 key = await self._asking(row, run) if run else row.key

@@ -59,7 +59,7 @@ from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_form, 
 from weftline.server.oauth.pages import sign_in_page
 from weftline.server.router import Form, Handler, HtmlPage, Redirect, Route
 from weftline.server.routes.keys import read_body
-from weftline.store.records.apps import App as StoredApp
+from weftline.store.records.apps import StoredApp
 from weftline.wire.refusals import client_names
 from weftline.wire.responses import Ok
 from weftline.wire.validation import json_words

@@ -12,12 +12,12 @@ from weftline.errors import WeftlineError
 from weftline.kernel.bodies import Pattern, decode_await
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallStarted, Limits
 from weftline.messages import ToolResults
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.store.awaits import AwaitFilter
 from weftline.testing.engine.bench import Bench, Check, Run, facts, refusal
 
-_YES = Answer(outcome="approved")
-_NO = Answer(outcome="denied", reason="Too much.")
+_YES = AwaitAnswer(outcome="approved")
+_NO = AwaitAnswer(outcome="denied", reason="Too much.")
 
 
 async def _open(bench: Bench, run: Run, count: int = 1) -> list[str]:
@@ -57,9 +57,9 @@ async def a_call_that_is_denied_never_begins(bench: Bench) -> None:
 async def an_approval_may_change_the_arguments(bench: Bench) -> None:
     run = await bench.run("refund")
     (opened,) = await bench.until(run, AwaitOpened)
-    bad = Answer(outcome="approved", args={"n": "many"})
+    bad = AwaitAnswer(outcome="approved", args={"n": "many"})
     assert await refusal(bench.engine.answer_await(run.key, opened.id, bad, by="key:ops")) == "invalid_answer"
-    less = Answer(outcome="approved", args={"n": 7})
+    less = AwaitAnswer(outcome="approved", args={"n": 7})
     assert await bench.engine.answer_await(run.key, opened.id, less, by="key:ops") == "approved"
     await bench.ended(run)
     assert [execution.args for execution in bench.world.executions] == [b'{"n":7}']
@@ -83,12 +83,12 @@ async def an_answer_that_does_not_fit_is_refused_and_harms_nobody(bench: Bench) 
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
 
-    async def answer_with(answer: Answer, *, by: str = "key:ops", id: str = id) -> str:
+    async def answer_with(answer: AwaitAnswer, *, by: str = "key:ops", id: str = id) -> str:
         return await refusal(bench.engine.answer_await(run.key, id, answer, by=by))
 
     assert await answer_with(_YES, id="await_9_9_9") == "unknown_await"
-    assert await answer_with(Answer(outcome="answered", value="yes")) == "invalid_answer"
-    assert await answer_with(Answer(outcome="denied", args={"n": 1})) == "invalid_answer"
+    assert await answer_with(AwaitAnswer(outcome="answered", value="yes")) == "invalid_answer"
+    assert await answer_with(AwaitAnswer(outcome="denied", args={"n": 1})) == "invalid_answer"
     assert await answer_with(_YES, by="") == "invalid_answer"
     assert await answer_with(replace(_YES, remember=Pattern("pay"))) == "invalid_answer"
     assert await _listed(bench, run) == [id]
@@ -147,7 +147,7 @@ async def a_cancel_withdraws_what_people_are_asked(bench: Bench) -> None:
 async def an_approval_may_cover_later_calls_of_the_run(bench: Bench) -> None:
     run = await bench.run("refund_twice")
     (id,) = await _open(bench, run)
-    always = Answer(outcome="approved", remember=Pattern("refund"))
+    always = AwaitAnswer(outcome="approved", remember=Pattern("refund"))
     await bench.engine.answer_await(run.key, id, always, by="key:ops")
     await bench.ended(run)
     lines = await bench.lines(run)
@@ -177,10 +177,10 @@ async def whoever_requested_a_run_may_not_approve_it_by_the_rule_of_four_eyes(be
 async def whoever_changes_the_arguments_may_not_approve_them_by_the_rule_of_four_eyes(bench: Bench) -> None:
     run = await bench.run("refund", limits=Limits(four_eyes=True), requested_by="key:ann")
     (id,) = await _open(bench, run)
-    more = Answer(outcome="approved", args={"n": 7})
+    more = AwaitAnswer(outcome="approved", args={"n": 7})
     assert await refusal(bench.engine.answer_await(run.key, id, more, by="key:bob")) == "four_eyes"
     assert not bench.world.executions
-    same = Answer(outcome="approved", args={"n": 0})
+    same = AwaitAnswer(outcome="approved", args={"n": 0})
     assert await bench.engine.answer_await(run.key, id, same, by="key:bob") == "approved"
     await bench.ended(run)
     assert [execution.args for execution in bench.world.executions] == [b'{"n":0}']
@@ -205,7 +205,7 @@ async def whoever_requested_a_run_may_not_say_what_became_of_a_call_in_doubt(ben
     await bench.began()
     await bench.subject.restart()
     (id,) = await _open(bench, run)
-    invented = Answer(outcome="answered", value="Paid, believe me.")
+    invented = AwaitAnswer(outcome="answered", value="Paid, believe me.")
     assert await refusal(bench.engine.answer_await(run.key, id, invented, by="key:ann")) == "four_eyes"
     assert await bench.engine.answer_await(run.key, id, invented, by="key:bob") == "answered"
     await bench.ended(run)
