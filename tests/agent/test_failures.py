@@ -301,7 +301,7 @@ async def test_a_call_that_can_be_corrected_leaves_its_tool_and_forces_nothing()
     result = await agent.run("Go.")
     assert offered(model) == [["forecast", "look"], ["forecast", "look"]]
     told = last_words(model.requests[1])
-    assert 'An example of its arguments: {"city":"Paris","days":3}' in told and "Your arguments were: {}" in told
+    assert 'An example of its arguments: {"city":"Paris","days":3}' in told and "You sent: {}" in told
     assert (result.text, result.reason) == ("Done.", "")
 
 

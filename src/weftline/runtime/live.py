@@ -1,7 +1,7 @@
 """A run in memory, `LiveRun`, consists of four parts, each with its owner:
 
-* `RunLog`, the log's: state and cursor, the contents of the store's row (`LiveRow`, `StoredState`), and what is about to
-  be written (`Outbox`);
+* `RunLog`, the log's: state and cursor, the contents of the store's row (`LiveRow`, `StoredState`), and what is about
+  to be written (`Outbox`);
 * `Residency`, the engine's: whether anyone drives the run;
 * `WorkingSet`, the content: the plan, the conversation, the tools;
 * `Driving`, the driver's: what is running.

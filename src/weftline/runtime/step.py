@@ -335,7 +335,9 @@ def _end_of(work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
         problem = conversation.turn.body.problem if conversation.turn.body is not None else ""
         # The message to the model ends with a request, which is not meant for readers of the error.
         error = (
-            problem or conversation.rejected.removesuffix(prompts.turns.answer_again("")) or prompts.turns.ANSWER_MISFIT
+            problem
+            or conversation.rejected.removesuffix(prompts.turns.answer_again(""))
+            or prompts.turns.ANSWER_INVALID
         )
         return bodies.EndedBody(error=error, partial_text=conversation.last_text)
     if text:

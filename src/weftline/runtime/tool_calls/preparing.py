@@ -197,7 +197,7 @@ async def _prepared(
             raise
         logger.exception("run %s: the tool %s failed to prepare a call", work.run_id, call.name)
         late = deadline is not None and deadline.expired
-        reason = f"it took longer than {limit_s:g} seconds" if late else str(error) or type(error).__name__
+        reason = prompts.calls.took_too_long(limit_s) if late else str(error) or type(error).__name__
         text = prompts.calls.tool_failed_to_prepare(call.name, reason)
         return _Misfit(text, Failure(text, "internal"))
 
