@@ -236,7 +236,7 @@ class _Reader:
         price = self._converted(at, fields, Price)
         for key in fields:
             if getattr(price, key) < 0:
-                raise self._bad(f"{at}.{key}", "must not be negative")
+                raise self._bad(f"{at}.{key}", "must be 0 or more")
         return PriceOverride(names[0], names[1], price)
 
     def _converted(self, at: str, fields: Table, kind: type[T]) -> T:

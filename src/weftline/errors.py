@@ -34,7 +34,7 @@ TABLE: dict[str, Row] = {
     "invalid_model": Row(400, False, "Name one of `candidates`, or ask GET …/models for the catalog."),
     "unpriced_model": Row(400, False, "Use a model whose price is known, or give the server its price."),
     "blank_thread": Row(400, False, "Name the thread or session, or leave it out."),
-    "thread_not_allowed": Row(400, False, "Send a message to the session, or give the run an engine to live on."),
+    "thread_not_allowed": Row(400, False, "Send a message to the session, or run the agent on an `Engine`."),
     "missing_labels": Row(400, False, "Start the run with the labels in `missing`."),
     "invalid_plugin": Row(400, False, "Name a tool that this server has installed."),
     "unauthorized": Row(401, False, "Send an API key or access token in Authorization: Bearer or X-API-Key."),

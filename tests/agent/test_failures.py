@@ -453,9 +453,9 @@ async def test_telemetry_that_cannot_be_kept_is_left_out_and_the_result_stays(
 
 
 def test_telemetry_below_zero_is_refused_where_it_is_made() -> None:
-    with pytest.raises(ValueError, match="tokens_used cannot be negative, and is -1"):
+    with pytest.raises(ValueError, match="tokens_used must be 0 or more, not -1"):
         Telemetry(tokens_used=-1)
-    with pytest.raises(ValueError, match="duration_ms cannot be negative"):
+    with pytest.raises(ValueError, match="duration_ms must be 0 or more"):
         Telemetry(-5)
 
 

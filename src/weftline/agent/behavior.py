@@ -44,7 +44,7 @@ class Ruling:
 
     def __post_init__(self) -> None:
         if self.mode not in ("block", "steer"):
-            raise ValueError(f'a mode is "block" or "steer", not {self.mode!r}')
+            raise ValueError(f'a mode must be "block" or "steer", not {self.mode!r}')
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class ToolBudget:
 
     def __post_init__(self) -> None:
         if self.max < 0:
-            raise ValueError(f"the budget of a tool must not be negative, not {self.max}")
+            raise ValueError(f"the budget of a tool must be 0 or more, not {self.max}")
         if not callable(self.on_exceed) and self.on_exceed not in ("block", "steer"):
-            raise ValueError(f'on_exceed is "block", "steer" or a function, not {self.on_exceed!r}')
+            raise ValueError(f'on_exceed must be "block", "steer" or a function, not {self.on_exceed!r}')
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class ThinkingDecay:
 
     def __post_init__(self) -> None:
         if self.after_turn < 0 or self.floor < 0 or not 0 <= self.factor <= 1:
-            raise ValueError("thinking_decay: after_turn and floor must not be negative, and factor is from 0 to 1")
+            raise ValueError("thinking_decay: after_turn and floor must be 0 or more, and factor from 0 to 1")
 
     def __call__(self, turn: int, base: int) -> float:
         late = max(turn - self.after_turn, 0)
@@ -144,7 +144,7 @@ class Behavior:
             value = getattr(self, name)
             if value is not None and value not in allowed:
                 words = " or ".join([f'"{one}"' for one in allowed])
-                raise ValueError(f"{name} is {words}, not {value!r}")
+                raise ValueError(f"{name} must be {words}, not {value!r}")
         for name, least in _MINIMUM.items():
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
@@ -165,7 +165,7 @@ class Behavior:
             raise TypeError(f"thinking_decay must be {like}, not {self.thinking_decay!r}")
         for name in ("cache", "elide_stale_reads"):
             if getattr(self, name) not in (None, True, False):
-                raise ValueError(f"{name} is True or False, not {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
 
     def over(self, below: Behavior) -> Behavior:
         """Returns these knobs, with those of `below` where these are not set."""

@@ -171,7 +171,7 @@ def _limits(budget: Budget | None, period: Period) -> list[Limit]:
     if budget is None:
         return []
     if not isinstance(budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidRequest(f"A budget is a Budget, not {type(budget).__name__}.")
+        raise InvalidRequest(f"A budget must be a Budget, not {type(budget).__name__}.")
     return [Limit(one.unit, one.amount, period, one.on_exceeded) for one in limits_of(budget.rule)]
 
 

@@ -499,7 +499,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             raise InvalidRequest("The name of the thread is blank.", code="blank_thread")
         if self.closing is not None:
             raise InvalidRequest(
-                "A thread needs an engine to live on: run(…, thread=…, engine=engine).", code="thread_not_allowed"
+                "A thread needs an engine: run(…, thread=…, engine=engine).", code="thread_not_allowed"
             )
         if options.get("messages"):
             raise InvalidRequest("thread= and messages= cannot be combined: a thread has its own messages.")

@@ -353,7 +353,7 @@ class AwaitGate(Point, name="await_gate", kind="gate"):
         if self.parts and (problem := describe_invalid(AskBody("", parts=self.parts), value)):
             raise ValueError(f"the answer {problem}")
         if self.about == "question" and self.options and not isinstance(value, list) and value not in self.options:
-            raise ValueError(f"the answer is one of {', '.join(map(repr, self.options))}, not {value!r}")
+            raise ValueError(f"the answer must be one of {', '.join(map(repr, self.options))}, not {value!r}")
         self._decide(AwaitDecision("answered", value=value))
 
     def _decide(self, decision: AwaitDecision) -> None:

@@ -34,7 +34,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         level = self.reasoning
         if isinstance(level, str):
             if level not in LEVELS:
-                raise ValueError(f"reasoning is one of {', '.join(LEVELS)}, or a number from 0 to 100, not {level!r}")
+                raise ValueError(
+                    f"reasoning must be one of {', '.join(LEVELS)}, or a number from 0 to 100, not {level!r}"
+                )
         elif level is not None:
             argument_checks.number("reasoning", level, maximum=100, whole=True)
         if self.temperature is not None:

@@ -36,7 +36,7 @@ def toolset(
         raise ValueError("a set of tools needs a name")
     for what, function in (("adapt", adapt), ("materialize", materialize), ("telemetry", telemetry)):
         if function is not None and not callable(function):
-            raise TypeError(f"toolset {name!r}: {what} is a function, not {type(function).__name__}")
+            raise TypeError(f"toolset {name!r}: {what} must be a function, not {type(function).__name__}")
     shaping, found = Shaping(name, adapt, materialize, telemetry), list[Tool[Any]]()
     for one in tools:
         if is_toolset(one):

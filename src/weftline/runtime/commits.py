@@ -138,7 +138,7 @@ class Commits:
         """Treats the run as if its driver had failed: it is tried again from the log, and given up after the third
         time.
         """
-        logger.error("run %s: it cannot be written", run.id, exc_info=error)
+        logger.error("run %s: cannot write its log", run.id, exc_info=error)
         self._residents.discard(run)
         if not self._mover.stopping:
             self._tasks.spawn(self._recovery.again(run.key, error))

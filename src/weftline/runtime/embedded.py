@@ -213,9 +213,7 @@ class EmbeddedEngine:
                     await self.end_thread(thread)
                 except WeftlineError as error:
                     session = await self.stored.session_id(thread)
-                    logger.warning(
-                        "session %s has ended, but one of its runs is left alone: %s", session, error.message
-                    )
+                    logger.warning("session %s has ended, but one of its runs is skipped: %s", session, error.message)
 
     async def wait_released(self) -> None:
         await self._released.wait()

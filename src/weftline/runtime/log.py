@@ -391,7 +391,7 @@ class Log:
                     log.wake()
             elif result.outcome == "refused":
                 refused.append((run, write, drafts))
-                self.refusal = result.error or Unavailable("The store refuses writes.")
+                self.refusal = result.error or Unavailable("The store rejects writes.")
             else:
                 self._drop(run, write, result.error or WeftlineError("The write failed."))
         if refused:

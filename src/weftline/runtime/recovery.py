@@ -312,7 +312,7 @@ class Recovery:
         except NotFound:
             pass  # its first write failed: it never existed
         except Conflict as error:
-            logger.warning("run %s is left alone: %s", await public_id(self._store, key), error.message)
+            logger.warning("run %s is skipped: %s", await public_id(self._store, key), error.message)
         except Exception:  # the others are unaffected
             logger.exception("run %s could not be loaded", await public_id(self._store, key))
         else:
@@ -336,7 +336,7 @@ class Recovery:
         """Ends a run that cannot continue, without reading its content."""
         if run.state.ended:
             return
-        logger.error("giving up run %s after repeated failures", run.id)
+        logger.error("failing run %s after repeated failures", run.id)
         # The kernel still decides what has to be closed; the texts are generic, since the run's content must not be
         # read.
         facts: list[Draft] = []

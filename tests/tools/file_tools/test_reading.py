@@ -104,7 +104,7 @@ async def test_what_cannot_be_read_is_an_error_that_says_why(tmp_path: Path) -> 
     assert await kit.refused("read_file", path="two/x") == "two/x: A part of the path is a file, not a directory."
     assert await kit.refused("read_file", path="two", offset=3) == "two has 2 lines, so there is no line 3."
     assert "1 or more" in await kit.refused("read_file", path="two", offset=0)
-    assert await kit.refused("read_file", path="two", limit=-1) == "limit must not be negative."
+    assert await kit.refused("read_file", path="two", limit=-1) == "limit must be 0 or more."
     assert await kit.ok("read_file", path="empty") == "(The file is empty.)"
     assert await kit.ok("read_file", path="empty") == "(The file is empty.)"
 

@@ -224,7 +224,7 @@ class Dispatcher:
             self._store_due(run)
 
     def _failed(self, run: LiveRun, error: Exception) -> None:
-        logger.error("run %s: it cannot continue", run.id, exc_info=error)
+        logger.error("run %s: cannot continue", run.id, exc_info=error)
         if not run.gone:
             self._start_over(run, error)
 

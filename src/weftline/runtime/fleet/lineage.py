@@ -77,7 +77,7 @@ class Lineage:
         try:
             run = await self._loader.load_with_retry(key)
         except (NotFound, Conflict) as error:
-            logger.warning("a run that is due is left alone: %s", error.message)
+            logger.warning("a run that is due is skipped: %s", error.message)
         else:
             self._mover.consider(run)
         finally:
@@ -99,7 +99,7 @@ class Lineage:
         try:
             run = await self._loader.load_with_retry(ids.key_of(child))
         except (NotFound, Conflict) as error:
-            logger.warning("the child run %s is left alone: %s", child, error.message)
+            logger.warning("the child run %s is skipped: %s", child, error.message)
         else:
             self._mover.take(run, Draft(CancelRequested("parent", by)))
 
