@@ -53,7 +53,7 @@ async def trouble_of(call: Awaitable[object]) -> Trouble | None:
     return None
 
 
-async def a_handle_says_what_it_is(context: ExecutionContext) -> None:
+async def a_handle_describes_itself(context: ExecutionContext) -> None:
     async with a_place(context) as handle:
         assert handle.id and handle.type == context.type
         assert handle.cwd.startswith("/")
@@ -61,7 +61,7 @@ async def a_handle_says_what_it_is(context: ExecutionContext) -> None:
         assert result.stdout.decode().strip() == handle.cwd
 
 
-async def outputs_are_apart_and_the_exit_code_is_told(context: ExecutionContext) -> None:
+async def outputs_are_separate_and_the_exit_code_is_reported(context: ExecutionContext) -> None:
     async with a_place(context) as handle:
         result = await context.exec(handle, "echo out; echo err >&2; exit 3")
         assert (result.stdout, result.stderr, result.exit_code) == (b"out\n", b"err\n", 3)
@@ -152,7 +152,7 @@ async def file_verbs_stay_inside(context: ExecutionContext) -> None:
         assert (await context.read_file(handle, f"{handle.cwd}/inner/../inner/file")).data == b"x\n"
 
 
-async def troubles_with_files_are_told_apart(context: ExecutionContext) -> None:
+async def file_errors_are_distinguished(context: ExecutionContext) -> None:
     async with a_place(context) as handle:
         await context.exec(handle, "mkdir d; mkfifo p; echo x > f")
         assert await trouble_of(context.read_file(handle, "none")) == "missing"
@@ -191,7 +191,7 @@ async def a_cancelled_command_is_killed_first(context: ExecutionContext) -> None
         assert await trouble_of(context.read_file(handle, "late")) == "missing"
 
 
-async def a_destroyed_handle_is_of_no_more_use(context: ExecutionContext) -> None:
+async def a_destroyed_handle_cannot_be_used(context: ExecutionContext) -> None:
     async with a_place(context) as handle:
         task, watch = await _held(context, handle)
         await context.destroy(handle)
@@ -221,8 +221,8 @@ async def _held(context: ExecutionContext, handle: Handle) -> tuple[asyncio.Task
 
 
 CHECKS: tuple[Check, ...] = (
-    a_handle_says_what_it_is,
-    outputs_are_apart_and_the_exit_code_is_told,
+    a_handle_describes_itself,
+    outputs_are_separate_and_the_exit_code_is_reported,
     arguments_are_passed_as_they_are,
     input_ends_at_once_unless_it_is_given,
     variables_and_directories_are_for_one_command,
@@ -231,10 +231,10 @@ CHECKS: tuple[Check, ...] = (
     large_files_are_read_up_to_a_limit,
     any_name_can_be_used,
     file_verbs_stay_inside,
-    troubles_with_files_are_told_apart,
+    file_errors_are_distinguished,
     two_handles_share_nothing,
     a_command_that_takes_too_long_is_killed,
     a_cancelled_command_is_killed_first,
-    a_destroyed_handle_is_of_no_more_use,
+    a_destroyed_handle_cannot_be_used,
 )
 """Every promise, each checked with its own handles."""

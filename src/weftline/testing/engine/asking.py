@@ -79,7 +79,7 @@ async def several_awaits_are_open_at_once_and_answered_in_any_order(bench: Bench
     assert len(results.results) == 3
 
 
-async def an_answer_that_does_not_fit_is_refused_and_harms_nobody(bench: Bench) -> None:
+async def an_invalid_answer_is_refused_and_changes_nothing(bench: Bench) -> None:
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
 
@@ -97,7 +97,7 @@ async def an_answer_that_does_not_fit_is_refused_and_harms_nobody(bench: Bench) 
     assert len(bench.world.executions) == 1
 
 
-async def of_answers_that_race_one_counts_and_it_may_come_again(bench: Bench) -> None:
+async def of_answers_that_race_one_counts_and_it_may_be_repeated(bench: Bench) -> None:
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
     outcomes = await asyncio.gather(
@@ -114,7 +114,7 @@ async def of_answers_that_race_one_counts_and_it_may_come_again(bench: Bench) ->
     assert len(bench.world.executions) == 1
 
 
-async def an_await_outlives_the_process(bench: Bench) -> None:
+async def an_await_survives_the_process(bench: Bench) -> None:
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
     before = len(await _so_far(bench, run))
@@ -155,7 +155,7 @@ async def an_approval_may_cover_later_calls_of_the_run(bench: Bench) -> None:
     assert len(facts(lines, CallStarted)) == 2
 
 
-async def a_paused_run_takes_an_answer_and_goes_on_when_it_is_resumed(bench: Bench) -> None:
+async def a_paused_run_accepts_an_answer_and_continues_when_it_is_resumed(bench: Bench) -> None:
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
     await bench.engine.pause(run.key)
@@ -186,7 +186,7 @@ async def whoever_changes_the_arguments_may_not_approve_them_by_the_rule_of_four
     assert [execution.args for execution in bench.world.executions] == [b'{"n":0}']
 
 
-async def two_names_of_one_person_are_two_eyes(bench: Bench) -> None:
+async def two_names_of_one_person_count_as_one_person(bench: Bench) -> None:
     async def person_of(name: str) -> str | None:
         return {"key:spare": "key:ann", "app:gone": None}.get(name, name)
 
@@ -199,7 +199,7 @@ async def two_names_of_one_person_are_two_eyes(bench: Bench) -> None:
     await bench.ended(run)
 
 
-async def whoever_requested_a_run_may_not_say_what_became_of_a_call_in_doubt(bench: Bench) -> None:
+async def whoever_requested_a_run_may_not_decide_its_calls_in_doubt(bench: Bench) -> None:
     limits = Limits(four_eyes=True, in_doubt="ask")
     run = await bench.run("pay", limits=limits, requested_by="key:ann")
     await bench.began()
@@ -216,14 +216,14 @@ CHECKS: tuple[Check, ...] = (
     a_call_that_is_denied_never_begins,
     an_approval_may_change_the_arguments,
     several_awaits_are_open_at_once_and_answered_in_any_order,
-    an_answer_that_does_not_fit_is_refused_and_harms_nobody,
-    of_answers_that_race_one_counts_and_it_may_come_again,
-    an_await_outlives_the_process,
+    an_invalid_answer_is_refused_and_changes_nothing,
+    of_answers_that_race_one_counts_and_it_may_be_repeated,
+    an_await_survives_the_process,
     a_cancel_withdraws_what_people_are_asked,
     an_approval_may_cover_later_calls_of_the_run,
-    a_paused_run_takes_an_answer_and_goes_on_when_it_is_resumed,
+    a_paused_run_accepts_an_answer_and_continues_when_it_is_resumed,
     whoever_requested_a_run_may_not_approve_it_by_the_rule_of_four_eyes,
     whoever_changes_the_arguments_may_not_approve_them_by_the_rule_of_four_eyes,
-    two_names_of_one_person_are_two_eyes,
-    whoever_requested_a_run_may_not_say_what_became_of_a_call_in_doubt,
+    two_names_of_one_person_count_as_one_person,
+    whoever_requested_a_run_may_not_decide_its_calls_in_doubt,
 )

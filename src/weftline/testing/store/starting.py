@@ -17,7 +17,7 @@ from weftline.testing.store.subject import (
 )
 
 
-async def everything_is_there_after_the_store_was_opened_again(subject: Subject) -> None:
+async def everything_survives_reopening_the_store(subject: Subject) -> None:
     workspace = await new_workspace(subject)
     thread = await new_thread(subject, workspace)
     chains = [chain_of(subject.store.log, key, workspace, thread=thread) for key in (1, 2)]
@@ -37,7 +37,7 @@ async def everything_is_there_after_the_store_was_opened_again(subject: Subject)
     assert result.promoted == 2 and await log.idempotent(workspace, "runs", "k1") == (b"d", 1)
 
 
-async def what_was_told_is_there_after_the_owner_died(subject: Subject) -> None:
+async def acknowledged_writes_survive_the_death_of_the_owner(subject: Subject) -> None:
     chain = await new_chain(subject)
     for number in range(5):
         await commit(subject.store.log, chain.append(b"%d" % number))
@@ -127,7 +127,7 @@ async def a_run_whose_trial_was_ended_is_charged_with_nothing(subject: Subject) 
     assert await charges(subject) == [(0, 0, 0), (1, 1, 1)]
 
 
-async def charges_are_taken_back_after_a_death_while_nobody_was_recovered(subject: Subject) -> None:
+async def charges_are_dropped_after_a_death_while_no_run_was_on_trial(subject: Subject) -> None:
     for key in (1, 2):
         await new_chain(subject, key)
     await subject.store.log.begin_trial([1])
@@ -175,8 +175,8 @@ async def charges(subject: Subject, *keys: int) -> list[tuple[int, int, int]]:
 
 
 CHECKS = (
-    everything_is_there_after_the_store_was_opened_again,
-    what_was_told_is_there_after_the_owner_died,
+    everything_survives_reopening_the_store,
+    acknowledged_writes_survive_the_death_of_the_owner,
     what_is_queued_is_written_before_the_store_is_closed,
     due_runs_are_those_whose_time_has_come,
     an_unclean_death_is_known_until_it_is_charged,
@@ -184,7 +184,7 @@ CHECKS = (
     a_death_of_a_group_makes_suspects_and_charges_nobody,
     survivors_are_charged_only_if_nobody_is_on_trial,
     a_run_whose_trial_was_ended_is_charged_with_nothing,
-    charges_are_taken_back_after_a_death_while_nobody_was_recovered,
+    charges_are_dropped_after_a_death_while_no_run_was_on_trial,
     a_suspect_is_cleared_when_something_that_it_began_has_ended,
     a_run_that_has_ended_is_charged_with_nothing,
 )
