@@ -228,7 +228,7 @@ class Steering(Protocol):
         """Gives a message to the run at its next turn; calls that have not begun by then are skipped.
 
         `message_id`, the sender's own id for it, is stored with it, and so are `labels` and `by`, the sender's name:
-        whoever tells a run what to do counts for the four-eyes rule. Returns the id of the message. With an
+        anyone who sends a run instructions counts for the four-eyes rule. Returns the id of the message. With an
         `idempotency_key`, the same message is accepted once, and a different one raises `Conflict`
         (`idempotency_conflict`).
         """

@@ -41,7 +41,7 @@ def needs_somebody_else(run: LiveRun, question: Question, answer: AwaitAnswer) -
 async def require_second_person(
     run: LiveRun, by: str, person_of: PersonOf, *, store: LogReader, load: Callable[[int], Awaitable[LiveRun]]
 ) -> None:
-    """Raises `Forbidden` if `by` has requested the run, or has told it or a run above it what to do.
+    """Raises `Forbidden` if `by` has requested the run, or has sent instructions to it or to a run above it.
 
     The rule applies to people with names: without names, two could be the same person.
     """
@@ -75,8 +75,8 @@ def require_unchanged(run: LiveRun, question: Question, args: bytes) -> None:
 
 
 async def _steered_by(store: LogReader, run: int) -> list[str]:
-    """Who has told a run something since one of its calls was last approved: in a message, in an answer, or by editing
-    a plan.
+    """Who has sent a run instructions since one of its calls was last approved: in a message, in an answer, or by
+    editing a plan.
     """
     kinds = KIND[RunResumed], KIND[AwaitClosed], KIND[MessageQueued]
     facts = await store.newest_facts(run, kinds=kinds, limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)
