@@ -48,7 +48,7 @@ TABLE: dict[str, Row] = {
     "unknown_await": Row(404, False, "Check the run and the id; GET …/awaits lists what is open."),
     "invalid_answer": Row(400, False, "Correct the answer as the message says; the run still waits for it."),
     "await_closed": Row(409, False, "Read the run's log to see who answered and how."),
-    "await_expired": Row(409, False, "The run went on without the answer; read its snapshot."),
+    "await_expired": Row(409, False, "The run continued without the answer; read its snapshot."),
     "interrupts_not_allowed": Row(403, False, "Let the run end, or cancel it."),
     "four_eyes": Row(403, False, "Let somebody else approve it."),
     "not_approver": Row(403, False, "Ask one of the people in `approvers` to decide."),

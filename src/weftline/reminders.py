@@ -46,7 +46,7 @@ class Reminder(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         if self.tier not in _TIERS:
             raise ValueError(f"the tier of a reminder is safety or guidance, not {self.tier!r}")
         if self.attachment not in ("run_start", "user_turn"):
-            raise ValueError(f"the attachment of a reminder is run_start or user_turn, not {self.attachment!r}")
+            raise ValueError(f"the attachment of a reminder must be run_start or user_turn, not {self.attachment!r}")
         if self.max_per_run is not None and (type(self.max_per_run) is not int or self.max_per_run < 1):
             raise ValueError(f"max_per_run is a number above 0, or None, not {self.max_per_run!r}")
         if type(self.min_turns_between) is not int or self.min_turns_between < 0:

@@ -251,7 +251,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         self._loop = None
 
     def __enter__(self) -> Self:
-        """Opens the engine for code without an event loop. It lives on the loop of the blocking calls."""
+        """Opens the engine for code without an event loop. It runs on the loop of the blocking calls."""
         return blocking(self.__aenter__)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

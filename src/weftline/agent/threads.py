@@ -27,7 +27,7 @@ class ThreadEngine(Protocol):
     async def runtime(self) -> Engine: ...
 
     async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Runs `work` on the loop that the engine lives on."""
+        """Runs `work` on the engine's event loop."""
         ...
 
     def events_of(self, run_id: str) -> AsyncIterator[AnyEvent]:

@@ -82,7 +82,7 @@ def bounds_problem(tool: Tool, output: ToolOutput) -> str:
     if bounds.returned < 0 or (bounds.total is not None and bounds.total < bounds.returned):
         return "its counts make no sense"
     if bounds.truncated and not (bounds.next_cursor or bounds.refinement_hint):
-        return "it is truncated and says neither how to go on nor how to ask for less"
+        return "it is truncated and says neither how to continue nor how to ask for less"
     if bounds.next_cursor and not isinstance(declared, Paging):
         return "it has a cursor although the tool has no paging"
     return "" if joined_text(output.parts).startswith("{") else "it is not a JSON object"

@@ -66,7 +66,7 @@ class AwaitAnswers:
     async def _require_somebody_else(
         self, key: int, await_id: str, answer: AwaitAnswer, by: str, person_of: PersonOf
     ) -> None:
-        """Raises `Forbidden` if somebody who told the run what to do tries to approve it."""
+        """Raises `Forbidden` if somebody who sent the run instructions tries to approve it."""
         run = await self._load(key)
         question = open_await(run.state, await_id)
         if question is not None and four_eyes.needs_somebody_else(run, question, answer):
