@@ -8,7 +8,7 @@ import pytest
 
 from prompt_texts import filled_in, functions
 from weftline import prompts
-from weftline.tools.contexts.base import Trouble
+from weftline.tools.contexts.base import FileErrorKind
 
 CONSTANTS: dict[str, str] = {
     "READ_FILE": "Reads a text file, from its beginning or from a line on.",
@@ -25,7 +25,7 @@ CONSTANTS: dict[str, str] = {
     "STDERR": "[stderr]",
     "EMPTY_TODO": "The list is empty.",
 }
-TROUBLES: dict[str, str] = {
+ERROR_KINDS: dict[str, str] = {
     "missing": "There is no such file or directory.",
     "directory": "It is a directory, not a file.",
     "not_directory": "A part of the path is a file, not a directory.",
@@ -37,8 +37,8 @@ TROUBLES: dict[str, str] = {
     "failed": "It cannot be reached.",
 }
 FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
-    ("file_trouble", ("f", "denied", "Read-only file system"), {}, "f: Permission denied."),
-    ("file_trouble", ("f", "failed", "File name too long"), {}, "f: It cannot be reached. (File name too long)"),
+    ("file_error", ("f", "denied", "Read-only file system"), {}, "f: Permission denied."),
+    ("file_error", ("f", "failed", "File name too long"), {}, "f: It cannot be reached. (File name too long)"),
     ("negative", ("limit",), {}, "limit must be 0 or more."),
     ("binary_file", ("f", 9), {}, "[f is a binary file (9 bytes), which is not shown as text.]"),
     ("binary_file", ("f", 9), {"more": True}, "[f is a binary file (over 9 bytes), which is not shown as text.]"),
@@ -135,9 +135,9 @@ def test_the_fixed_texts() -> None:
     assert found == CONSTANTS
 
 
-def test_every_trouble_with_a_file_has_its_words() -> None:
-    assert prompts.files.FILE_TROUBLES == TROUBLES
-    assert set(TROUBLES) == set(get_args(Trouble))
+def test_every_error_of_a_file_has_its_words() -> None:
+    assert prompts.files.FILE_ERRORS == ERROR_KINDS
+    assert set(ERROR_KINDS) == set(get_args(FileErrorKind))
 
 
 @pytest.mark.parametrize(("name", "given", "options", "text"), FUNCTIONS)

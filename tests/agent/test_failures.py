@@ -449,7 +449,7 @@ async def test_telemetry_that_cannot_be_kept_is_left_out_and_the_result_stays(
     agent, _ = scripted(calls("order"), tools=[order])
     result = await agent.run("Go.")
     assert [(call.ok, call.result) for call in result.calls] == [(True, "ordered")]
-    assert "the telemetry of order cannot be kept" in caplog.text
+    assert "the telemetry of order cannot be stored" in caplog.text
 
 
 def test_telemetry_below_zero_is_refused_where_it_is_made() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-FILE_TROUBLES = {
+FILE_ERRORS = {
     "missing": "There is no such file or directory.",
     "directory": "It is a directory, not a file.",
     "not_directory": "A part of the path is a file, not a directory.",
@@ -15,15 +15,15 @@ FILE_TROUBLES = {
     "too_large": "It is too large for this tool.",
     "failed": "It cannot be reached.",
 }
-"""Why a file cannot be used, by kind of trouble."""
+"""Why a file cannot be used, by kind of error."""
 
 
 def _counted(number: int, what: str) -> str:
     return f"1 {what}" if number == 1 else f"{number} {what}s"
 
 
-def file_trouble(path: str, kind: str, reason: str = "") -> str:
-    return f"{path}: {FILE_TROUBLES[kind]}" + (f" ({reason})" if reason and kind == "failed" else "")
+def file_error(path: str, kind: str, reason: str = "") -> str:
+    return f"{path}: {FILE_ERRORS[kind]}" + (f" ({reason})" if reason and kind == "failed" else "")
 
 
 # Reading

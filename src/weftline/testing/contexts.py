@@ -19,9 +19,9 @@ from weftline.tools.contexts.base import (
     ContextDestroyed,
     ExecResult,
     ExecutionContext,
-    FileTrouble,
+    FileError,
+    FileErrorKind,
     Handle,
-    Trouble,
 )
 
 Check: TypeAlias = Callable[[ExecutionContext], Awaitable[None]]
@@ -44,12 +44,12 @@ async def a_place(context: ExecutionContext) -> AsyncGenerator[Handle]:
             await context.destroy(handle)
 
 
-async def trouble_of(call: Awaitable[object]) -> Trouble | None:
+async def error_kind_of(call: Awaitable[object]) -> FileErrorKind | None:
     """The kind of error that a file operation raises; None if it raises none."""
     try:
         await call
-    except FileTrouble as trouble:
-        return trouble.kind
+    except FileError as error:
+        return error.kind
     return None
 
 
@@ -143,11 +143,11 @@ async def file_verbs_stay_inside(context: ExecutionContext) -> None:
     async with a_place(context) as handle:
         await context.exec(handle, "ln -s /etc out; ln -s ../.. up; ln -s inner to; mkdir inner; echo x > inner/file")
         for path in ("/etc/passwd", "inner/../../x", "out/passwd", f"{handle.cwd}x/y"):
-            assert await trouble_of(context.read_file(handle, path)) in ("outside", "missing"), path
+            assert await error_kind_of(context.read_file(handle, path)) in ("outside", "missing"), path
         for path in ("../x", "out/x", "up/x", "new/../../x"):
-            assert await trouble_of(context.write_file(handle, path, b"")) == "outside", path
-        assert await trouble_of(context.list_files(handle, "new")) == "missing"
-        assert await trouble_of(context.list_files(handle, "out")) == "outside"
+            assert await error_kind_of(context.write_file(handle, path, b"")) == "outside", path
+        assert await error_kind_of(context.list_files(handle, "new")) == "missing"
+        assert await error_kind_of(context.list_files(handle, "out")) == "outside"
         assert (await context.read_file(handle, "to/file")).path == "inner/file"
         assert (await context.read_file(handle, f"{handle.cwd}/inner/../inner/file")).data == b"x\n"
 
@@ -155,13 +155,13 @@ async def file_verbs_stay_inside(context: ExecutionContext) -> None:
 async def file_errors_are_distinguished(context: ExecutionContext) -> None:
     async with a_place(context) as handle:
         await context.exec(handle, "mkdir d; mkfifo p; echo x > f")
-        assert await trouble_of(context.read_file(handle, "none")) == "missing"
-        assert await trouble_of(context.read_file(handle, "d")) == "directory"
-        assert await trouble_of(context.write_file(handle, "d", b"")) == "directory"
-        assert await trouble_of(context.read_file(handle, "p")) == "special"
-        assert await trouble_of(context.write_file(handle, "p", b"")) == "special"
-        assert await trouble_of(context.list_files(handle, "f")) == "not_directory"
-        assert await trouble_of(context.write_file(handle, "f/g", b"")) == "not_directory"
+        assert await error_kind_of(context.read_file(handle, "none")) == "missing"
+        assert await error_kind_of(context.read_file(handle, "d")) == "directory"
+        assert await error_kind_of(context.write_file(handle, "d", b"")) == "directory"
+        assert await error_kind_of(context.read_file(handle, "p")) == "special"
+        assert await error_kind_of(context.write_file(handle, "p", b"")) == "special"
+        assert await error_kind_of(context.list_files(handle, "f")) == "not_directory"
+        assert await error_kind_of(context.write_file(handle, "f/g", b"")) == "not_directory"
         kinds = {entry.path: entry.kind for entry in (await context.list_files(handle)).entries}
         assert kinds == {"d": "directory", "p": "other", "f": "file"}
 
@@ -170,7 +170,7 @@ async def two_handles_share_nothing(context: ExecutionContext) -> None:
     async with a_place(context) as one, a_place(context) as other:
         assert one.id != other.id
         await context.write_file(one, "mine", b"1")
-        assert await trouble_of(context.read_file(other, "mine")) == "missing"
+        assert await error_kind_of(context.read_file(other, "mine")) == "missing"
         assert (await context.exec(other, "ls")).stdout == b""
 
 
@@ -188,7 +188,7 @@ async def a_cancelled_command_is_killed_first(context: ExecutionContext) -> None
         outcome = (await asyncio.gather(task, return_exceptions=True))[0]
         assert isinstance(outcome, asyncio.CancelledError)
         assert (await watch).stdout == b"gone\n"
-        assert await trouble_of(context.read_file(handle, "late")) == "missing"
+        assert await error_kind_of(context.read_file(handle, "late")) == "missing"
 
 
 async def a_destroyed_handle_cannot_be_used(context: ExecutionContext) -> None:
