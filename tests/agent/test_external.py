@@ -177,7 +177,7 @@ async def test_a_set_of_results_is_taken_whole_or_refused_with_everything_that_i
             ("results[4]", "no call with the id 'call_9' waits for a result")
         ]
         assert await refused(Provided(call_id=who, name="weather", result=None)) == [
-            ("results[0].name", f"the call {who!r} is one of 'owner'")
+            ("results[0].name", f"the call {who!r} is a call of 'owner'")
         ]
         assert await refused(Provided(call_id=who, result="Ann", error="No.")) == [
             ("results[0].error", "give exactly one of `result` and `error`")

@@ -164,7 +164,7 @@ class EmbeddedEngine:
             hub=self._hub,
             limits=self._limits,
             new_driver=new_driver,
-            knows=self._is_at_home,
+            knows=self._can_run_here,
             ledger=ledger,
             max_recoveries=self._max_recoveries,
             on_unopened_end=partial(_notify_end, self._tools) if isinstance(self._tools, EndListener) else None,
@@ -196,7 +196,7 @@ class EmbeddedEngine:
         self.ready = True
         return self
 
-    def _is_at_home(self, plan: RunPlan) -> bool:
+    def _can_run_here(self, plan: RunPlan) -> bool:
         return can_run_here(plan, self._tools)
 
     async def _continue_runs(self) -> None:

@@ -47,7 +47,7 @@ class AwaitAnswers:
     ) -> AwaitOutcome:
         """See `Engine.answer_await`. The run may advance or leave memory at every `await`, so it is loaded again."""
         key, await_id = await asked_by(self._store, key, await_id)
-        await self._require_somebody_else(key, await_id, answer, by, person_of)
+        await self._require_second_person(key, await_id, answer, by, person_of)
         if answer.args is not None:
             run, args = await self._edited(key, await_id, answer, answer.args, by=by)
         else:
@@ -63,13 +63,13 @@ class AwaitAnswers:
         await self._append(run, (closing(run, await_id, question, answer, by=by, args=args),))
         return answer.outcome
 
-    async def _require_somebody_else(
+    async def _require_second_person(
         self, key: int, await_id: str, answer: AwaitAnswer, by: str, person_of: PersonOf
     ) -> None:
         """Raises `Forbidden` if somebody who sent the run instructions tries to approve it."""
         run = await self._load(key)
         question = open_await(run.state, await_id)
-        if question is not None and four_eyes.needs_somebody_else(run, question, answer):
+        if question is not None and four_eyes.needs_second_person(run, question, answer):
             require_askable(run, question, answer, by=by)
             await self._settled(run)
             await four_eyes.require_second_person(run, by, person_of, store=self._store, load=self._load)

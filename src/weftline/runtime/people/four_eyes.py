@@ -29,7 +29,7 @@ async def as_named(name: str) -> str | None:
     return name
 
 
-def needs_somebody_else(run: LiveRun, question: Question, answer: AwaitAnswer) -> bool:
+def needs_second_person(run: LiveRun, question: Question, answer: AwaitAnswer) -> bool:
     """Whether somebody other than the requester of the run must answer.
 
     The result of a call in doubt counts as an approval, because it could be made up.

@@ -159,7 +159,7 @@ def _issues(
         else:
             name = state.batch.calls[question.index].name
             if one.name and one.name != name:
-                yield Issue(f"{at}.name", f"the call {one.call_id!r} is one of {name!r}")
+                yield Issue(f"{at}.name", f"the call {one.call_id!r} is a call of {name!r}")
             if not answerable(question, leases.get(one.call_id, "")):
                 yield Issue(at, f"another client is executing the call {one.call_id!r}, or the lease has expired")
         seen.add(one.call_id)

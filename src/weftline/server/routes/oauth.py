@@ -191,7 +191,7 @@ async def _issue(app: App, client_app: StoredApp, form: Mapping[str, str]) -> Is
     if kind is None:
         raise OAuthError("invalid_request", "grant_type is missing.")
     if kind not in GRANT_TYPES:
-        raise OAuthError("unsupported_grant_type", f"grant_type is one of {', '.join(GRANT_TYPES)}.")
+        raise OAuthError("unsupported_grant_type", f"grant_type must be one of {', '.join(GRANT_TYPES)}.")
     match fields_of(form, GRANT_TYPES[kind]):
         case CodeForm(code=code, redirect_uri=uri, code_verifier=verifier):
             return await grants.exchange_code(
