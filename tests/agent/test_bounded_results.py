@@ -33,7 +33,7 @@ def listing(result: object, *, bounded: bool | Paging = True) -> Any:
     [
         ({"items": []}, True, "says nothing about how much"),
         (Bounded(value={}, returned=1), False, "not declared bounded"),
-        (Bounded(value={}, returned=1, truncated=True), True, "neither how to go on"),
+        (Bounded(value={}, returned=1, truncated=True), True, "neither how to continue"),
         (Bounded(value={}, returned=1, truncated=True, next_cursor="c"), True, "no paging"),
         (Bounded(value={}, returned=-1), True, "counts make no sense"),
         (Bounded(value={}, returned=2, total=1), True, "counts make no sense"),
