@@ -25,7 +25,7 @@ from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_options
 from weftline.agent.overrides import added_toolsets, digest_of_call
 from weftline.agent.prompt_methods import PromptMethods
-from weftline.agent.retained import RetainedRuns
+from weftline.agent.recent_logs import RecentLogs
 from weftline.agent.run import Run
 from weftline.agent.sources import AgentTools, Setup, require_durable
 from weftline.agent.starting import Starter
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from weftline.agent.forking import ForkChanges
-    from weftline.agent.stored import StoredThings
+    from weftline.agent.stored_resources import StoredResources
     from weftline.providers.workspace import WorkspaceCatalogs
     from weftline.replay.forking import ForkPoint
     from weftline.tools.base import Tool, Toolset
@@ -105,7 +105,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         self._tools.on_left = self._left
         self.own_tools: dict[str, Tool] = {}
         """The server's tools that clients' runs may name; see `weftline.server.mounted`."""
-        self._stored: StoredThings | None = None
+        self._stored: StoredResources | None = None
         self._companions: list[Companion] = []
         self._guests = AsyncExitStack()
         """Contexts that were entered with the engine, and are exited before it closes."""
@@ -117,7 +117,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         """By run in memory: the name that its code is registered under."""
         self._brought: dict[str, tuple[Toolset, ...]] = {}
         """By run in memory: the toolsets that were given with it."""
-        self._kept: RetainedRuns | None = None
+        self._kept: RecentLogs | None = None
         """Runs in memory that no longer have an owner."""
         self.closing: AsyncGenerator[None] | None = None
         """Closes an engine that was opened implicitly."""
@@ -169,7 +169,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             raise Conflict("This engine is already open.")
         if self._directory is None:
             store: Store = MemoryStore()
-            self._kept = RetainedRuns(store)
+            self._kept = RecentLogs(store)
         else:
             self._models.look_around()  # the runs that it continues may need them
             store = await open_store_off_loop(self._directory)
@@ -189,9 +189,9 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         models: Catalog | WorkspaceCatalogs = self._models.catalog
         self.workspaces = Workspaces(store.records, store.vault, SystemClock(), self._on_change)
         if self.durable:
-            from weftline.agent.stored import StoredThings  # runs in memory do not need its imports
+            from weftline.agent.stored_resources import StoredResources  # runs in memory do not need its imports
 
-            self._stored = StoredThings(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
+            self._stored = StoredResources(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
             self._starter.catalogs = self._stored.catalogs
             self._tools.use_version(self._code_version)
@@ -299,7 +299,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         return self._tools.agents
 
     @property
-    def stored(self) -> StoredThings:
+    def stored(self) -> StoredResources:
         """The stored resources of a durable engine that is open."""
         assert self._stored is not None
         return self._stored

@@ -16,7 +16,7 @@ from weftline.workspace.context import Workspaces
 
 if TYPE_CHECKING:
     from weftline.agent.forking import ForkChanges
-    from weftline.agent.granted import Grant
+    from weftline.agent.grants import Grant
     from weftline.replay.comparing import Compared
     from weftline.replay.forking import ForkPoint
     from weftline.replay.importing import Imported
@@ -65,7 +65,7 @@ class LogMethods:
         Each has the arguments, who approved them and when, and the calls that used it.
         """
 
-        from weftline.agent.granted import to_grant
+        from weftline.agent.grants import to_grant
 
         async def work() -> list[Grant]:
             return [to_grant(one) for one in await (await self.runtime()).stored.grants(await self._found(run_id))]
@@ -121,7 +121,7 @@ class LogMethods:
         Raises `InvalidRequest` (`bad_export`) for a damaged file, and `Conflict` (`import_conflict`) for ids that are
         taken.
         """
-        from weftline.agent.imported import import_export
+        from weftline.agent.thread_imports import import_export
         from weftline.replay.reading import read_export
 
         async def work() -> Imported:

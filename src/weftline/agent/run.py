@@ -11,7 +11,7 @@ from weftline.agent.detail_projection import projection_of
 from weftline.agent.log_pages import LogPage, log_page
 from weftline.agent.merged_events import Cursor, with_children
 from weftline.agent.output import OutputType
-from weftline.agent.profiled import Profile, classes_of, profiled_events
+from weftline.agent.profile_events import Profile, classes_of, profiled_events
 from weftline.agent.projection import events_of
 from weftline.agent.records import record_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure

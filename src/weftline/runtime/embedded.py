@@ -32,7 +32,7 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.budgets.ledger import Ledger
-from weftline.runtime.budgets.raised import wake_waiting
+from weftline.runtime.budgets.raised_limits import wake_waiting
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.creating import RunCreator
 from weftline.runtime.deadlines import Deadlines

@@ -8,7 +8,7 @@ from msgspec import UNSET
 from weftline.canonical import canonical_value
 from weftline.tools.base import Tool
 from weftline.tools.checking import issues_of
-from weftline.tools.returned import listed
+from weftline.tools.return_types import listed
 
 
 async def result_problem(tool: Tool, value: object) -> str:

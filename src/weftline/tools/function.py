@@ -36,7 +36,7 @@ from weftline.tools.base import (
 from weftline.tools.bounding import Paging
 from weftline.tools.injected import ALWAYS_KNOWN
 from weftline.tools.results import error_of, output_of, question_of
-from weftline.tools.returned import ReturnType
+from weftline.tools.return_types import ReturnType
 from weftline.tools.signature import (
     Docstring,
     Parameters,

@@ -18,7 +18,7 @@ from weftline.runtime.people.answering import (
     require_askable,
 )
 from weftline.runtime.people.four_eyes import PersonOf
-from weftline.runtime.reads.below import asked_by
+from weftline.runtime.reads.descendants import asked_by
 from weftline.store.base import LogStore
 
 
