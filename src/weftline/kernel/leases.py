@@ -108,9 +108,7 @@ def lost(s: State) -> list[New]:
     return append
 
 
-def unclaim(
-    s: State, question: Question, cause: Literal["released", "lost"], *, fallback: str = ""
-) -> CallUnclaimed:
+def unclaim(s: State, question: Question, cause: Literal["released", "lost"], *, fallback: str = "") -> CallUnclaimed:
     """The fact that ends a lease without a result."""
     call = s.batch.calls[question.index]
     return CallUnclaimed(
