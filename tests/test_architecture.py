@@ -27,7 +27,7 @@ BASE = frozenset(
     | {"weftline.fences", "weftline.surrogates"}
     | {"weftline.trace_context"}
     | {"weftline.labels", "weftline.reminders"}
-    | {"weftline.titles", "weftline.turns", "weftline.engine_options", "weftline.run_ids"}
+    | {"weftline.titles", "weftline.round_robin", "weftline.engine_options", "weftline.run_ids"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts"}
@@ -77,8 +77,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.trace_context": frozenset(),
     "weftline.surrogates": frozenset(),
     "weftline.titles": frozenset(),
-    "weftline.turns": frozenset(),
-    "weftline.bounded": frozenset({"weftline.turns"}),
+    "weftline.round_robin": frozenset(),
+    "weftline.bounded": frozenset({"weftline.round_robin"}),
     "weftline.a2a_answers": frozenset({"weftline.json_size"}),
     "weftline.net": BASE | {"weftline._version"},
     "weftline.kernel": BASE,

@@ -12,7 +12,7 @@ import pytest
 
 from weftline.log_context import RequestInfo, current_request, current_run, fields
 from weftline.process.logs import LogStyle, configure_logs
-from weftline.server.refused import MAX_LINES, MAX_WORKSPACES, RefusedRequests
+from weftline.server.refusal_log import MAX_LINES, MAX_WORKSPACES, RefusedRequests
 
 Configure = Callable[[LogStyle], io.StringIO]
 
@@ -71,8 +71,8 @@ def test_what_a_line_says_is_in_fields_of_its_own_as_json(configure: Configure) 
     log = configure("json")
     told = fields(class_="auth", status=None, attempt=2, path="/x?a=https://u:hush@x.example/", run="run_2")
     logging.getLogger("weftline.x").warning("run run_1f: it said no", extra=told)
-    logging.getLogger("weftline.store.sqlite.writer").error("run run_1f: it cannot be written")
-    logging.getLogger("weftline.store.sqlite.writer").error("run nightly-7: it cannot be written")
+    logging.getLogger("weftline.store.sqlite.writer").error("run run_1f: cannot write its log")
+    logging.getLogger("weftline.store.sqlite.writer").error("run nightly-7: cannot write its log")
     logging.getLogger("weftline.store.sqlite.writer").error("a run cannot be written: it is full")
     first, second, given, nobodys = [json.loads(line) for line in log.getvalue().splitlines()]
     assert (first["class"], first["attempt"], first["run"]) == ("auth", 2, "run_1f")
@@ -108,7 +108,7 @@ def note(refused: RefusedRequests, workspace: str = "", *, status: int = 404, co
 
 
 async def test_a_flood_of_refusals_is_told_in_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="weftline.server.refused")
+    caplog.set_level(logging.INFO, logger="weftline.server.refusal_log")
     refused = RefusedRequests()
     for _ in range(1000):
         note(refused)
@@ -125,7 +125,7 @@ async def test_a_flood_of_refusals_is_told_in_a_few_lines(caplog: pytest.LogCapt
 
 
 async def test_refusals_of_very_many_workspaces_are_bounded_too(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="weftline.server.refused")
+    caplog.set_level(logging.INFO, logger="weftline.server.refusal_log")
     refused = RefusedRequests()
     for number in range(3 * MAX_WORKSPACES):
         note(refused, f"team-{number}")

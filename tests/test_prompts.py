@@ -33,7 +33,7 @@ CONSTANTS: dict[str, str] = {
     "CANCELLED": "Aborted: the run was cancelled before this call finished.",
     "NOT_RUN": "Not executed: the run ended first.",
     "NO_MORE_TOOLS": "Not executed: tools are no longer available in this run.",
-    "NO_MORE_TURNS": "Not executed: this run has reached its limit of tool turns.",
+    "NO_MORE_TURNS": "Not executed: this run has reached its tool turn limit.",
     "LOCAL_TIMEOUT": "Timed out waiting for local tool result",
     "RESULT_TOO_LARGE": "The client's result was too large to be taken.",
     "LONG_RUNNING": "NOTE: This is a long-running operation. Do not call this tool again if it has already "
@@ -45,10 +45,16 @@ CONSTANTS: dict[str, str] = {
     "OUTPUT_CHANGED": "the tool's validators change their own output",
     "BLOCKED_WITHOUT_REASON": "Tool execution was blocked",
     "ANSWER_REJECTED": "The answer was rejected. Give another one.",
-    "ANSWER_NOT_CHECKED": "The answer could not be checked. Give it once more.",
-    "ANSWER_MISFIT": "The answer does not fit the output schema.",
+    "ANSWER_NOT_CHECKED": "The answer could not be checked. Give it again.",
+    "ANSWER_INVALID": "The answer does not fit the output schema.",
     "FIND_OUT": "Do not repeat the call: find out in another way whether it took effect, or say in your answer that "
     "this is uncertain.",
+    "FALLBACK_FOR_CLIENTS": "it is also executed by clients",
+    "FALLBACK_NOT_PLAIN": "it is not a plain tool",
+    "FALLBACK_NOT_ALLOWED": "the run's policy does not allow it",
+    "FALLBACK_NOT_CHECKED": "the agent's gates have not checked it",
+    "FALLBACK_INJECTED": "it takes values that the call does not have",
+    "FALLBACK_NOT_APPROVED": "it needs the approval of a person",
     "CONTINUE": "Continue.",
     "IMAGE_PLACEHOLDER": "[An image was shown here.]",
     "NO_RESULT": "No result was recorded for this call.",
@@ -66,7 +72,7 @@ CONSTANTS: dict[str, str] = {
     "MCP_TIMED_OUT": "The server did not answer in time.",
     "MCP_UNREADABLE": "The server's answer does not follow the protocol.",
     "FETCH_HTTP_ONLY": "Only http and https addresses can be fetched.",
-    "FETCH_START": "start must not be negative.",
+    "FETCH_START": "start must be 0 or more.",
     "FETCH_TOO_COMPLICATED": "The page is too complicated to be read.",
     "FETCH_REDIRECTS": "The page redirects too often.",
     "CALCULATE_NOT_ARITHMETIC": "That is not an arithmetic expression.",
@@ -78,15 +84,15 @@ CONSTANTS: dict[str, str] = {
 INSTRUCTIONS: dict[FinalReason, str] = {
     "loop_detected": "You keep making the same tool calls, so tools are no longer available. Give your best final "
     "answer now, using what you already know.",
-    "max_tool_turns": "This run has reached its limit of tool turns, so tools are no longer available. Give your "
+    "max_tool_turns": "This run has reached its tool turn limit, so tools are no longer available. Give your "
     "best final answer now, using what you already know.",
-    "max_turns": "This run has reached its limit of turns, so tools are no longer available. Give your best final "
+    "max_turns": "This run has reached its turn limit, so tools are no longer available. Give your best final "
     "answer now, using what you already know.",
-    "max_cost": "This run has reached its limit of cost, so tools are no longer available. Give your best final "
+    "max_cost": "This run has reached its cost limit, so tools are no longer available. Give your best final "
     "answer now, using what you already know.",
     "time_budget": "This run has used up its time, so tools are no longer available. Give your best final answer "
     "now, using what you already know.",
-    "tool_cap": "This run has reached its limit of tool calls, so tools are no longer available. Give your best "
+    "tool_cap": "This run has reached its tool call limit, so tools are no longer available. Give your best "
     "final answer now, using what you already know.",
     "failure_cap": "Too many tool calls in a row have failed, so tools are no longer available. Give your best "
     "final answer now, using what you already know.",
@@ -116,6 +122,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "Not executed: pay failed while its arguments were checked: 'currency'. This is a fault of the tool, not of "
         "your arguments. Continue without it.",
     ),
+    ("took_too_long", (30.0,), "it took longer than 30 seconds"),
     (
         "changed_since_asked",
         ("pay",),
@@ -232,12 +239,12 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "too_deep",
         (3,),
-        "Not started: subagents may be nested 3 deep, and this one would be deeper. Do this part yourself.",
+        "Not executed: subagents may be nested 3 deep, and this one would be deeper. Do this part yourself.",
     ),
     (
         "too_many_children",
         (3,),
-        "Not started: at most 3 subagents may be at work at once. Call it again when the others are done, or do this "
+        "Not executed: at most 3 subagents may be at work at once. Call it again when the others are done, or do this "
         "part yourself.",
     ),
     (
@@ -247,7 +254,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     ),
     ("child_failed", ("researcher", "It is asleep."), "The subagent 'researcher' failed: It is asleep."),
     (
-        "child_misfit",
+        "child_answer_invalid",
         ("researcher", "Field required"),
         "The subagent 'researcher' returned a result of the wrong type: Field required",
     ),
@@ -269,10 +276,10 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         ("the JSON text ends too early",),
         "The answer is not valid JSON: the JSON text ends too early.",
     ),
-    ("answer_misfit", (["/name: is missing"],), "The answer does not fit the output schema: /name: is missing."),
+    ("answer_invalid", (["/name: is missing"],), "The answer does not fit the output schema: /name: is missing."),
     (
         "answer_again",
-        (prompts.turns.ANSWER_MISFIT,),
+        (prompts.turns.ANSWER_INVALID,),
         "The answer does not fit the output schema. Answer again with nothing but JSON that fits the "
         "schema: no other text and no code fence.",
     ),
@@ -309,19 +316,19 @@ NOT_TO_BLAME: list[tuple[str, tuple[object, ...], str]] = [
         "options_do_not_fit",
         ("book", "later", "must be a number"),
         "book has run, but has no result: no answer to the question it asked could be its result "
-        "(the option 'later': must be a number). Go on without it.",
+        "(the option 'later': must be a number). Continue without it.",
     ),
     (
         "not_injected",
         ("orders", "tenant", ""),
         "Not executed: orders needs a tenant that is not for you to set, and this run was not given one. "
-        "Go on without it.",
+        "Continue without it.",
     ),
     (
         "not_injected",
         ("orders", "tenant", "must be a number"),
         "Not executed: orders needs a tenant that is not for you to set, and the one that this run has does not fit "
-        "(must be a number). Go on without it.",
+        "(must be a number). Continue without it.",
     ),
     (
         "not_adapted",
@@ -418,7 +425,7 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "mcp_unavailable",
         ("files", "It hung up."),
         {},
-        "The MCP server files is unavailable: It hung up. Go on without its tools.",
+        "The MCP server files is unavailable: It hung up. Continue without its tools.",
     ),
     (
         "delegate_over_a2a",

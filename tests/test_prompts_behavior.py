@@ -48,8 +48,8 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "steer_budget",
         ("pay", 2),
         {},
-        "[You have called pay more often than the 2 times that this run has planned for it. Work with what you have, "
-        "and call it again only if you cannot do without.]",
+        "[You have called pay more than 2 times, which is what this run has planned for it. Work with what you have, "
+        "and call it again only if you cannot do without it.]",
     ),
     ("withheld_tools", ([],), {"search": "find"}, ""),
     (

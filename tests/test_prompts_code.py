@@ -6,10 +6,10 @@ from weftline import prompts
 
 
 def test_the_texts_are_these() -> None:
-    assert prompts.code.PARENT_ENDED == "Not run: the code that asked for this call has ended."
+    assert prompts.code.PARENT_ENDED == "Not executed: the code that asked for this call has ended."
     assert prompts.code.not_arguments("pay", "no") == "pay takes one object of arguments: no"
     assert prompts.code.too_many_calls(1000) == (
-        "Not run: the code of one turn may make at most 1,000 calls, and none once it has ended."
+        "Not executed: the code of one turn may make at most 1,000 calls, and none once it has ended."
     )
     assert prompts.code.diverged("look", "pay") == (
         "The code was interrupted and began again, and now calls pay where it called look before."
@@ -28,7 +28,7 @@ def test_the_texts_are_these() -> None:
     )
     assert prompts.code.tool_out_of_time(2.5) == "The code ran for 2.5 seconds, which is the limit."
     assert prompts.code.tool_out_of_time(1.0) == "The code ran for 1 second, which is the limit."
-    assert prompts.code.no_turn(300) == (
+    assert prompts.code.sandbox_busy(300) == (
         "The code did not begin: other code has kept this server busy for 300 seconds. Try again later."
     )
     assert prompts.code.CALL_OPEN == "no result when the code ended; it may have been carried out"

@@ -49,7 +49,7 @@ def test_the_texts_are_these() -> None:
         "A call to pay failed (missing_fields): It lacks a sum.\n"
         "Open question: How much?\n"
         'An example of its arguments: {"sum":5}\n'
-        "Your arguments were: {}\n"
+        "You sent: {}\n"
         "If you try again, call pay and no other tool in its place.\n"
         "This is for you alone: do not mention it."
     )

@@ -8,7 +8,7 @@ import pytest
 
 from prompt_texts import filled_in, functions
 from weftline import prompts
-from weftline.tools.contexts.base import Trouble
+from weftline.tools.contexts.base import FileErrorKind
 
 CONSTANTS: dict[str, str] = {
     "READ_FILE": "Reads a text file, from its beginning or from a line on.",
@@ -25,7 +25,7 @@ CONSTANTS: dict[str, str] = {
     "STDERR": "[stderr]",
     "EMPTY_TODO": "The list is empty.",
 }
-TROUBLES: dict[str, str] = {
+ERROR_KINDS: dict[str, str] = {
     "missing": "There is no such file or directory.",
     "directory": "It is a directory, not a file.",
     "not_directory": "A part of the path is a file, not a directory.",
@@ -37,19 +37,19 @@ TROUBLES: dict[str, str] = {
     "failed": "It cannot be reached.",
 }
 FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
-    ("file_trouble", ("f", "denied", "Read-only file system"), {}, "f: Permission denied."),
-    ("file_trouble", ("f", "failed", "File name too long"), {}, "f: It cannot be reached. (File name too long)"),
-    ("negative", ("limit",), {}, "limit must not be negative."),
+    ("file_error", ("f", "denied", "Read-only file system"), {}, "f: Permission denied."),
+    ("file_error", ("f", "failed", "File name too long"), {}, "f: It cannot be reached. (File name too long)"),
+    ("negative", ("limit",), {}, "limit must be 0 or more."),
     ("binary_file", ("f", 9), {}, "[f is a binary file (9 bytes), which is not shown as text.]"),
     ("binary_file", ("f", 9), {"more": True}, "[f is a binary file (over 9 bytes), which is not shown as text.]"),
     ("offset_past_end", ("f", 3, 1), {}, "f has 1 line, so there is no line 3."),
-    ("lines_remain", (1, 20, 50), {}, "[Lines 1 to 20 of 50. To go on, re-read with offset=21.]"),
+    ("lines_remain", (1, 20, 50), {}, "[Lines 1 to 20 of 50. To continue, re-read with offset=21.]"),
     (
         "line_cut",
         (3, 100, 900, 4),
         {},
         "[Line 3 of 4 is cut after 100 of its 900 bytes: re-read with offset=3, limit=1 and max_bytes=0 for all of it. "
-        "To go on, re-read with offset=4.]",
+        "To continue, re-read with offset=4.]",
     ),
     (
         "line_cut",
@@ -104,10 +104,10 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "f was not changed: it is not as you last read it. Read it again with read_file, then edit it.",
     ),
     ("nothing_matches", ("*.py",), {}, "Nothing matches *.py."),
-    ("entries_remain", (1, 10, 20), {}, "[Entries 1 to 10 of 20. To go on, call again with offset=10.]"),
-    ("matches_remain", (1, 10), {}, "[Matches 1 to 10; more remain. To go on, call again with offset=10.]"),
+    ("entries_remain", (1, 10, 20), {}, "[Entries 1 to 10 of 20. To continue, call again with offset=10.]"),
+    ("matches_remain", (1, 10), {}, "[Matches 1 to 10; more remain. To continue, call again with offset=10.]"),
     ("no_more_matches", (9, 8), {}, "No matches are left from offset=9 on: there are 8."),
-    ("not_all_looked_at", (["this", "that"],), {}, "[Not everything was searched: this; that.]"),
+    ("not_all_searched", (["this", "that"],), {}, "[Not everything was searched: this; that.]"),
     ("large_files_skipped", (2,), {}, "2 very large files left out"),
     ("bad_pattern", ("missing )",), {}, "The pattern is not a valid regular expression: missing )."),
     ("bad_glob", ("{{",), {}, "The pattern {{ is too long or too complicated."),
@@ -135,9 +135,9 @@ def test_the_fixed_texts() -> None:
     assert found == CONSTANTS
 
 
-def test_every_trouble_with_a_file_has_its_words() -> None:
-    assert prompts.files.FILE_TROUBLES == TROUBLES
-    assert set(TROUBLES) == set(get_args(Trouble))
+def test_every_error_of_a_file_has_its_words() -> None:
+    assert prompts.files.FILE_ERRORS == ERROR_KINDS
+    assert set(ERROR_KINDS) == set(get_args(FileErrorKind))
 
 
 @pytest.mark.parametrize(("name", "given", "options", "text"), FUNCTIONS)

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 from weftline import prompts
 
-_GO_ON = "Do not make it again unless you are told to: go on without it, or say that it was refused."
+_CONTINUE = "Do not make it again unless you are told to: continue without it, or say that it was refused."
 
 
 def test_the_texts_are_these() -> None:
-    assert f"Not executed: a person was asked and did not allow this call. {_GO_ON}" == prompts.people.DENIED
+    assert f"Not executed: a person was asked and did not allow this call. {_CONTINUE}" == prompts.people.DENIED
     assert (
-        f"Not executed: a person was asked about this call and did not answer in time. {_GO_ON}"
+        f"Not executed: a person was asked about this call and did not answer in time. {_CONTINUE}"
     ) == prompts.people.EXPIRED
     assert prompts.people.denied("Too much.") == (
-        f"Not executed: a person was asked and did not allow this call: Too much.\n{_GO_ON}"
+        f"Not executed: a person was asked and did not allow this call: Too much.\n{_CONTINUE}"
     )
     assert prompts.people.edited('{"n":4}') == (
         'A person changed the arguments before this call was made. It was made with: {"n":4}'
     )
     assert prompts.people.nobody_asked("pay") == (
-        "Not executed: pay needs a person's approval, and this run may not ask anybody. Go on without it."
+        "Not executed: pay needs a person's approval, and this run may not ask anybody. Continue without it."
     )
     assert prompts.people.not_askable("pay", "no amount") == (
         "Not executed: pay needs a person's approval, and the question could not be asked: no amount"
     )
     assert prompts.people.NOT_ANSWERED_IN_TIME == (
-        "Aborted: nobody answered in time. Go on with what you know, and say what you had to assume."
+        "Aborted: nobody answered in time. Continue with what you know, and say what you had to assume."
     )
-    assert prompts.people.NOT_ANSWERED == "Aborted: the run went on or ended before anybody answered."
+    assert prompts.people.NOT_ANSWERED == "Aborted: the run continued or ended before anybody answered."
     assert (
-        prompts.people.NO_ANSWER == "The user did not answer. Go on with what you know, and say what you had to assume."
+        prompts.people.NO_ANSWER
+        == "The user did not answer. Continue with what you know, and say what you had to assume."
     )
     assert prompts.people.no_answer("Not now.") == "The user did not answer the question: Not now."
     assert prompts.people.answers([("Where?", "Lyon"), ("When?", "Today")]) == "1. Where?\nLyon\n2. When?\nToday"
@@ -53,7 +54,7 @@ def test_the_texts_are_these() -> None:
 
 def test_what_a_caller_over_a2a_reads_is_this() -> None:
     assert prompts.people.A2A_CONFIRM == (
-        "A message does not approve this: the agent reads it and goes on without the call. "
+        "A message does not approve this: the agent reads it and continues without the call. "
         "Approval is given on the server that runs the agent."
     )
     assert prompts.people.A2A_DOUBT == (

@@ -14,15 +14,17 @@ def test_the_texts_are_these() -> None:
     )
     assert (
         prompts.policy.over_call_cap(3)
-        == "Not run: the calls of this turn do not fit in the run's limit of 3 tool calls."
+        == "Not executed: the calls of this turn would exceed the run's limit of 3 tool calls."
     )
     assert prompts.policy.over_turn_limit(2) == (
-        "Not run: at most 2 tool calls of a turn are carried out. Call the tool again if you still need it."
+        "Not executed: at most 2 tool calls of a turn are executed. Call the tool again if you still need it."
     )
-    assert prompts.policy.policy_failed("pay") == ("Not run: it could not be determined whether pay may be called.")
-    assert prompts.policy.over_budget("run") == "Not run: the budget of the run does not leave room for this call."
-    assert prompts.policy.TOOLS_DISABLED == "Not run: tools have been disabled for this run."
-    assert prompts.policy.NO_TIME_TO_BEGIN == "Not run: the time budget of this run is used up."
+    assert prompts.policy.policy_failed("pay") == (
+        "Not executed: it could not be determined whether pay may be called."
+    )
+    assert prompts.policy.over_budget("run") == "Not executed: the budget of the run does not leave room for this call."
+    assert prompts.policy.TOOLS_DISABLED == "Not executed: tools have been disabled for this run."
+    assert prompts.policy.NO_TIME_TO_BEGIN == "Not executed: the time budget of this run is used up."
     assert prompts.policy.out_of_time("pay", in_doubt=False) == (
         "The call to pay was cut off because the time budget of this run is used up."
     )

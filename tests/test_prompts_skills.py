@@ -10,7 +10,7 @@ from weftline import prompts
 
 CONSTANTS: dict[str, str] = {
     "CATALOG": "Skills are instructions, files and scripts for particular kinds of task. When a task fits a skill's "
-    "description, call skills_use with its name before you begin, and follow what it says. Take up only the skills "
+    "description, call skills_use with its name before you begin, and follow what it says. Use only the skills "
     "that the task needs.",
     "CONTENT_START": "<skill_content",
     "NOT_A_FILE": "it is not a file",
@@ -105,7 +105,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "file_missing",
         ("x",),
         {},
-        "There is no file 'x' in this skill. Its files are listed in the answer of skills_use.",
+        "There is no file 'x' in this skill. Its files are listed in the result of skills_use.",
     ),
     ("file_binary", ("x", 1200), {}, "[x is a binary file (1,200 bytes), which cannot be shown as text]"),
     ("file_empty", ("x",), {}, "[x is empty]"),

@@ -14,22 +14,45 @@ from source_tree import SRC, Module, nodes, parse
 UNUSUAL = {
     "anew": "again, rebuild",
     "beneath": "below, nested",
+    "departure": "disconnect",
     "heard": "received, notified",
     "hear": "receive, listen",
     "hears": "receives, listens",
+    "misfit": "problem, invalid",
+    "poke": "wake",
     "said": "body, message, answer",
     "say": "send, print, answer",
     "saying": "sending, answering",
     "shown": "display, visible, to_json",
     "spoken": "message",
+    "stint": "batch",
+    "surely": "with_retry",
     "tell": "notify, report, publish",
     "teller": "projection",
     "tells": "reports",
     "told": "notified, reported",
+    "trouble": "error, problem",
     "unheard": "unread",
     "unshown": "hidden",
 }
 """Each with what is usual instead."""
+
+UNCLEAR = {
+    "as_it_stands": "snapshot",
+    "at_home": "on_engine_loop",
+    "give_back": "release",
+    "given_back": "released",
+    "is_elsewhere": "needs_other_process",
+    "keeps_time": "clock_running",
+    "key_beside": "key_if_not_in_id",
+    "require_well": "require_writable",
+    "somebody_else": "second_person",
+    "stands_still": "is_clock_stopped",
+    "taken_drafts": "pop_drafts",
+    "taken_facts": "pop_facts",
+    "taken_notes": "pop_notes",
+}
+"""Names of several words, or parts of names, that everybody had to look up. Each with what is usual instead."""
 
 ALLOWED = {"shown_args", "shown_digest"}
 """Fields of the protocol."""
@@ -73,11 +96,34 @@ STILTED = {
     "come to its end": "end",
     "has its say": "decides",
     "what is none": "anything else",
+    "Not run: ": "Not executed: ",
+    "Not started: ": "Not executed: ",
+    "Go on without": "Continue without",
+    "limit of cost": "cost limit",
+    "limit of turns": "turn limit",
+    "limit of tool calls": "tool call limit",
+    "limit of connections": "connection limit",
+    "Give it once more": "Give it again",
+    "Your arguments were": "You sent",
+    "not be negative": "must be 0 or more",
+    "is True or False, not": "must be True or False, not",
+    "to live on": "an engine",
+    "whatever it still does": "its later output",
+    "there was to say": "the original error",
+    "hat survives what": "crash safety",
+    "never loses": "resumes after a crash",
+    "cannot be told from": "cannot be distinguished from",
+    "what to do counts": "sends instructions",
+    "giving up run": "failing run",
+    "is left alone: %s": "is skipped: %s",
+    "the store refuses: %s": "the store rejects writes: %s",
+    ": no run: %s": "could not start a run",
+    "cannot be kept: %s": "cannot be stored",
 }
 """Turns that nobody would use, each with what is usual instead."""
 
 ROOT = Path(__file__).resolve().parent.parent
-_SUSPECT = re.compile(rf"(?:_|\b)(?:{'|'.join(UNUSUAL)})(?:_\w|\b(?: *[=:(]| in ))", re.IGNORECASE)
+_SUSPECT = re.compile(rf"(?:_|\b)(?:{'|'.join([*UNUSUAL, *UNCLEAR])})(?:_\w|\b(?: *[=:(]| in ))", re.IGNORECASE)
 """Not only in prose: the few files that have one of these are parsed."""
 
 
@@ -112,7 +158,9 @@ def unusual(modules: Iterable[Module]) -> list[str]:
             if name in ALLOWED or len(words) >= SENTENCE:
                 continue
             wrong = [word for word in words if word in UNUSUAL]
-            found += [f"{module.path.relative_to(SRC)}:{line}: {name} ({UNUSUAL[word]}?)" for word in wrong]
+            better = [UNUSUAL[word] for word in wrong]
+            better += [UNCLEAR[part] for part in UNCLEAR if f"_{part}_" in f"_{'_'.join(words)}_"]
+            found += [f"{module.path.relative_to(SRC)}:{line}: {name} ({one}?)" for one in better]
     return sorted(set(found))
 
 
@@ -122,19 +170,25 @@ def test_names_are_conventional_words(pages: dict[Path, str]) -> None:
     assert not [path for path in pages if path.suffix == ".py" and set(words_of(path.stem)) & UNUSUAL.keys()]
 
 
-@pytest.mark.parametrize("source", ["def told(x): ...", "class _Said: ...", "def f(shown_by=1): ...", "self.heard = 1"])
+@pytest.mark.parametrize(
+    "source",
+    ["def told(x): ...", "class _Said: ...", "def f(shown_by=1): ...", "self.heard = 1", "def is_at_home(x): ..."],
+)
 def test_a_file_with_an_unusual_name_is_parsed(source: str) -> None:
     assert _SUSPECT.search(source)
 
 
 def test_an_unusual_name_is_found() -> None:
-    source = "class Told: ...\n\ndef said(shown, *, visible): ...\n\n_heard = shown_args = None\n"
+    source = (
+        "class Told: ...\n\ndef said(shown, *, visible): ...\n\n_heard = shown_args = None\n\ndef is_at_home(): ...\n"
+    )
     module = Module("weftline.x", SRC / "x.py", ast.parse(source))
     assert [line.partition(" (")[0] for line in unusual([module])] == [
         "x.py:1: Told",
         "x.py:3: said",
         "x.py:3: shown",
         "x.py:5: _heard",
+        "x.py:7: is_at_home",
     ]
 
 

@@ -236,7 +236,7 @@ class _Reader:
         price = self._converted(at, fields, Price)
         for key in fields:
             if getattr(price, key) < 0:
-                raise self._bad(f"{at}.{key}", "must not be negative")
+                raise self._bad(f"{at}.{key}", "must be 0 or more")
         return PriceOverride(names[0], names[1], price)
 
     def _converted(self, at: str, fields: Table, kind: type[T]) -> T:
@@ -276,8 +276,8 @@ class _Reader:
             raise self._bad(at, "must be true or false")
         return value
 
-    def _bad(self, key: str, fault: str) -> WeftlineError:
-        return bad_setting(self._origin, key, fault)
+    def _bad(self, key: str, problem: str) -> WeftlineError:
+        return bad_setting(self._origin, key, problem)
 
 
 def _is_http(address: str) -> bool:

@@ -75,11 +75,11 @@ def engine_options(
 ) -> EngineOptions | None:
     """Checks the options; None if none are given. Raises `InvalidRequest` with every problem."""
     issues: list[Issue] = []
-    if fault := memo_fault(memo):
-        issues.append(Issue("memo", fault))
+    if problem := memo_problem(memo):
+        issues.append(Issue("memo", problem))
     attributes: dict[str, SearchAttribute] = {}
-    if fault := attributes_fault(search_attributes):
-        issues.append(Issue("search_attributes", fault))
+    if problem := attributes_problem(search_attributes):
+        issues.append(Issue("search_attributes", problem))
     elif search_attributes is not None:
         for name, value in cast("Mapping[str, object]", search_attributes).items():
             found = typed(value)
@@ -89,8 +89,8 @@ def engine_options(
                 attributes[name] = found
     if task_queue is not None and not (isinstance(task_queue, str) and len(task_queue) <= MAX_TASK_QUEUE_CHARS):
         issues.append(Issue("task_queue", f"must be a string of at most {MAX_TASK_QUEUE_CHARS} characters"))
-    if fault := retry_fault(retry_policy):
-        issues.append(Issue("retry_policy", fault))
+    if problem := retry_problem(retry_policy):
+        issues.append(Issue("retry_policy", problem))
     if issues:
         raise invalid(issues)
     made = EngineOptions(
@@ -102,7 +102,7 @@ def engine_options(
     return None if made == _NOTHING else made
 
 
-def memo_fault(given: object) -> str:
+def memo_problem(given: object) -> str:
     """Returns what is wrong with a memo; empty if nothing is."""
     if given is None:
         return ""
@@ -115,7 +115,7 @@ def memo_fault(given: object) -> str:
     return f"has more than {MAX_MEMO_BYTES} bytes as JSON" if size > MAX_MEMO_BYTES else ""
 
 
-def attributes_fault(given: object) -> str:
+def attributes_problem(given: object) -> str:
     """Returns what is wrong with search attributes, apart from their values."""
     if given is None:
         return ""
@@ -166,7 +166,7 @@ def _fits(text: str) -> bool:
     return len(text) <= MAX_ATTRIBUTE_CHARS and "\0" not in text
 
 
-def retry_fault(given: object) -> str:
+def retry_problem(given: object) -> str:
     if given is None:
         return ""
     if not isinstance(given, RetryPolicy):
@@ -194,7 +194,7 @@ def _acting(given: RetryPolicy) -> RetryPolicy:
     )
 
 
-def thread_fault(options: EngineOptions | None, names: Sequence[str]) -> str:
+def thread_problem(options: EngineOptions | None, names: Sequence[str]) -> str:
     """Returns what is wrong with the thread in the search attributes; `names` are those of the run's own, if any."""
     attribute = None if options is None else options.search_attributes.get(THREAD_ATTRIBUTE)
     if attribute is None:

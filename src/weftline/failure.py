@@ -181,7 +181,7 @@ def hint_of(head: Closed, *, tool: str, message: str, failure: Failure | None) -
     return Hint("tool_unavailable", message, tool) if head.is_error and head.how in _UNAVAILABLE else None
 
 
-def recovery_fault(kind: FailureKind | None, recovery: Recovery | None) -> str:
+def recovery_problem(kind: FailureKind | None, recovery: Recovery | None) -> str:
     """Returns what is wrong with a recovery for this kind of failure; empty if nothing is."""
     if recovery != "correct_call" or kind is None or kind in CORRECTABLE:
         return ""

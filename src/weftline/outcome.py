@@ -44,7 +44,7 @@ class Telemetry(Struct, frozen=True, omit_defaults=True):
         for name in ("duration_ms", "tokens_used"):
             value = getattr(self, name)
             if isinstance(value, int) and value < 0:
-                raise ValueError(f"{name} cannot be negative, and is {value}")
+                raise ValueError(f"{name} must be 0 or more, not {value}")
 
 
 class ChildLink(Struct, frozen=True, omit_defaults=True):

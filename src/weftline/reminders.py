@@ -40,13 +40,13 @@ class Reminder(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not 1 <= len(self.id) <= 128:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"the id of a reminder has 1 to 128 characters, not {self.id!r:.40}")
+            raise ValueError(f"the id of a reminder must have 1 to 128 characters, not {self.id!r:.40}")
         if not isinstance(self.text, str) or not 1 <= len(self.text) <= MAX_TEXT_CHARS:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"the text of a reminder has 1 to {MAX_TEXT_CHARS:,} characters")
+            raise ValueError(f"the text of a reminder must have 1 to {MAX_TEXT_CHARS:,} characters")
         if self.tier not in _TIERS:
             raise ValueError(f"the tier of a reminder is safety or guidance, not {self.tier!r}")
         if self.attachment not in ("run_start", "user_turn"):
-            raise ValueError(f"the attachment of a reminder is run_start or user_turn, not {self.attachment!r}")
+            raise ValueError(f"the attachment of a reminder must be run_start or user_turn, not {self.attachment!r}")
         if self.max_per_run is not None and (type(self.max_per_run) is not int or self.max_per_run < 1):
             raise ValueError(f"max_per_run is a number above 0, or None, not {self.max_per_run!r}")
         if type(self.min_turns_between) is not int or self.min_turns_between < 0:
@@ -66,7 +66,7 @@ def add(memory: MutableMapping[str, Any], reminder: Reminder, *, since: int) -> 
     Raises `ValueError` if there are too many.
     """
     if not isinstance(reminder, Reminder):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"a reminder is a Reminder, not {type(reminder).__name__}")
+        raise ValueError(f"a reminder must be a Reminder, not {type(reminder).__name__}")
     key = _KEY + reminder.id
     if key not in memory and len([one for one in memory if one.startswith(_KEY)]) >= MAX_REMINDERS:
         raise ValueError(f"a run has at most {MAX_REMINDERS} reminders")

@@ -317,11 +317,11 @@ async def test_a_follow_up_is_answered_before_the_run_ends() -> None:
     ("make", "words"),
     [
         (lambda: Agent("m", name=" "), "must not be empty"),
-        (lambda: Settings(reasoning="lots"), "reasoning is one of"),  # type: ignore[arg-type]
+        (lambda: Settings(reasoning="lots"), "reasoning must be one of"),  # type: ignore[arg-type]
         (lambda: Settings(reasoning=101), "0 to 100"),
         (lambda: Limits(max_turns=0), "max_turns must be above 0"),
         (lambda: Limits(max_cost_usd=0), "max_cost_usd must be above 0"),
-        (lambda: Limits(tool_budgets={"x": -1}), "must not be negative"),
+        (lambda: Limits(tool_budgets={"x": -1}), "must be 0 or more"),
         (lambda: Agent("m", hooks=[print]), "is not a hook"),  # type: ignore[list-item]
     ],
 )

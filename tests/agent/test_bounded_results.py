@@ -33,7 +33,7 @@ def listing(result: object, *, bounded: bool | Paging = True) -> Any:
     [
         ({"items": []}, True, "says nothing about how much"),
         (Bounded(value={}, returned=1), False, "not declared bounded"),
-        (Bounded(value={}, returned=1, truncated=True), True, "neither how to go on"),
+        (Bounded(value={}, returned=1, truncated=True), True, "neither how to continue"),
         (Bounded(value={}, returned=1, truncated=True, next_cursor="c"), True, "no paging"),
         (Bounded(value={}, returned=-1), True, "counts make no sense"),
         (Bounded(value={}, returned=2, total=1), True, "counts make no sense"),
@@ -92,7 +92,7 @@ async def test_the_model_is_reminded_of_hints_of_tools_failures_and_what_was_cut
     assert '1 returned, unknown in total.\nFor the rest, call it again with cursor set to "c2".' in said[0]
     assert "About the result of price: Prices are net." in said[1]
     assert "3 returned, 9 in total.\nTo narrow it down: Name a month." in said[2]
-    assert "A call to price failed (invalid_arguments)" in said[3] and 'Your arguments were: {"sku":[]}' in said[3]
+    assert "A call to price failed (invalid_arguments)" in said[3] and 'You sent: {"sku":[]}' in said[3]
     assert all("do not mention it" in one for one in said)
     quiet = listing(Bounded(value={}, returned=1))
     agent, model = scripted(calls("list"), tools=[quiet])

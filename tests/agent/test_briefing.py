@@ -154,5 +154,5 @@ def test_a_way_that_could_not_work_is_refused_when_the_tool_is_made(options: dic
 
 
 def test_what_is_not_a_function_is_refused() -> None:
-    with pytest.raises(TypeError, match="check is a function, not str"):
+    with pytest.raises(TypeError, match="check must be a function, not str"):
         asking(check="no")  # pyright: ignore[reportArgumentType]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weftline import Agent, Budget, Conflict, Engine, Run, RunFailed, tool
-from weftline.agent.budgeted import BudgetUse
+from weftline.agent.budget_methods import BudgetUse
 from weftline.errors import InvalidRequest, NotFound
 from weftline.events import AwaitClosed, AwaitOpened, Event
 from weftline.testing import ScriptedModel, calls
@@ -97,7 +97,7 @@ async def test_a_limit_that_nobody_can_have_is_refused(engine: Engine) -> None:
         await engine.set_budget(ASKS, thread="t", run_id=run.id)
     with pytest.raises(InvalidRequest, match="needs a name"):
         await engine.set_budget(ASKS, agent=agent)
-    with pytest.raises(InvalidRequest, match="A budget is a Budget, not dict"):
+    with pytest.raises(InvalidRequest, match="A budget must be a Budget, not dict"):
         await engine.set_budget({"calls": 1})  # pyright: ignore[reportArgumentType]
     with pytest.raises(NotFound, match="no agent 'nobody'"):
         await engine.set_budget(ASKS, agent="nobody")
@@ -210,7 +210,7 @@ async def test_a_child_that_has_spent_its_own_is_an_error_for_its_parent_which_g
         ({"tokens": 1.5}, "tokens must be a whole number, not 1.5"),
         ({"usd": 1e-12}, "usd must be 0, or at least 0.000000001, not 1e-12"),
         ({"seconds": 1e-7}, "seconds must be 0, or at least 0.000001, not 1e-07"),
-        ({"on_exceeded": "explode"}, "on_exceeded is stop, final_turn or ask"),
+        ({"on_exceeded": "explode"}, "on_exceeded must be stop, final_turn or ask"),
     ],
 )
 def test_a_budget_that_makes_no_sense_is_refused(given: dict[str, object], words: str) -> None:

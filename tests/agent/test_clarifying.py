@@ -174,7 +174,7 @@ async def test_finalize_forces_the_final_turn() -> None:
 @pytest.mark.requirement("run.policy.missing_fields")
 def test_a_rule_that_cannot_be_is_refused_when_the_agent_is_defined() -> None:
     wrong: Any = "ask"
-    with pytest.raises(ValueError, match="on_missing_fields is"):
+    with pytest.raises(ValueError, match="on_missing_fields must be"):
         Policy(on_missing_fields=wrong)
     with pytest.raises(ValueError, match="interrupts_allowed=False forbids"):
         Policy(on_missing_fields="await_clarification", interrupts_allowed=False)

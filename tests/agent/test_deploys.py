@@ -184,7 +184,7 @@ def test_people_are_asked_in_words(parts: list[Part], says: str) -> None:
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match="on_deploy is one of adopt, pin, ask"):
+    with pytest.raises(ValueError, match="on_deploy must be one of adopt, pin, ask"):
         Limits(on_deploy="forget")  # pyright: ignore[reportArgumentType]
 
 

@@ -70,7 +70,7 @@ async def test_a_call_is_announced_with_what_code_the_tools_template_or_its_titl
     assert hints[:5] == ["Looking for A-7 in Rome", "Looking for something", "Weather forecast", "Look up", "Count"]
     assert hints[5].startswith("Looking for A xxx") and len(hints[5]) == 200
     assert all(call.ok for call in result.calls)
-    assert "the display hint of tool count cannot be made: ValueError" in caplog.text
+    assert "the display hint of tool count cannot be created: ValueError" in caplog.text
 
 
 @pytest.mark.parametrize(

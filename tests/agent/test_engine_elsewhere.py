@@ -151,7 +151,7 @@ async def test_a_call_that_is_cancelled_elsewhere_stops_only_the_waiting(tmp_pat
     async def impatient() -> str:
         run = await engine.start(agent, "Go.")
         waiting = asyncio.create_task(run.result())
-        await engine.at_home(begun.wait)
+        await engine.on_engine_loop(begun.wait)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -180,7 +180,7 @@ async def test_a_run_in_memory_is_ended_by_its_owner_on_another_loop() -> None:
 
     async def owner() -> None:
         async with agent.stream("Go.", engine=engine):
-            await engine.at_home(begun.wait)
+            await engine.on_engine_loop(begun.wait)
 
     async with Engine() as engine:
         await beside(lambda: asyncio.run(owner()))

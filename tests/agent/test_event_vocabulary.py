@@ -15,7 +15,7 @@ from msgspec import Raw
 from kernel.histories import History, histories, lived
 from weftline import events
 from weftline.agent.event_page import NAMES, details_table, table
-from weftline.agent.profiled import classes_of, profiled_events
+from weftline.agent.profile_events import classes_of, profiled_events
 from weftline.agent.projection import events_of
 from weftline.client.events import Frame, parse_frame
 from weftline.details.projection import DetailProjection, RunFacts

@@ -177,7 +177,7 @@ async def test_a_set_of_results_is_taken_whole_or_refused_with_everything_that_i
             ("results[4]", "no call with the id 'call_9' waits for a result")
         ]
         assert await refused(Provided(call_id=who, name="weather", result=None)) == [
-            ("results[0].name", f"the call {who!r} is one of 'owner'")
+            ("results[0].name", f"the call {who!r} is a call of 'owner'")
         ]
         assert await refused(Provided(call_id=who, result="Ann", error="No.")) == [
             ("results[0].error", "give exactly one of `result` and `error`")
@@ -197,7 +197,7 @@ async def test_a_set_of_results_is_taken_whole_or_refused_with_everything_that_i
         cut = Bounds(0, truncated=True)
         for one, fault in (
             (Provided(call_id=roads, result={}), "it says nothing about how much it returned"),
-            (Provided(call_id=roads, result={}, bounds=cut), "it is truncated and says neither how to go on"),
+            (Provided(call_id=roads, result={}, bounds=cut), "it is truncated and says neither how to continue"),
             (Provided(call_id=roads, error="No.", bounds=cut), "it has bounds although it failed"),
             (Provided(call_id=any_, result=1, bounds=Bounds(1)), "the tool is not declared bounded"),
         ):

@@ -253,7 +253,7 @@ async def test_arguments_that_are_not_json_are_all_missing_and_the_question_name
 
     with pytest.raises(InvalidArguments) as broken:
         await many.prepare('{"a": ')
-    first = hinting.misfit(many, ToolCall("c1", "many", '{"a": '), broken.value).hint
+    first = hinting.invalid_arguments(many, ToolCall("c1", "many", '{"a": '), broken.value).hint
     assert first is not None
     assert (first.reason, first.missing_fields) == ("missing_fields", ("$payload",))
     assert first.prior_input is None
@@ -301,7 +301,7 @@ async def test_a_call_that_can_be_corrected_leaves_its_tool_and_forces_nothing()
     result = await agent.run("Go.")
     assert offered(model) == [["forecast", "look"], ["forecast", "look"]]
     told = last_words(model.requests[1])
-    assert 'An example of its arguments: {"city":"Paris","days":3}' in told and "Your arguments were: {}" in told
+    assert 'An example of its arguments: {"city":"Paris","days":3}' in told and "You sent: {}" in told
     assert (result.text, result.reason) == ("Done.", "")
 
 
@@ -449,13 +449,13 @@ async def test_telemetry_that_cannot_be_kept_is_left_out_and_the_result_stays(
     agent, _ = scripted(calls("order"), tools=[order])
     result = await agent.run("Go.")
     assert [(call.ok, call.result) for call in result.calls] == [(True, "ordered")]
-    assert "the telemetry of order cannot be kept" in caplog.text
+    assert "the telemetry of order cannot be stored" in caplog.text
 
 
 def test_telemetry_below_zero_is_refused_where_it_is_made() -> None:
-    with pytest.raises(ValueError, match="tokens_used cannot be negative, and is -1"):
+    with pytest.raises(ValueError, match="tokens_used must be 0 or more, not -1"):
         Telemetry(tokens_used=-1)
-    with pytest.raises(ValueError, match="duration_ms cannot be negative"):
+    with pytest.raises(ValueError, match="duration_ms must be 0 or more"):
         Telemetry(-5)
 
 

@@ -102,8 +102,8 @@ async def test_a_hook_renders_a_prompt_as_it_is_then() -> None:
 
 def test_a_prompt_that_is_none_is_refused() -> None:
     for id, template, words in [
-        ("", "x", "the id of a prompt has 1 to 128 characters, not ''"),
-        ("a", "", "the template of the prompt 'a' has 1 to 100,000 characters"),
+        ("", "x", "the id of a prompt must have 1 to 128 characters, not ''"),
+        ("a", "", "the template of the prompt 'a' must have 1 to 100,000 characters"),
         ("a", "{", "the prompt 'a' is not a template: "),
         ("a", "{x.y}", "the prompt 'a' may have names in it, such as {name}, not {x.y}"),
         ("a", "{}", "the prompt 'a' may have names in it, such as {name}, not {}"),

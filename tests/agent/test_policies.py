@@ -228,7 +228,7 @@ async def test_the_final_turn_has_no_tools_and_the_result_carries_the_reason() -
     assert [event.reason for event in events if isinstance(event, FinalForced)] == ["tool_cap"]
     last = model.requests[-1]
     assert last.tools_disabled
-    assert "limit of tool calls" in str(last.messages[-1])
+    assert "tool call limit" in str(last.messages[-1])
 
 
 async def test_a_run_that_the_model_ended_carries_no_reason() -> None:

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from weftline import Agent, Behavior, Limits, Preset, Settings, Skill, compose_presets, hook, skills, tool
 from weftline.agent import presets
-from weftline.agent.given import name_of
+from weftline.agent.agent_tools import name_of
 from weftline.agent.hooks import RunEnded, RunStarted
 from weftline.testing import ScriptedModel, calls
 

@@ -135,10 +135,10 @@ async def test_reminders_stand_in_the_request_only_and_beside_the_last_message()
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"id": ""}, "the id of a reminder has 1 to 128 characters, not ''"),
-        ({"text": ""}, "the text of a reminder has 1 to 16,000 characters"),
+        ({"id": ""}, "the id of a reminder must have 1 to 128 characters, not ''"),
+        ({"text": ""}, "the text of a reminder must have 1 to 16,000 characters"),
         ({"tier": "high"}, "the tier of a reminder is safety or guidance, not 'high'"),
-        ({"attachment": "end"}, "the attachment of a reminder is run_start or user_turn, not 'end'"),
+        ({"attachment": "end"}, "the attachment of a reminder must be run_start or user_turn, not 'end'"),
         ({"max_per_run": 0}, "max_per_run is a number above 0, or None, not 0"),
         ({"min_turns_between": -1}, "min_turns_between is a number, 0 or more, not -1"),
     ],

@@ -19,7 +19,7 @@ from weftline.agent import deps as deps_of_runs
 from weftline.agent.hooks import RunEnded
 from weftline.agent.in_memory import in_memory
 from weftline.agent.results import AgentFailed
-from weftline.runtime.fleet import retained
+from weftline.runtime.fleet import idle_runs
 from weftline.store.base import RunFilter
 from weftline.store.sqlite.log import SqliteLog
 from weftline.testing import ScriptedModel, calls
@@ -183,8 +183,8 @@ async def test_an_engine_that_is_closed_leaves_the_deps_of_its_runs() -> None:
 async def test_deps_are_left_when_a_run_parks_and_leaves_memory_and_made_again_when_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retained, "KEEP_S", 0.01)
-    monkeypatch.setattr(retained, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(idle_runs, "KEEP_S", 0.01)
+    monkeypatch.setattr(idle_runs, "_SWEEP_S", 0.01)
     told: list[str] = []
     left = asyncio.Event()
 
@@ -228,8 +228,8 @@ async def test_deps_that_are_made_for_an_answer_while_the_run_leaves_memory_are_
         release(log, key, epoch)
 
     monkeypatch.setattr(SqliteLog, "release", noted)
-    monkeypatch.setattr(retained, "KEEP_S", 0.001)
-    monkeypatch.setattr(retained, "_SWEEP_S", 0.001)
+    monkeypatch.setattr(idle_runs, "KEEP_S", 0.001)
+    monkeypatch.setattr(idle_runs, "_SWEEP_S", 0.001)
     told: list[str] = []
 
     @asynccontextmanager
@@ -282,7 +282,7 @@ async def test_deps_that_are_being_made_when_the_run_is_cancelled_are_undone() -
 async def test_deps_and_hooks_that_hang_keep_the_result_from_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("weftline.agent.leaving.LEAVE_S", 0.01)
+    monkeypatch.setattr("weftline.agent.teardown.LEAVE_S", 0.01)
     monkeypatch.setattr("weftline.agent.sources.LEAVE_S", 0.01)
     monkeypatch.setattr("weftline.agent.sources._ABANDONED_S", 0.01)
     interrupted: list[str] = []

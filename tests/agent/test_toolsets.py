@@ -290,7 +290,7 @@ async def test_what_cannot_be_said_about_a_call_is_left_to_the_runtime() -> None
 def test_what_no_set_can_be_made_of_is_refused() -> None:
     with pytest.raises(ValueError, match="a set of tools needs a name"):
         toolset("", look)
-    with pytest.raises(TypeError, match="adapt is a function, not int"):
+    with pytest.raises(TypeError, match="adapt must be a function, not int"):
         toolset("eyes", look, adapt=5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="is a set of tools itself"):
         toolset("eyes", files("."))

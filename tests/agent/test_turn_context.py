@@ -301,7 +301,7 @@ async def test_a_forced_final_turn_is_one_call_without_tools_on_the_whole_conver
     assert last.tools_disabled and len(model.requests) == 3
     *conversation, instruction = last.messages
     assert results_in(conversation)[0] == "saw 1" and len(results_in(conversation)) == 3
-    assert isinstance(instruction, User) and "limit of tool calls" in instruction.text and injected(last)
+    assert isinstance(instruction, User) and "tool call limit" in instruction.text and injected(last)
     assert (result.status, result.reason, result.text) == ("succeeded", "tool_cap", "As far as I know: 1.")
     assert (result.turns, result.usage.input) == (3, 30)
     assert [*conversation, result.messages[-1]] == list(result.messages) == saved == kept

@@ -13,7 +13,7 @@ from typing import Any
 from weftline import Agent, Budget, Engine, Policy, Run, tool
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.kernel.evolve import fold
-from weftline.kernel.policies import stands_still
+from weftline.kernel.policies import is_clock_stopped
 from weftline.kernel.state import State
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
@@ -56,7 +56,7 @@ async def approve_all(engine: Engine, run: Run[Any]) -> None:
             family = [question.run_id]
             while (parent := (await state_of(engine, family[-1])).parent) is not None:
                 family.append(parent.run)
-            if all([stands_still(await state_of(engine, one)) for one in family]):
+            if all([is_clock_stopped(await state_of(engine, one)) for one in family]):
                 await asyncio.sleep(0.05)  # a wait that can be told from none
                 await run.approve(f"{question.run_id}:{question.id}")
 

@@ -63,7 +63,7 @@ class Content:
             case LoopDetected() | FinalForced() | ResultsOverBudget():
                 return bodies.encode(bodies.TextBody(text)) if text else b""
             case OutputRejected():
-                return bodies.encode(bodies.TextBody(prompts.turns.answer_again(prompts.turns.ANSWER_MISFIT)))
+                return bodies.encode(bodies.TextBody(prompts.turns.answer_again(prompts.turns.ANSWER_INVALID)))
             case CompactionFailed():
                 return bodies.encode(bodies.FailedBody(f"The summary failed: {head.cls}."))
             case ContextCompacted():

@@ -62,7 +62,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.evolve import evolve
 from weftline.kernel.lease import CallClaimed
-from weftline.kernel.leases import given_back
+from weftline.kernel.leases import unclaim
 from weftline.kernel.outstanding import is_outstanding
 from weftline.kernel.policy import PolicyDecided, RunUnattended
 from weftline.kernel.state import (
@@ -287,7 +287,7 @@ class World:
     def crash(self, effects: dict[str, Effect] | None = None) -> None:
         """The process dies and another one takes over, with tools that now declare `effects` (default: as before)."""
         self.running.clear()
-        if self.state.keeps_time:
+        if self.state.clock_running:
             self.append(New(RunUnattended()))
         if self.state.in_flight:
             present = DECLARED if effects is None else effects
@@ -563,7 +563,7 @@ class World:
 
     def release(self, index: int) -> bool:
         question = self.state.questions.open.get(self.state.batch.calls[index].id)
-        return question is not None and self.offer(given_back(self.state, question, "released"))
+        return question is not None and self.offer(unclaim(self.state, question, "released"))
 
     @property
     def awaits(self) -> list[str]:

@@ -17,7 +17,7 @@ from weftline import Agent, Engine, tool
 from weftline.errors import Conflict
 from weftline.kernel.entries import MessageQueued, decode_fact
 from weftline.plan import LocalRef, ServerRef
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import IdempotencyKey
@@ -80,7 +80,9 @@ async def test_a_request_that_comes_again_is_appended_once_and_another_under_its
         [asked] = await it.stored.awaits(AwaitFilter(workspace=space))
 
         def decide(outcome: Any) -> Awaitable[object]:
-            return it.answer_await(key, asked.id, Answer(outcome=outcome, request="k"), by="ann", person_of=as_named)
+            return it.answer_await(
+                key, asked.id, AwaitAnswer(outcome=outcome, request="k"), by="ann", person_of=as_named
+            )
 
         assert await decide("approved") == "approved"
         await changes_nothing(kept, lambda: decide("approved"), lambda: decide("denied"), "approved", "await_closed")

@@ -43,7 +43,7 @@ from weftline.runtime.budgets.ledger import Account, Ledger
 from weftline.runtime.budgets.reserving import settled_if_raised
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet import fleet
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.budgets import (
@@ -423,7 +423,7 @@ async def test_a_run_asks_before_it_exceeds_and_a_raise_wakes_every_run_that_wai
         asked = await _asking(engine, space, 3)
         first = asked[0]
         key, turns = first.run, len(provider.requests)
-        await engine.answer_await(key, first.id, Answer(outcome="denied"), by="bob", person_of=as_named)
+        await engine.answer_await(key, first.id, AwaitAnswer(outcome="denied"), by="bob", person_of=as_named)
         end = await ended(engine, next(run for run in runs if ids.key_of(run) == key), space)
         assert (end.status, end.reason) == ("succeeded", "budget")
         assert provider.requests[turns].tools_disabled

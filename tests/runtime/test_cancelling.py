@@ -29,7 +29,7 @@ from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet import cancelling, fleet
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter
@@ -283,7 +283,7 @@ async def test_a_cancel_closes_calls_awaits_leases_and_timers_and_returns_what_w
         closed = [head.index for head in found if isinstance(head, CallClosed)]
         assert sorted(closed) == [0, 1], "each call has one result"
 
-        yes, late = Answer(outcome="approved"), ToolOutput.of("42")
+        yes, late = AwaitAnswer(outcome="approved"), ToolOutput.of("42")
         for one in (
             engine.answer_await(key, asked.id, yes, by="user:ann", person_of=as_named),
             engine.answer(key, call, late, token=lease.token),
@@ -328,7 +328,9 @@ async def test_a_cancel_leaves_nothing_open_and_late_answers_are_refused() -> No
         late = (
             place.engine.answer(key, "call_0_1", ToolOutput.of("x"), token=lease.token),
             place.engine.heartbeat(key, "call_0_1", lease.token),
-            place.engine.answer_await(key, question.id, Answer(outcome="approved"), by="key:ann", person_of=as_named),
+            place.engine.answer_await(
+                key, question.id, AwaitAnswer(outcome="approved"), by="key:ann", person_of=as_named
+            ),
         )
         for answer in late:
             with pytest.raises(Conflict) as refused:

@@ -173,7 +173,7 @@ def test_a_transcript_says_who_said_what() -> None:
         User.of("Hurry.", injected=True),
     ]
     assert transcript(messages, summary="They met.", max_bytes=10_000) == (
-        "Summary of what came before: They met.\nInstructions: Be kind.\nPerson: Look.\n[attachment: image/png]\n"
+        "Summary of what came before: They met.\nInstructions: Be kind.\nUser: Look.\n[attachment: image/png]\n"
         'Assistant: I shall.\nAssistant calls look: {"at": "x"}\nlook failed: Seen.\nNote to the assistant: Hurry.'
     )
 

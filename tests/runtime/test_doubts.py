@@ -19,7 +19,7 @@ from weftline.messages import ToolResults
 from weftline.plan import ServerRef
 from weftline.runtime import ids
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.reads import calls
 from weftline.runtime.reads.receipts import asked_doubts
@@ -56,13 +56,13 @@ class Till:
 @pytest.mark.parametrize(
     ("answer", "how", "read"),
     [
-        (Answer(outcome="answered", value="paid"), "returned", "paid"),
-        (Answer(outcome="approved"), "returned", "paid at last"),
-        (Answer(outcome="denied", reason="no idea"), "in_doubt", "not known whether it took effect"),
+        (AwaitAnswer(outcome="answered", value="paid"), "returned", "paid"),
+        (AwaitAnswer(outcome="approved"), "returned", "paid at last"),
+        (AwaitAnswer(outcome="denied", reason="no idea"), "in_doubt", "not known whether it took effect"),
     ],
     ids=["it happened", "it did not", "nobody knows"],
 )
-async def test_a_person_says_what_became_of_a_call(of_tool: bool, answer: Answer, how: str, read: str) -> None:
+async def test_a_person_says_what_became_of_a_call(of_tool: bool, answer: AwaitAnswer, how: str, read: str) -> None:
     disk = MemoryDisk()
     before = Till(disk, of_tool=of_tool)
     await before.engine.start()
@@ -118,7 +118,7 @@ async def test_every_call_that_people_are_asked_about_is_listed(monkeypatch: pyt
         asked = {call.run_id: [(call.id, "pay")] for call in page.calls}
         assert await doubts_listed(engine, space) == asked, "lists of runs and of calls disagree"
         for one in await engine.stored.awaits(AwaitFilter(workspace=space)):
-            outcome = Answer(outcome="answered", value="paid") if one.run == 1 else Answer(outcome="denied")
+            outcome = AwaitAnswer(outcome="answered", value="paid") if one.run == 1 else AwaitAnswer(outcome="denied")
             await engine.answer_await(one.run, one.id, outcome, by="key:ann", person_of=as_named)
         for run in runs:
             await ended(engine, run, space)

@@ -137,7 +137,7 @@ async def test_the_store_counts_as_well_again_only_when_a_write_succeeds(tmp_pat
             async with asyncio.timeout(TIMEOUT_S):
                 while True:
                     try:
-                        it.require_well()
+                        it.require_writable()
                     except Unavailable:
                         await asyncio.sleep(0.01)
                     else:

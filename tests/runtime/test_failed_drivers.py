@@ -182,7 +182,7 @@ def test_a_run_that_the_kernel_cannot_decide_on_keeps_no_other_from_its_deadline
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(scenario())
-    assert "it cannot continue" in caplog.text
+    assert "cannot continue" in caplog.text
 
 
 async def test_what_fails_after_a_commit_concerns_no_other_run_of_it(caplog: pytest.LogCaptureFixture) -> None:

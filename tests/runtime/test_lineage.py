@@ -19,7 +19,7 @@ class StuckFleet:
         self.taken: list[tuple[int, Draft]] = []
         self.all_others = asyncio.Event()
 
-    async def load_surely(self, key: int) -> int:
+    async def load_with_retry(self, key: int) -> int:
         if key == 1:
             await asyncio.Event().wait()
         return key

@@ -15,7 +15,7 @@ from weftline.plan import LocalRef, ServerRef
 from weftline.providers.catalog import Catalog
 from weftline.runtime.budgets.ledger import Ledger
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.fleet import retained
+from weftline.runtime.fleet import idle_runs
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
 from weftline.tools.decorator import tool
@@ -56,8 +56,8 @@ class Place:
 async def test_a_message_that_comes_twice_at_once_is_queued_once_although_its_run_leaves_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retained, "KEEP_S", 0.001)
-    monkeypatch.setattr(retained, "_SWEEP_S", 0.001)
+    monkeypatch.setattr(idle_runs, "KEEP_S", 0.001)
+    monkeypatch.setattr(idle_runs, "_SWEEP_S", 0.001)
     place = Place()
     async with place.engine as it, asyncio.timeout(TIMEOUT_S):
         key = await place.start()

@@ -10,7 +10,7 @@ import pytest
 
 from runtime.kit import MoodyStore, ended, engine_on, plan, until
 from weftline.plan import LocalRef, ServerRef
-from weftline.runtime.fleet import retained, timers
+from weftline.runtime.fleet import idle_runs, timers
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
@@ -23,7 +23,7 @@ RUNS = 20
 
 
 async def test_of_many_runs_that_park_at_once_only_so_many_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retained, "MAX_RETAINED", 4)
+    monkeypatch.setattr(idle_runs, "MAX_RETAINED", 4)
     store = MoodyStore(MemoryDisk())
     it, _ = engine_on(store, SCRIPTS)
     async with it:
@@ -36,8 +36,8 @@ async def test_of_many_runs_that_park_at_once_only_so_many_stay_in_memory(monkey
 
 
 async def test_runs_that_park_while_the_disk_is_full_leave_memory_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retained, "KEEP_S", 0.01)
-    monkeypatch.setattr(retained, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(idle_runs, "KEEP_S", 0.01)
+    monkeypatch.setattr(idle_runs, "_SWEEP_S", 0.01)
     disk = MemoryDisk()
     store = MoodyStore(disk)
     released = asyncio.Event()

@@ -28,7 +28,7 @@ async def test_no_iteration_of_the_loop_has_two_large_steps_however_many_wait() 
     large, iterations, taken = LargeSteps(), Iterations(), list[int]()
 
     async def step() -> None:
-        await large.turn()
+        await large.wait_for_slot()
         taken.append(iterations.count)
 
     await asyncio.gather(*[step() for _ in range(20)])
@@ -37,7 +37,7 @@ async def test_no_iteration_of_the_loop_has_two_large_steps_however_many_wait() 
 
 async def test_whoever_gives_up_waiting_holds_up_nobody() -> None:
     large = LargeSteps()
-    waiting = [asyncio.create_task(large.turn()) for _ in range(3)]
+    waiting = [asyncio.create_task(large.wait_for_slot()) for _ in range(3)]
     await asyncio.sleep(0)
     for task in waiting[:2]:
         task.cancel()

@@ -18,7 +18,7 @@ from weftline.providers.scripted import ScriptedProvider
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet.timers import MAX_GRACE_US
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
@@ -148,7 +148,7 @@ def test_only_the_run_that_an_event_belongs_to_is_woken_and_nothing_is_read_in_b
             await wakes("answered", it.answer(keys["answered"], "call_0_0", ToolOutput.of("42")))
             await wakes("resumed", it.resume(keys["resumed"]))
             await wakes("cancelled", it.cancel(keys["cancelled"]))
-            yes = Answer(outcome="approved")
+            yes = AwaitAnswer(outcome="approved")
             await wakes(
                 "approved",
                 it.answer_await(keys["approved"], awaits[keys["approved"]], yes, by="ann", person_of=as_named),

@@ -33,7 +33,7 @@ from weftline.messages import Usage
 from weftline.plan import LocalRef, RunPlan, ServerRef, decode_plan
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.live import RunLog
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.reads.paging import entries
 from weftline.store import open_store
@@ -224,7 +224,7 @@ async def live(it: EmbeddedEngine, store: Any) -> None:
     await it.answer(waits, "call_0_0", ToolOutput.of("42"))
     await it.cancel(stopped)
     [one] = await it.stored.awaits(AwaitFilter(workspace=space, run=paying))
-    await it.answer_await(paying, one.id, Answer(outcome="approved"), by="ann", person_of=as_named)
+    await it.answer_await(paying, one.id, AwaitAnswer(outcome="approved"), by="ann", person_of=as_named)
     for run_id in (first, second, third, fourth):
         await ended(it, run_id, space)
 

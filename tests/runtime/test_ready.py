@@ -33,12 +33,12 @@ class SlowLog(MoodyLog):
         """What is under way is told when it is set."""
         self.broken = False
 
-    async def under_way(self, *, after: int, limit: int) -> Sequence[DueRun]:
+    async def due_now(self, *, after: int, limit: int) -> Sequence[DueRun]:
         self.looked.set()
         await self.look.wait()
         if self.broken:
             raise StoreError("The store could not be read.")
-        return await self._inner.under_way(after=after, limit=limit)
+        return await self._inner.due_now(after=after, limit=limit)
 
 
 def slow(disk: MemoryDisk) -> tuple[EmbeddedEngine, SlowLog]:

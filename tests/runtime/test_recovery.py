@@ -560,4 +560,4 @@ async def test_a_run_of_an_ended_thread_that_cannot_be_read_does_not_keep_the_se
     store.log.damaged = {2}
     async with engine_on(store, SCRIPTS)[0]:
         assert [disk.runs[key].row.status for key in (1, 2)] == ["cancelled", "queued"]
-    assert "one of its runs is left alone" in caplog.text
+    assert "one of its runs is skipped" in caplog.text

@@ -100,7 +100,7 @@ class FailsOnce:
 
 def accepts_writes(engine: EmbeddedEngine) -> bool:
     try:
-        engine.require_well()
+        engine.require_writable()
     except Unavailable:
         return False
     return True

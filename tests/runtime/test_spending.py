@@ -12,7 +12,7 @@ from weftline.providers.base import Chunk, Finish, TextDelta, UsageUpdate
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.model_calls.model_call import abandoned
-from weftline.runtime.model_calls.spending import Spent, spent
+from weftline.runtime.model_calls.spending import ModelUsage, spent
 
 END = Finish("end_turn")
 
@@ -26,31 +26,31 @@ def answer(text: str, *chunks: Chunk) -> Assembler:
 @pytest.mark.parametrize(
     ("reported", "expected"),
     [
-        (Usage(input=7, output=5), Spent(Usage(input=7, output=5))),
-        (Usage(input=7), Spent(Usage(input=7, output=2), estimated=True)),
-        (Usage(output=5), Spent(Usage(input=100, output=5), estimated=True)),
-        (Usage(), Spent(Usage(input=100, output=2), estimated=True)),
+        (Usage(input=7, output=5), ModelUsage(Usage(input=7, output=5))),
+        (Usage(input=7), ModelUsage(Usage(input=7, output=2), estimated=True)),
+        (Usage(output=5), ModelUsage(Usage(input=100, output=5), estimated=True)),
+        (Usage(), ModelUsage(Usage(input=100, output=2), estimated=True)),
     ],
 )
-def test_what_a_complete_answer_does_not_count_is_estimated(reported: Usage, expected: Spent) -> None:
+def test_what_a_complete_answer_does_not_count_is_estimated(reported: Usage, expected: ModelUsage) -> None:
     assert spent(answer("abcdefgh", UsageUpdate(reported), END), estimate=100) == expected
 
 
 def test_an_answer_without_output_is_no_estimate() -> None:
-    assert spent(answer("", UsageUpdate(Usage(input=7)), END), estimate=100) == Spent(Usage(input=7))
+    assert spent(answer("", UsageUpdate(Usage(input=7)), END), estimate=100) == ModelUsage(Usage(input=7))
 
 
 @pytest.mark.parametrize(
     ("text", "output", "expected"),
     [
-        ("abc", 1, Spent(Usage(input=7, output=1), estimated=True)),  # the count that the answer began with
-        ("abcdefgh", 1, Spent(Usage(input=7, output=2), estimated=True)),
-        ("abcdefgh", 40, Spent(Usage(input=7, output=40))),
-        ("", 1, Spent(Usage(input=7, output=1))),
+        ("abc", 1, ModelUsage(Usage(input=7, output=1), estimated=True)),  # the count that the answer began with
+        ("abcdefgh", 1, ModelUsage(Usage(input=7, output=2), estimated=True)),
+        ("abcdefgh", 40, ModelUsage(Usage(input=7, output=40))),
+        ("", 1, ModelUsage(Usage(input=7, output=1))),
     ],
 )
 def test_an_answer_that_is_cut_off_is_an_estimate_unless_its_report_covers_what_came(
-    text: str, output: int, expected: Spent
+    text: str, output: int, expected: ModelUsage
 ) -> None:
     cut = answer(text, UsageUpdate(Usage(input=7, output=output)))
     assert spent(cut, estimate=100, unanswered=True) == expected

@@ -115,7 +115,7 @@ async def test_a_process_that_was_ended_or_stopped_while_it_waited_is_not_used(s
         lambda _: Program(args=("/bin/sh", "-c", "echo ready; read line"), readable=()), warm=0, isolation="off"
     )
     engine = await pool.take()
-    await pool.give_back(engine)
+    await pool.release(engine)
     os.kill(engine.pid, sent)
     async with asyncio.timeout(60):
         while engine.waits:  # noqa: ASYNC110 - nobody tells of it

@@ -235,13 +235,13 @@ async def test_processes_do_not_wait_for_ever(tmp_path: Path) -> None:
     pool = Pool(lambda _: Program(args=[str(fake)], readable=[]), warm=1, isolation="off", idle_s=0.01)
     taken = await pool.take()
     first = await pool.take()
-    await pool.give_back(first)
+    await pool.release(first)
     async with asyncio.timeout(60):
         await first.ended()
         # Nobody was there any more when this one comes back: it does not stay for ever either.
         second = await pool.take()
         await asyncio.sleep(0.05)
-        await pool.give_back(second)
+        await pool.release(second)
         await second.ended()
     assert taken.alive
     await taken.kill()

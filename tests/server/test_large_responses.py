@@ -12,7 +12,7 @@ import pytest
 from weftline.errors import RateLimited
 from weftline.server.http import PIECE_BYTES, Request, Response, send_response
 from weftline.server.large import LargeResponses
-from weftline.server.places import Places
+from weftline.server.workspace_slots import WorkspaceSlots
 
 from .kit import TIMEOUT_S, Api, check_error
 
@@ -125,7 +125,7 @@ async def test_snapshots_that_nobody_reads_do_not_keep_others_from_theirs(api: A
 
 
 async def test_a_workspace_makes_so_many_pages_at_once_and_others_are_not_held_up(api: Api, other_api: Api) -> None:
-    places = Places(2)
+    places = WorkspaceSlots(2)
     first, second = places.of(1), places.of(1)
     assert first is second and places.of(2) is not first
     async with first, first:

@@ -64,7 +64,7 @@ async def test_a_set_that_does_not_fit_is_refused_and_the_run_goes_on_waiting(ap
         ("results[0].error", "must not be larger than 8,192 bytes"),
         ("results[0].failure.kind", "Invalid enum value 'odd'"),
         ("results[0].bounds", "it has bounds although it failed"),
-        ("results[1].name", f"the call '{second}' is one of 'lookup'"),
+        ("results[1].name", f"the call '{second}' is a call of 'lookup'"),
         ("results[1].failure.kind", "Expected `string | null`, got `integer`"),
         ("results[1].result", 'n: "two" is not of type "integer"'),
         ("results[2].name", "must be a string"),

@@ -166,7 +166,7 @@ class Story:
         return [
             [await log.run(key) for key in KEYS],
             [await read_log(log, key) for key in KEYS],
-            await log.under_way(after=0, limit=9),
+            await log.due_now(after=0, limit=9),
             [
                 await log.due(80, after=(0, 0), limit=9),
                 await log.due(80, after=(30, 2), limit=9),

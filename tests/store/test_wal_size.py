@@ -22,7 +22,7 @@ async def read_a_little(log: LogReader, *, next_seq: int) -> None:
     assert row is not None and row.next_seq == next_seq
     page = await log.page(1, after=row.next_seq - 3, max_bytes=1)
     assert page is not None and len(page.items) == 1
-    assert await log.under_way(after=0, limit=1) and await log.entry(1, row.next_seq - 1)
+    assert await log.due_now(after=0, limit=1) and await log.entry(1, row.next_seq - 1)
 
 
 def write_and_read(store: Owned, path: Path) -> int:

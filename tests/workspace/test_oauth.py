@@ -14,7 +14,7 @@ from weftline.server.auth import Authenticator
 from weftline.server.http import Request
 from weftline.server.router import Route
 from weftline.store.database import Database, Query, statement
-from weftline.store.records.apps import App
+from weftline.store.records.apps import StoredApp
 from weftline.store.sqlite.store import SqliteStore
 from weftline.workspace import apps, consent, grants, keys, users
 from weftline.workspace.context import Change, Workspaces
@@ -51,7 +51,7 @@ async def world(tmp_path: Path) -> AsyncGenerator[World]:
     await store.close()
 
 
-async def granted(at: Workspaces) -> tuple[App, grants.Issued]:
+async def granted(at: Workspaces) -> tuple[StoredApp, grants.Issued]:
     """What an app has after Ann has said yes in a browser."""
     await users.create_user(at, email=EMAIL, password="not a hash", slugs=["acme"])
     new = apps.checked_app(name="Notes", redirect_uris=[CALLBACK], scopes=["runs:read"])

@@ -26,7 +26,7 @@ async def test_a_stored_provider_is_ready_to_be_built(at: Workspaces, acme: int,
     assert spec_of(row) == replace(SPEC, has_api_key=True, header_names=("X-Org",))
     assert b"sk-1" not in row.spec + (row.secrets or b"")
     (own,) = await providers.own_providers(at, acme)
-    assert (own.id, own.version, own.fault) == (row.id, 1, "")
+    assert (own.id, own.version, own.problem) == (row.id, 1, "")
     assert own.settings.name == "mine" and own.settings.api_key == "sk-1"
     assert own.settings.options["headers"] == {"X-Org": "acme"}
     assert [model.vendor_id for model in own.settings.models] == ["small", "large"]
@@ -73,7 +73,7 @@ async def test_a_provider_whose_key_cannot_be_read_says_so(at: Workspaces, acme:
     await providers.create(at, acme, "mine", SPEC, SECRETS)
     elsewhere = Workspaces(at.records, Vault(tmp_path, environ={}), at.clock)
     (own,) = await providers.own_providers(elsewhere, acme)
-    assert own.fault and own.settings.api_key is None
+    assert own.problem and own.settings.api_key is None
 
 
 async def test_a_name_is_had_once_in_a_workspace(at: Workspaces, acme: int, globex: int) -> None:

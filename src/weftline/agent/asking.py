@@ -120,8 +120,8 @@ async def answer_by_code(
         try:
             assert call.tool is not None
             final = await prepare(call.tool, canonical_value(dict(decision.args)).decode())
-        except Exception as misfit:  # raised by the tool's own code, or for values that the hook set
-            logger.error("the hook %s approved %s with arguments that do not fit: %s", name, call.name, misfit)
+        except Exception as error:  # raised by the tool's own code, or for values that the hook set
+            logger.error("the hook %s approved %s with arguments that do not fit: %s", name, call.name, error)
             return CodeAnswer("denied", f"hook:{name}", reason=prompts.calls.gate_failed(display_name))
         return CodeAnswer("approved", f"hook:{name}", args=final, reason=decision.reason)
     return None

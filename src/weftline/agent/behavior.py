@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from weftline.agent import checked
+from weftline.agent import argument_checks
 from weftline.agent.compaction import Compaction
 from weftline.errors import Conflict, InvalidRequest
 
@@ -44,7 +44,7 @@ class Ruling:
 
     def __post_init__(self) -> None:
         if self.mode not in ("block", "steer"):
-            raise ValueError(f'a mode is "block" or "steer", not {self.mode!r}')
+            raise ValueError(f'a mode must be "block" or "steer", not {self.mode!r}')
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class ToolBudget:
 
     def __post_init__(self) -> None:
         if self.max < 0:
-            raise ValueError(f"the budget of a tool must not be negative, not {self.max}")
+            raise ValueError(f"the budget of a tool must be 0 or more, not {self.max}")
         if not callable(self.on_exceed) and self.on_exceed not in ("block", "steer"):
-            raise ValueError(f'on_exceed is "block", "steer" or a function, not {self.on_exceed!r}')
+            raise ValueError(f'on_exceed must be "block", "steer" or a function, not {self.on_exceed!r}')
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class ThinkingDecay:
 
     def __post_init__(self) -> None:
         if self.after_turn < 0 or self.floor < 0 or not 0 <= self.factor <= 1:
-            raise ValueError("thinking_decay: after_turn and floor must not be negative, and factor is from 0 to 1")
+            raise ValueError("thinking_decay: after_turn and floor must be 0 or more, and factor from 0 to 1")
 
     def __call__(self, turn: int, base: int) -> float:
         late = max(turn - self.after_turn, 0)
@@ -144,28 +144,28 @@ class Behavior:
             value = getattr(self, name)
             if value is not None and value not in allowed:
                 words = " or ".join([f'"{one}"' for one in allowed])
-                raise ValueError(f"{name} is {words}, not {value!r}")
+                raise ValueError(f"{name} must be {words}, not {value!r}")
         for name, least in _MINIMUM.items():
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise ValueError(f"{name} must be {least} or more, not {value!r}")
         for name, (kinds, like) in _KINDS.items():
             if getattr(self, name) is not None:
-                checked.expect(name, getattr(self, name), kinds, like)
+                argument_checks.expect(name, getattr(self, name), kinds, like)
         for tool, budget in (self.tool_budgets or {}).items():
             if not isinstance(budget, ToolBudget):
-                checked.number(f"tool_budgets: the budget of {tool!r}", budget, whole=True)
+                argument_checks.number(f"tool_budgets: the budget of {tool!r}", budget, whole=True)
         for tool, hasher in (self.dedup_tools or {}).items():
             if hasher is not None and not callable(hasher):
                 raise TypeError(f"dedup_tools: {tool!r} takes a function of the arguments, or None, not {hasher!r}")
         if self.persist_exclude_tools is not None:
-            checked.texts("persist_exclude_tools", self.persist_exclude_tools, such_as="['search']")
+            argument_checks.texts("persist_exclude_tools", self.persist_exclude_tools, such_as="['search']")
         if self.thinking_decay is not None and not callable(self.thinking_decay):
             like = "a ThinkingDecay, or a function of the turn and the base"
             raise TypeError(f"thinking_decay must be {like}, not {self.thinking_decay!r}")
         for name in ("cache", "elide_stale_reads"):
             if getattr(self, name) not in (None, True, False):
-                raise ValueError(f"{name} is True or False, not {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
 
     def over(self, below: Behavior) -> Behavior:
         """Returns these knobs, with those of `below` where these are not set."""

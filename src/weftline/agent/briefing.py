@@ -49,7 +49,7 @@ class Briefing:
             raise ValueError(f"tool {name!r}: text is empty")
         for what, function in (("prompt", prompt), ("check", check)):
             if function is not None and not callable(function):
-                raise TypeError(f"tool {name!r}: {what} is a function, not {type(function).__name__}")
+                raise TypeError(f"tool {name!r}: {what} must be a function, not {type(function).__name__}")
         if template is not None:
             checked_template(template, tool=name, what="template")
         self._prompt_id = prompt_id

@@ -28,7 +28,7 @@ class Budget(Struct, frozen=True, kw_only=True):
             if amount is not None and (issue := amount_issue(name, amount)):
                 raise ValueError(f"{name} {issue}, not {amount!r}")
         if self.on_exceeded not in ("stop", "final_turn", "ask"):
-            raise ValueError(f"on_exceeded is stop, final_turn or ask, not {self.on_exceeded!r}")
+            raise ValueError(f"on_exceeded must be stop, final_turn or ask, not {self.on_exceeded!r}")
 
     @property
     def rule(self) -> BudgetRule:

@@ -9,9 +9,9 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from weftline.agent.context import RunContext
-from weftline.agent.fitting import check
 from weftline.agent.hooks import OTHER_NAMES, Point
 from weftline.agent.hooks_outside import POINTS
+from weftline.agent.point_checks import check
 from weftline.suggestions import did_you_mean
 
 logger = logging.getLogger(__name__)

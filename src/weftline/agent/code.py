@@ -24,15 +24,15 @@ from weftline.agent.fact_points import FactPoints, usd
 from weftline.agent.frame import Frame
 from weftline.agent.gates import Verdict
 from weftline.agent.hooks_outside import SpawnBefore, SpawnComplete, SpawnError
-from weftline.agent.judging import judged
-from weftline.agent.leaving import Leaving, error_of
 from weftline.agent.mcp_calls import around, server_of
-from weftline.agent.noting import Notes
+from weftline.agent.notes import Notes
 from weftline.agent.output import OutputType
+from weftline.agent.policy_calls import ask_policy
 from weftline.agent.prompting import RunPrompts
 from weftline.agent.shaping import RequestShaper
 from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
+from weftline.agent.teardown import Teardown, error_of
 from weftline.canonical import canonical_value
 from weftline.kernel.entries import Fact, RunEnded
 from weftline.messages import Assistant, Message, Text
@@ -102,7 +102,7 @@ class AgentCode:
         self.info = info
         self._notes = Notes(prompts)
         self.context = RunContext(info, deps, self._notes.note, self._notes.render, Entered())
-        self.leaving = Leaving(info.id, owned, lambda: on_left(self))
+        self.teardown = Teardown(info.id, owned, lambda: on_left(self))
         self.above = above or Ancestors()
         """The runs above a child, which are notified of what it does."""
         self._plan = plan
@@ -145,7 +145,7 @@ class AgentCode:
             self._fail(*problem)
 
     @property
-    def fault(self) -> BaseException | None:
+    def error(self) -> BaseException | None:
         """The exception that stops the run, if there is one."""
         return self._raised or self._refusal or self._unchecked
 
@@ -211,8 +211,8 @@ class AgentCode:
             self._raised = failed.__cause__
             raise CodeFailed(self._public_message(str(failed), failed.__cause__), code="hook_failed") from failed
 
-    def taken_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
-        return self._notes.taken()
+    def pop_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
+        return self._notes.pop()
 
     def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
         return self._shaper.active_contents(messages, memory)
@@ -261,7 +261,7 @@ class AgentCode:
                 raise
             return await tool.prepare(changed)
 
-    def misfit(self, tool: Tool, error: InvalidArguments) -> str:
+    def describe_invalid(self, tool: Tool, error: InvalidArguments) -> str:
         return prompts.behavior.invalid_arguments(error.message)
 
     async def gate(self, call: PendingCall, context: ToolContext) -> Gated:
@@ -294,8 +294,8 @@ class AgentCode:
         if gate.args != asked and call.tool is not None:
             try:
                 final = await self.prepare(call.tool, canonical_value(gate.args).decode())
-            except Exception as misfit:  # raised by the tool's own code, or for values that the gate set
-                logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, misfit)
+            except Exception as error:  # raised by the tool's own code, or for values that the gate set
+                logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, error)
                 return _blocked(call, prompts.calls.gate_failed(display_name))
         # What a gate sets is checked like a model's arguments, and replaces them.
         fits = not call.problem or final != call.args
@@ -343,7 +343,7 @@ class AgentCode:
         return Gated("answered", call.args, output.parts, output.is_error, bounds=output.bounds)
 
     async def judge(self, turn: PendingTurn) -> Judged:
-        return await judged(getattr(self.owner, "policy_engine", None), turn, self.info)
+        return await ask_policy(getattr(self.owner, "policy_engine", None), turn, self.info)
 
     async def answer_await(self, asked: PendingAwait) -> CodeAnswer | None:
         listeners = ((self._hooks, self.context), *self.above.listeners)
@@ -461,7 +461,7 @@ class AgentCode:
     def may_be_overtaken(self) -> bool:
         return not self._facts.fail_closed
 
-    async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+    async def on_facts(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         try:
             await self._facts.publish(facts, messages=messages)
         except HookFailed as failed:
@@ -473,11 +473,11 @@ class AgentCode:
         notifies_late = self._facts.waits or any(point in self._hooks for point in end_points)
         has_words = bool(self._frame.skills) or self._observed is not None or notifies_late or self.watches
         last = self._last_hooks(fact, memory) if has_words else None
-        self.leaving.begin(last, None if self._deps is None else error_of(self.info.id, fact, body))
+        self.teardown.begin(last, None if self._deps is None else error_of(self.info.id, fact, body))
 
     def leave(self) -> None:
-        if not self.leaving.begun:
-            self.leaving.begin()
+        if not self.teardown.begun:
+            self.teardown.begin()
 
     async def _last_hooks(self, fact: RunEnded, memory: Mapping[str, Any]) -> None:
         inside = self.context.entered.inside

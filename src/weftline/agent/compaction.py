@@ -34,11 +34,11 @@ class Compaction:
         if self.at_turns is not None and self.keep_turns >= self.at_turns:
             raise ValueError(f"keep_turns must be below at_turns ({self.at_turns}), not {self.keep_turns!r}")
         if isinstance(self.keep_turns, bool) or self.keep_turns < 0:
-            raise ValueError(f"keep_turns must not be negative, not {self.keep_turns!r}")
+            raise ValueError(f"keep_turns must be 0 or more, not {self.keep_turns!r}")
         given = cast("object", self.model)
         if given is not None and not (isinstance(given, str) and given.strip()):
             # It is stored with the run, and the next process could not find an object again.
-            raise ValueError(f"model is the name of a model, or None for the run's own, not {given!r}")
+            raise ValueError(f"model must be the name of a model, or None for the run's own, not {given!r}")
 
     @property
     def rule(self) -> CompactionRule:

@@ -9,13 +9,13 @@ from copy import copy
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypedDict, TypeVar, overload
 
-from weftline.agent import checked
+from weftline.agent import argument_checks
+from weftline.agent.agent_tools import AgentTool, merged, name_of, to_tool
 from weftline.agent.aliases import check_names
 from weftline.agent.behavior import Behavior, check_dedup
 from weftline.agent.budget import Budget
 from weftline.agent.calling import Hook, check_hook, point_of
 from weftline.agent.context import RunContext, RunInfo
-from weftline.agent.given import AgentTool, merged, name_of, to_tool
 from weftline.agent.hooks import OutputReady, Point
 from weftline.agent.options import check_parts
 from weftline.agent.output import OutputType
@@ -161,9 +161,9 @@ class Definition(Generic[OutputT, DepsT]):
                 "preset": preset,
             }
         )
-        checked.deps(deps)
+        argument_checks.deps(deps)
         if fallbacks != ():
-            checked.texts("fallbacks", fallbacks, such_as="['openai:gpt-5-mini']")
+            argument_checks.texts("fallbacks", fallbacks, such_as="['openai:gpt-5-mini']")
         base = preset or Preset()
         name = base.name or None if name is None else name
         if name is not None and not name.strip():
@@ -221,7 +221,7 @@ class Definition(Generic[OutputT, DepsT]):
         overridden = self._overridden.get()
         return self.model if overridden is None else overridden
 
-    def varied(
+    def with_overrides(
         self,
         *,
         instructions: str | Callable[[RunContext[Any]], str | Awaitable[str]] | None = None,
@@ -241,7 +241,7 @@ class Definition(Generic[OutputT, DepsT]):
     def _connect_skills(self, tools: Sequence[AgentTool[Any]]) -> None:
         toolsets = [one for one in tools if hasattr(one, "open")]
         if toolsets:  # most agents have none, and do not need the imports of skills
-            from weftline.agent.skilled import connect_skills
+            from weftline.agent.skill_hooks import connect_skills
 
             connect_skills(toolsets, self)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from weftline.agent import checked
+from weftline.agent import argument_checks
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class OwnedDeps:
     async def _own(self, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
         try:
             made = make()
-            checked.check_deps(made)
+            argument_checks.check_deps(made)
             async with made as deps:
                 self._entered.set_result(deps)
                 await self._over.wait()

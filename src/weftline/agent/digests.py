@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct
 from msgspec.structs import replace
 
+from weftline.agent.agent_tools import is_toolset, name_of
 from weftline.agent.definition import Definition
-from weftline.agent.given import is_toolset, name_of
 from weftline.agent.subagents import Subagent
 from weftline.kernel.deploys import Digests
 from weftline.plan import RunPlan

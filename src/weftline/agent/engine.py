@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
-from weftline.agent.budgeted import BudgetedRuns
+from weftline.agent.budget_methods import BudgetMethods
 from weftline.agent.child_plans import ChildPlans
 from weftline.agent.code import AgentCode
 from weftline.agent.definition import Definition, DepsT, OutputT
-from weftline.agent.ended import EndedRuns
 from weftline.agent.listing import facts_around
+from weftline.agent.log_methods import LogMethods
 from weftline.agent.loop_proxy import LoopProxy, call
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_options
-from weftline.agent.prompted import PromptedRuns
-from weftline.agent.retained import RetainedRuns
+from weftline.agent.overrides import added_toolsets, digest_of_call
+from weftline.agent.prompt_methods import PromptMethods
+from weftline.agent.recent_logs import RecentLogs
 from weftline.agent.run import Run
 from weftline.agent.sources import AgentTools, Setup, require_durable
 from weftline.agent.starting import Starter
 from weftline.agent.sync import blocking
-from weftline.agent.varying import brought, digest_of_call
-from weftline.agent.watched import WatchedRuns
+from weftline.agent.watch_methods import WatchMethods
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.kernel.bodies import decode_message
 from weftline.messages import Message
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from weftline.agent.forking import ForkChanges
-    from weftline.agent.stored import StoredThings
+    from weftline.agent.stored_resources import StoredResources
     from weftline.providers.workspace import WorkspaceCatalogs
     from weftline.replay.forking import ForkPoint
     from weftline.tools.base import Tool, Toolset
@@ -62,7 +62,7 @@ Companion: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 _ROUTE = "library"
 
 
-class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
+class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
     """Where agents' runs live: durable in a directory, or in memory without one.
 
         async with Engine("./data", agents=[agent]) as engine:  # continues the runs of an earlier process
@@ -105,7 +105,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         self._tools.on_left = self._left
         self.own_tools: dict[str, Tool] = {}
         """The server's tools that clients' runs may name; see `weftline.server.mounted`."""
-        self._stored: StoredThings | None = None
+        self._stored: StoredResources | None = None
         self._companions: list[Companion] = []
         self._guests = AsyncExitStack()
         """Contexts that were entered with the engine, and are exited before it closes."""
@@ -117,7 +117,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         """By run in memory: the name that its code is registered under."""
         self._brought: dict[str, tuple[Toolset, ...]] = {}
         """By run in memory: the toolsets that were given with it."""
-        self._kept: RetainedRuns | None = None
+        self._kept: RecentLogs | None = None
         """Runs in memory that no longer have an owner."""
         self.closing: AsyncGenerator[None] | None = None
         """Closes an engine that was opened implicitly."""
@@ -169,7 +169,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             raise Conflict("This engine is already open.")
         if self._directory is None:
             store: Store = MemoryStore()
-            self._kept = RetainedRuns(store)
+            self._kept = RecentLogs(store)
         else:
             self._models.look_around()  # the runs that it continues may need them
             store = await open_store_off_loop(self._directory)
@@ -189,9 +189,9 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         models: Catalog | WorkspaceCatalogs = self._models.catalog
         self.workspaces = Workspaces(store.records, store.vault, SystemClock(), self._on_change)
         if self.durable:
-            from weftline.agent.stored import StoredThings  # runs in memory do not need its imports
+            from weftline.agent.stored_resources import StoredResources  # runs in memory do not need its imports
 
-            self._stored = StoredThings(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
+            self._stored = StoredResources(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
             self._starter.catalogs = self._stored.catalogs
             self._tools.use_version(self._code_version)
@@ -224,7 +224,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         if self._pid != os.getpid():
             self._host = None  # it belongs to the parent process
             return
-        await self.at_home(self._shut_down)
+        await self.on_engine_loop(self._shut_down)
 
     async def _shut_down(self) -> None:
         # In reverse order; if something fails, the rest is still closed.
@@ -251,7 +251,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         self._loop = None
 
     def __enter__(self) -> Self:
-        """Opens the engine for code without an event loop. It lives on the loop of the blocking calls."""
+        """Opens the engine for code without an event loop. It runs on the loop of the blocking calls."""
         return blocking(self.__aenter__)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -281,7 +281,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             return host
         return cast("Runtime", LoopProxy(host, loop))
 
-    async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs `work` on the engine's own loop, with the caller's context variables."""
         _, loop = self._opened()
         return await (work() if loop is asyncio.get_running_loop() else call(loop, work))
@@ -299,7 +299,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         return self._tools.agents
 
     @property
-    def stored(self) -> StoredThings:
+    def stored(self) -> StoredResources:
         """The stored resources of a durable engine that is open."""
         assert self._stored is not None
         return self._stored
@@ -309,7 +309,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
 
         Toolsets that are open stay open. A run that starts in the meantime waits for the others.
         """
-        await self.at_home(lambda: self._tools.warm(agent))
+        await self.on_engine_loop(lambda: self._tools.warm(agent))
 
     # Runs
 
@@ -335,10 +335,12 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
     ) -> Run[OutputT]:
         created: list[asyncio.Task[str]] = []
         try:
-            return await self.at_home(lambda: self._begin(agent, prompt, options, created, nobody_to_ask=nobody_to_ask))
+            return await self.on_engine_loop(
+                lambda: self._begin(agent, prompt, options, created, nobody_to_ask=nobody_to_ask)
+            )
         except asyncio.CancelledError:
             if not self.durable and "key" not in options:  # with a key, another caller may own the run too
-                await asyncio.shield(self.at_home(lambda: self._abandon(created)))
+                await asyncio.shield(self.on_engine_loop(lambda: self._abandon(created)))
             raise
 
     async def _begin(
@@ -366,7 +368,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             create = partial(host.create, thread=thread, idempotency=idempotency, blobs=blobs, run_id=run_id)
             if self.durable:
                 return Run(self, await create(self._workspace, plan), output=agent.output_type)
-            sets = brought(agent, self._tools.find(name) or agent)
+            sets = added_toolsets(agent, self._tools.find(name) or agent)
             # If the caller is cancelled now, it has no run to cancel: `_abandon` finds out whether there is one.
             task = asyncio.create_task(self._created(create(self._workspace, plan), name, sets))
             created.append(task)
@@ -412,7 +414,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             yield
         finally:
             if not self.durable and self._host is not None:
-                await asyncio.shield(self.at_home(lambda: self._end_of(run.id)))
+                await asyncio.shield(self.on_engine_loop(lambda: self._end_of(run.id)))
 
     async def _end_of(self, run_id: str) -> None:
         host = await self.runtime()
@@ -420,7 +422,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         code = self._tools.running.get((self._workspace, run_id))
         receipt = await host.cancel(key, reason="left")
         if code is not None:
-            await code.leaving.settled()
+            await code.teardown.settled()
             with suppress(TimeoutError):  # its tools do not stop: no longer wait for them
                 async with asyncio.timeout(self._drain_s):
                     await code.quiet.wait()
@@ -439,8 +441,8 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             self._codes.pop(code.info.id, None)
             self._forget_code(code.registered)  # its log stays until its owner leaves
 
-    def fault_of(self, run_id: str) -> BaseException | None:
-        return self._tools.fault_of((self._workspace, run_id))
+    def error_of(self, run_id: str) -> BaseException | None:
+        return self._tools.error_of((self._workspace, run_id))
 
     async def locate(self, run_id: str) -> int:
         try:
@@ -452,7 +454,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
         """Waits until the last hook of a run that ended here has returned."""
         code = self._tools.running.get((self._workspace, run_id))
         if code is not None:
-            await self.at_home(code.leaving.settled)
+            await self.on_engine_loop(code.teardown.settled)
 
     async def history_of(self, run_id: str, upto: int) -> tuple[Message, ...]:
         host = await self.runtime()
@@ -497,7 +499,7 @@ class Engine(WatchedRuns, EndedRuns, PromptedRuns, BudgetedRuns):
             raise InvalidRequest("The name of the thread is blank.", code="blank_thread")
         if self.closing is not None:
             raise InvalidRequest(
-                "A thread needs an engine to live on: run(…, thread=…, engine=engine).", code="thread_not_allowed"
+                "A thread needs an engine: run(…, thread=…, engine=engine).", code="thread_not_allowed"
             )
         if options.get("messages"):
             raise InvalidRequest("thread= and messages= cannot be combined: a thread has its own messages.")

@@ -23,7 +23,7 @@ from weftline.kernel.entries import ANSWERS, AwaitKind
 from weftline.messages import Assistant, Message, ToolCall, ToolResult, Usage, UserPart
 from weftline.outcome import Bounds, ServerData
 from weftline.providers.base import ProviderError
-from weftline.tools.asking import Ask, checked_approvers, misfit
+from weftline.tools.asking import Ask, checked_approvers, describe_invalid
 from weftline.tools.coercion import Coercion
 
 if TYPE_CHECKING:
@@ -350,10 +350,10 @@ class AwaitGate(Point, name="await_gate", kind="gate"):
 
     def answer(self, value: object) -> None:
         """The answer to a question (to several, a list), a comment on a plan, or the result of a call in doubt."""
-        if self.parts and (fault := misfit(AskBody("", parts=self.parts), value)):
-            raise ValueError(f"the answer {fault}")
+        if self.parts and (problem := describe_invalid(AskBody("", parts=self.parts), value)):
+            raise ValueError(f"the answer {problem}")
         if self.about == "question" and self.options and not isinstance(value, list) and value not in self.options:
-            raise ValueError(f"the answer is one of {', '.join(map(repr, self.options))}, not {value!r}")
+            raise ValueError(f"the answer must be one of {', '.join(map(repr, self.options))}, not {value!r}")
         self._decide(AwaitDecision("answered", value=value))
 
     def _decide(self, decision: AwaitDecision) -> None:

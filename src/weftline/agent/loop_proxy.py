@@ -1,4 +1,4 @@
-"""Forwards calls from other threads and loops to the loop that an engine lives on."""
+"""Forwards calls from other threads and loops to the event loop of an engine."""
 
 from __future__ import annotations
 

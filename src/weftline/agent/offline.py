@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from weftline.agent.agent_tools import is_toolset
 from weftline.agent.definition import Definition
-from weftline.agent.given import is_toolset
-from weftline.agent.opened import Notify, Opened
+from weftline.agent.open_toolsets import Notify, OpenToolsets
 from weftline.agent.skills.toolset import Skills
 from weftline.agent.sources import AgentTools, Setup
 from weftline.plan import RunPlan
@@ -70,7 +70,7 @@ class _OfflineTools(AgentTools):
         return Setup(found.agent, deps=None, behavior=found.behavior), only, False  # replays are not observed
 
 
-class _OnlySkills(Opened):
+class _OnlySkills(OpenToolsets):
     """Opens skills only, since they are files. Other toolsets may need a connection."""
 
     async def warm(self, toolsets: Iterable[Toolset], notify: Notify) -> None:

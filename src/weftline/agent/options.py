@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, cast
 
-from weftline.agent import checked
-from weftline.agent.attached import FileLike
+from weftline.agent import argument_checks
+from weftline.agent.agent_tools import AgentTool
+from weftline.agent.attachments import FileLike
 from weftline.agent.behavior import Behavior
 from weftline.agent.budget import Budget
 from weftline.agent.calling import Hook, check_hook
 from weftline.agent.context import RunContext
-from weftline.agent.given import AgentTool
 from weftline.agent.policy import Policy
 from weftline.agent.preset import Preset
 from weftline.agent.settings import Limits, Settings
@@ -110,7 +110,7 @@ def turn_id_of(given: object) -> str:
 def check_options(prompt: object, options: Mapping[str, Any]) -> None:
     """Raises `TypeError` for an unknown option, which would otherwise be ignored, and for an invalid value."""
     if prompt is not None:
-        checked.expect("the prompt", prompt, str, "a string")
+        argument_checks.expect("the prompt", prompt, str, "a string")
     known = RunOptions.__annotations__
     for name in options:
         if name not in known:
@@ -120,24 +120,26 @@ def check_options(prompt: object, options: Mapping[str, Any]) -> None:
         check_parts(options)
         for name in ("thread", "key", "run_id", "requested_by"):
             if name in options:
-                checked.expect(name, options[name], str, "a string")
+                argument_checks.expect(name, options[name], str, "a string")
         if "stream_arguments" in options:
-            checked.expect("stream_arguments", options["stream_arguments"], bool, "True or False")
+            argument_checks.expect("stream_arguments", options["stream_arguments"], bool, "True or False")
         if "messages" in options:
-            checked.listed("messages", options["messages"], _MESSAGES, "a message, such as User.of('Hi!')")
+            argument_checks.listed("messages", options["messages"], _MESSAGES, "a message, such as User.of('Hi!')")
         if "files" in options:
-            checked.listed("files", options["files"], (str, PathLike, Image, File), "a path, an address or a part")
+            argument_checks.listed(
+                "files", options["files"], (str, PathLike, Image, File), "a path, an address or a part"
+            )
         for one in options.get("hooks", ()):
             check_hook(one)
 
 
 def check_parts(given: Mapping[str, Any]) -> None:
     """Checks the options that agents and runs have in common."""
-    checked.model("model", given.get("model"))
-    checked.instructions(given.get("instructions"))
+    argument_checks.model("model", given.get("model"))
+    argument_checks.instructions(given.get("instructions"))
     for name, (kind, like) in _PARTS.items():
         if given.get(name) is not None:
-            checked.expect(name, given[name], kind, like)
+            argument_checks.expect(name, given[name], kind, like)
 
 
 _MESSAGES: Final = (System, User, Assistant, ToolResults)

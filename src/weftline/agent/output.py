@@ -41,7 +41,7 @@ class OutputType(Generic[T]):
         name = re.sub(r"[^a-zA-Z0-9_-]", "_", getattr(kind, "__name__", ""))[:64] or "answer"
         self.schema = OutputSchema(name, Raw(encode(schema)))
 
-    def fault(self, result: str) -> str:
+    def problem(self, result: str) -> str:
         """Returns why a tool's result is not a valid answer of this type; empty if it is valid."""
         from pydantic import ValidationError
         from pydantic_core import from_json
@@ -65,14 +65,14 @@ class OutputType(Generic[T]):
             value = from_json(without_fence(text))
             if self._wrapped:
                 if not isinstance(value, dict) or _WRAPPED not in value:
-                    raise ValueError(prompts.turns.answer_misfit([f"/{_WRAPPED}: is missing"]))
+                    raise ValueError(prompts.turns.answer_invalid([f"/{_WRAPPED}: is missing"]))
                 value = cast("dict[str, Any]", value)[_WRAPPED]
             # Validated as JSON, in which dates, decimals and the like are strings and numbers.
             return self._adapter.validate_json(encode(value))
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)[:5]
             problems = [f"/{'/'.join(map(str, one['loc']))}: {one['msg']}" for one in found]
-            raise ValueError(prompts.turns.answer_misfit(problems)) from error
+            raise ValueError(prompts.turns.answer_invalid(problems)) from error
 
     def partial(self, text: str) -> object:
         """Parses an answer that is still being written, without validation.

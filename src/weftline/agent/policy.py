@@ -78,12 +78,12 @@ class Policy:
             _check_tags("tag_clauses", clause.allowed_any)
             _check_tags("tag_clauses", clause.denied_any)
         if self.failure_counting not in (None, "turn", "call"):
-            raise ValueError(f'failure_counting is "turn" or "call", not {self.failure_counting!r}')
+            raise ValueError(f'failure_counting must be "turn" or "call", not {self.failure_counting!r}')
         if not isinstance(cast(object, self.interrupts_allowed), bool | None):
-            raise ValueError(f"interrupts_allowed is True or False, not {self.interrupts_allowed!r}")
+            raise ValueError(f"interrupts_allowed must be True or False, not {self.interrupts_allowed!r}")
         if self.on_missing_fields not in (None, "resume", "finalize", "await_clarification"):
             words = '"resume", "finalize" or "await_clarification"'
-            raise ValueError(f"on_missing_fields is {words}, not {self.on_missing_fields!r}")
+            raise ValueError(f"on_missing_fields must be {words}, not {self.on_missing_fields!r}")
         if self.on_missing_fields == "await_clarification" and self.interrupts_allowed is False:
             raise ValueError(
                 'on_missing_fields="await_clarification" asks people, which interrupts_allowed=False forbids'

@@ -81,9 +81,9 @@ def version_of(template: str) -> str:
 def check_template(id: object, template: object) -> None:
     """Raises `ValueError` for an invalid id or template."""
     if not isinstance(id, str) or not 1 <= len(id) <= MAX_ID_CHARS:
-        raise ValueError(f"the id of a prompt has 1 to {MAX_ID_CHARS} characters, not {id!r:.40}")
+        raise ValueError(f"the id of a prompt must have 1 to {MAX_ID_CHARS} characters, not {id!r:.40}")
     if not isinstance(template, str) or not 1 <= len(template) <= MAX_TEMPLATE_CHARS:
-        raise ValueError(f"the template of the prompt {id!r} has 1 to {MAX_TEMPLATE_CHARS:,} characters")
+        raise ValueError(f"the template of the prompt {id!r} must have 1 to {MAX_TEMPLATE_CHARS:,} characters")
     try:
         fields = [field for _, field, _, _ in Formatter().parse(template) if field is not None]
     except ValueError as error:

@@ -6,18 +6,18 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
-from weftline.agent.bubbling import Cursor, with_children
 from weftline.agent.budget import Budget
-from weftline.agent.budgeted import BudgetUse
+from weftline.agent.budget_methods import BudgetUse
 from weftline.agent.detail_projection import projection_of
 from weftline.agent.log_pages import LogPage, log_page
+from weftline.agent.merged_events import Cursor, with_children
 from weftline.agent.output import OutputType
-from weftline.agent.profiled import Profile, classes_of, profiled_events
+from weftline.agent.profile_events import Profile, classes_of, profiled_events
 from weftline.agent.projection import events_of
 from weftline.agent.records import record_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
-from weftline.agent.saved import KINDS, SavedMessage, saved_messages
 from weftline.agent.snapshots import snapshot_of
+from weftline.agent.stored_messages import KINDS, SavedMessage, stored_messages
 from weftline.details import AnyDetail
 from weftline.details.snapshot import RunSnapshot
 from weftline.details.usage import KINDS as KINDS_OF_USAGE
@@ -43,7 +43,7 @@ from weftline.runtime.agent_code.code import PastCall
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.known_facts import known_facts
-from weftline.runtime.people.answering import NAMELESS, Answer, pattern_of
+from weftline.runtime.people.answering import NAMELESS, AwaitAnswer, pattern_of
 from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.runtime.tool_calls.provided import Provided
 from weftline.workspace.context import Workspaces
@@ -53,7 +53,7 @@ Status: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed"
 _MANY = 2**31 - 1
 
 
-class Host(Protocol):
+class RunEngine(Protocol):
     """The engine of a run, as the run needs it."""
 
     @property
@@ -66,7 +66,7 @@ class Host(Protocol):
         """Waits until the last hook of a run that ended here has returned."""
         ...
 
-    def fault_of(self, run_id: str) -> BaseException | None:
+    def error_of(self, run_id: str) -> BaseException | None:
         """Returns what the agent's own code raised here, if the run failed with that."""
         ...
 
@@ -84,7 +84,7 @@ class Run(Generic[OutputT]):
     Iterating over it yields its events from the beginning, and ends when the run has.
     """
 
-    def __init__(self, engine: Host, run_id: str, *, output: OutputType[Any] | None) -> None:
+    def __init__(self, engine: RunEngine, run_id: str, *, output: OutputType[Any] | None) -> None:
         self.id = run_id
         self._engine = engine
         self._output = output
@@ -182,14 +182,14 @@ class Run(Generic[OutputT]):
         history = await self._engine.history_of(self.id, outcome.pinned) if outcome.pinned else ()
         result = cast("RunResult[OutputT]", outcome.result(self._output, history))
         if result.status == "failed":
-            raise failure(result) from self._engine.fault_of(self.id)
+            raise failure(result) from self._engine.error_of(self.id)
         return result
 
     async def messages(self) -> list[SavedMessage]:
         """The messages of this run so far, each as soon as its turn has ended."""
         host = await self._engine.runtime()
         facts = await host.stored.newest_facts(await self._key(), kinds=KINDS, limit=_MANY, max_bytes=_MANY)
-        return saved_messages(self.id, facts)
+        return stored_messages(self.id, facts)
 
     async def status(self) -> Status:
         """Whether the run is queued, running or paused, or how it has ended."""
@@ -295,12 +295,12 @@ class Run(Generic[OutputT]):
         given = None if args is None else dict(args)
         pattern = pattern_of("", remember)
         await self._answer_await(
-            await_id, Answer(outcome="approved", args=given, remember=pattern, reason=comment), by=by
+            await_id, AwaitAnswer(outcome="approved", args=given, remember=pattern, reason=comment), by=by
         )
 
     async def deny(self, await_id: str, reason: str = "", *, by: str = NAMELESS) -> None:
         """Denies a call, or declines to answer a question. The model reads the reason."""
-        await self._answer_await(await_id, Answer(outcome="denied", reason=reason), by=by)
+        await self._answer_await(await_id, AwaitAnswer(outcome="denied", reason=reason), by=by)
 
     async def answer(
         self, await_id: str, value: Any, *, by: str = NAMELESS, labels: Mapping[str, str] | None = None
@@ -311,7 +311,9 @@ class Run(Generic[OutputT]):
         The answer to a clarification is a string, which the model reads; an empty one lets it continue without.
         `labels` are kept with the answer.
         """
-        await self._answer_await(await_id, Answer(outcome="answered", value=value, labels=dict(labels or {})), by=by)
+        await self._answer_await(
+            await_id, AwaitAnswer(outcome="answered", value=value, labels=dict(labels or {})), by=by
+        )
 
     async def provide(self, await_id: str, results: Sequence[Provided]) -> None:
         """Provides the results of all calls of a turn that wait for an outside system.
@@ -332,7 +334,7 @@ class Run(Generic[OutputT]):
         """Returns a descendant of this run, at any depth, so that its questions can be answered."""
         return Run(self._engine, run_id, output=None)
 
-    async def _answer_await(self, await_id: str, answer: Answer, *, by: str) -> None:
+    async def _answer_await(self, await_id: str, answer: AwaitAnswer, *, by: str) -> None:
         host = await self._engine.runtime()
         person = partial(person_of, self._engine.workspaces)
         await host.answer_await(await self._key(), await_id, answer, by=by, person_of=person)

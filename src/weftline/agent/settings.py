@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from weftline.agent import checked
+from weftline.agent import argument_checks
 from weftline.agent.behavior import Behavior, blocking_budgets
 from weftline.kernel import entries
 from weftline.kernel.deploys import OnDeploy
@@ -34,17 +34,19 @@ class Settings(Struct, frozen=True, kw_only=True):
         level = self.reasoning
         if isinstance(level, str):
             if level not in LEVELS:
-                raise ValueError(f"reasoning is one of {', '.join(LEVELS)}, or a number from 0 to 100, not {level!r}")
+                raise ValueError(
+                    f"reasoning must be one of {', '.join(LEVELS)}, or a number from 0 to 100, not {level!r}"
+                )
         elif level is not None:
-            checked.number("reasoning", level, maximum=100, whole=True)
+            argument_checks.number("reasoning", level, maximum=100, whole=True)
         if self.temperature is not None:
-            checked.number("temperature", self.temperature)
+            argument_checks.number("temperature", self.temperature)
         if self.top_p is not None:
-            checked.number("top_p", self.top_p, maximum=1)
+            argument_checks.number("top_p", self.top_p, maximum=1)
         if self.max_output_tokens is not None:
-            checked.number("max_output_tokens", self.max_output_tokens, above=True, whole=True)
+            argument_checks.number("max_output_tokens", self.max_output_tokens, above=True, whole=True)
         if self.stop != ():
-            force_setattr(self, "stop", checked.texts("stop", self.stop, such_as="['END']"))
+            force_setattr(self, "stop", argument_checks.texts("stop", self.stop, such_as="['END']"))
 
     @property
     def level(self) -> int | None:
@@ -103,23 +105,23 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.max_turns is not None:
-            checked.number("max_turns", self.max_turns, above=True, whole=True)
+            argument_checks.number("max_turns", self.max_turns, above=True, whole=True)
         if self.max_cost_usd is not None:
-            checked.number("max_cost_usd", self.max_cost_usd, above=True)
+            argument_checks.number("max_cost_usd", self.max_cost_usd, above=True)
         for name in ("loop_soft", "loop_hard", "max_retries", "output_retries", "max_children", "max_depth"):
-            checked.number(name, getattr(self, name), whole=True)
+            argument_checks.number(name, getattr(self, name), whole=True)
         for name in ("await_timeout_s", "grant_ttl_s"):
             if name == "grant_ttl_s" or self.await_timeout_s is not None:
-                checked.number(name, getattr(self, name), above=True)
-        checked.number("external_timeout_s", self.external_timeout_s, above=True)
-        checked.choice("on_external_timeout", self.on_external_timeout, ("end", "report"))
-        checked.choice("on_await_expired", self.on_await_expired, ("deny", "end"))
-        checked.choice("in_doubt", self.in_doubt, ("report", "ask"))
-        checked.choice("on_deploy", self.on_deploy, get_args(OnDeploy))
-        checked.flag("four_eyes", self.four_eyes)
-        checked.expect("tool_budgets", self.tool_budgets, Mapping, "numbers by tool, such as {'search': 5}")
+                argument_checks.number(name, getattr(self, name), above=True)
+        argument_checks.number("external_timeout_s", self.external_timeout_s, above=True)
+        argument_checks.choice("on_external_timeout", self.on_external_timeout, ("end", "report"))
+        argument_checks.choice("on_await_expired", self.on_await_expired, ("deny", "end"))
+        argument_checks.choice("in_doubt", self.in_doubt, ("report", "ask"))
+        argument_checks.choice("on_deploy", self.on_deploy, get_args(OnDeploy))
+        argument_checks.flag("four_eyes", self.four_eyes)
+        argument_checks.expect("tool_budgets", self.tool_budgets, Mapping, "numbers by tool, such as {'search': 5}")
         for tool, count in self.tool_budgets.items():
-            checked.number(f"the budget of {tool!r}", count, whole=True)
+            argument_checks.number(f"the budget of {tool!r}", count, whole=True)
 
     def stored(
         self, behavior: Behavior, *, fallbacks: int, check_output: bool, await_gate: bool = False

@@ -55,7 +55,7 @@ def keep_recent(messages: Sequence[Message], *, turns: int) -> list[Message]:
         request.messages = keep_recent(request.messages, turns=20)
     """
     if turns < 0:
-        raise ValueError(f"turns must not be negative, not {turns}")
+        raise ValueError(f"turns must be 0 or more, not {turns}")
     first = _start_of_turns(messages, turns)
     if first == 0:
         return list(messages)

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.agent import skilled
+from weftline.agent import skill_hooks
+from weftline.agent.agent_tools import is_toolset, name_of
 from weftline.agent.aliases import Aliases, check_names
 from weftline.agent.ancestors import Ancestors
 from weftline.agent.behavior import Behavior, check_dedup, resolved
@@ -24,10 +25,9 @@ from weftline.agent.deps import LEAVE_S, OwnedDeps
 from weftline.agent.digests import AgentDigests, below, joined
 from weftline.agent.disclosure import Disclosure, Withheld, place_search, withheld_of
 from weftline.agent.frame import Frame
-from weftline.agent.given import is_toolset, name_of
 from weftline.agent.hooks import Point
 from weftline.agent.observing import FactsOf
-from weftline.agent.opened import Opened
+from weftline.agent.open_toolsets import OpenToolsets
 from weftline.agent.options import check_deps
 from weftline.agent.prompting import Overrides, RunPrompts
 from weftline.agent.skills.activation import SKILL_TOOLS
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 NO_DEPS = object()
 Place: TypeAlias = tuple[int, str]
 """The workspace of a run, and its id: workspaces may have runs of the same id."""
-_MAX_FAULTS = 64
+_MAX_ERRORS = 64
 _ABANDONED_S = 1.0
 """How long hooks and deps may take to stop after they were cancelled."""
 
@@ -77,13 +77,13 @@ class AgentTools:
     def __init__(self, others: ToolSource | None = None) -> None:
         self.others: ToolSource = others or ServerTools({})
         self._setups: dict[str, Setup] = {}
-        self._opened = Opened()
+        self._opened = OpenToolsets()
         self.running: dict[Place, AgentCode] = {}
         """The code of runs in memory."""
         self._unfinished: set[AgentCode] = set()
         """Code whose deps are not exited yet. Its run may be back in memory before that."""
         self._notifying: set[asyncio.Future[None]] = set()
-        self._faults: dict[Place, BaseException] = {}
+        self._errors: dict[Place, BaseException] = {}
         self.on_left: Callable[[AgentCode], object] | None = None
         self.facts_around: Callable[[str, int], FactsOf] | None = None
         """Reads the logs of a run (by its id and key) and of the runs below it, for observers."""
@@ -118,10 +118,10 @@ class AgentTools:
         """The registered agents, by name."""
         return {name: setup.agent for name, setup in self._setups.items()}
 
-    def fault_of(self, place: Place) -> BaseException | None:
+    def error_of(self, place: Place) -> BaseException | None:
         """Returns what the agent's own code raised in a run that recently failed with it here."""
         code = self.running.get(place)
-        return self._faults.get(place) if code is None or code.fault is None else code.fault
+        return self._errors.get(place) if code is None or code.error is None else code.error
 
     async def close(self) -> None:
         """Exits the deps of all runs, and closes the toolsets."""
@@ -131,7 +131,7 @@ class AgentTools:
         late = await _remaining_after(codes, timeout_s=LEAVE_S)
         for _ in ("the last hooks", "the deps"):
             for code in late:
-                code.leaving.abandon()
+                code.teardown.abandon()
             late = await _remaining_after(late, timeout_s=_ABANDONED_S)
         await self._opened.close()
 
@@ -281,7 +281,7 @@ class AgentTools:
             on_left=partial(self._left, place),
             prompts=named_prompts,
         )
-        self.running[place] = skilled.runs[run.workspace_slug, run.id] = code
+        self.running[place] = skill_hooks.runs[run.workspace_slug, run.id] = code
         self._unfinished.add(code)
         return Toolbox(tools, code=code, toolsets=toolsets)
 
@@ -317,10 +317,10 @@ class AgentTools:
 
     def _left(self, place: Place, code: AgentCode) -> None:
         self._unfinished.discard(code)
-        if code.fault is not None:
-            self._faults[place] = code.fault
-            while len(self._faults) > _MAX_FAULTS:
-                del self._faults[next(iter(self._faults))]
+        if code.error is not None:
+            self._errors[place] = code.error
+            while len(self._errors) > _MAX_ERRORS:
+                del self._errors[next(iter(self._errors))]
         if self.on_left is not None:
             self.on_left(code)
         if self.running.get(place) is code:  # the run may be back in memory, with new code
@@ -476,8 +476,8 @@ async def _deps(setup: Setup, info: RunInfo) -> tuple[object, OwnedDeps | None]:
 
 async def _remaining_after(codes: Sequence[AgentCode], *, timeout_s: float) -> list[AgentCode]:
     """Waits for these to leave memory, and returns those that have not."""
-    late = [code for code in codes if not code.leaving.left.is_set()]
-    waiting = {asyncio.ensure_future(code.leaving.left.wait()): code for code in late}
+    late = [code for code in codes if not code.teardown.left.is_set()]
+    waiting = {asyncio.ensure_future(code.teardown.left.wait()): code for code in late}
     if not waiting:
         return []
     _, unfinished = await asyncio.wait(waiting, timeout=timeout_s)

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from weftline.agent.attached import parts_of
+from weftline.agent.attachments import parts_of
 from weftline.agent.child_plans import subagents_of
 from weftline.agent.definition import Definition
 from weftline.agent.models import Models
 from weftline.agent.options import RunOptions, check_deps, reminders_of, turn_id_of
+from weftline.agent.overrides import own_tools, require_text, with_overrides
 from weftline.agent.plans import plan_of
 from weftline.agent.settings import Settings
 from weftline.agent.sources import NO_DEPS, AgentTools, Setup
-from weftline.agent.varying import own_tools, require_text, varied
 from weftline.engine_options import engine_options
 from weftline.errors import Conflict, InvalidRequest
 from weftline.labels import checked_labels, checked_metadata
@@ -68,7 +68,7 @@ class Starter:
         if deps is not NO_DEPS:
             check_deps(agent.deps, deps)
         setup = Setup(
-            varied(agent, options),
+            with_overrides(agent, options),
             owner=agent,
             deps=deps,
             hooks=options.get("hooks", ()),
@@ -95,7 +95,7 @@ class Starter:
         if self._durable and tools is not None:
             only = await self._tools.names_of(own_tools(agent, tools))
         plan = plan_of(
-            varied(agent, {"instructions": options["instructions"]}) if "instructions" in options else agent,
+            with_overrides(agent, {"instructions": options["instructions"]}) if "instructions" in options else agent,
             code=code,
             name=None if self._durable else agent.name,
             only=only,

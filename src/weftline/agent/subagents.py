@@ -119,9 +119,9 @@ class Subagent:
 
     def _final(self, final: FinalResult, output: OutputType[Any] | None) -> ToolOutput:
         """Returns what a terminal tool returned, which must match the agent's output type if it has one."""
-        fault = "" if output is None or final.failure is not None else output.fault(joined_text(final.parts))
-        if fault:
-            text = prompts.subagents.child_misfit(self.name, fault)
+        problem = "" if output is None or final.failure is not None else output.problem(joined_text(final.parts))
+        if problem:
+            text = prompts.subagents.child_answer_invalid(self.name, problem)
             return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
         return final_output(self.name, final)
 

@@ -12,10 +12,10 @@ from contextvars import Context, copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
 from weftline.agent.budget import Budget
-from weftline.agent.budgeted import BudgetUse
+from weftline.agent.budget_methods import BudgetUse
 from weftline.agent.results import OutputT, RunResult
 from weftline.agent.run import Run, Status
-from weftline.agent.saved import SavedMessage
+from weftline.agent.stored_messages import SavedMessage
 from weftline.background import LoopThread
 from weftline.events import AnyEvent
 from weftline.runtime.tool_calls.provided import Provided

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from weftline.agent.bubbling import Cursor, with_children
+from weftline.agent.merged_events import Cursor, with_children
 from weftline.errors import NotFound
 from weftline.events import AnyEvent
 from weftline.kernel.bodies import decode_message
@@ -21,13 +21,13 @@ from weftline.workspace.threads import ThreadDraft
 T = TypeVar("T")
 
 
-class Host(Protocol):
+class ThreadEngine(Protocol):
     """The engine of a thread, as the thread needs it."""
 
     async def runtime(self) -> Engine: ...
 
-    async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Runs `work` on the loop that the engine lives on."""
+    async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Runs `work` on the engine's event loop."""
         ...
 
     def events_of(self, run_id: str) -> AsyncIterator[AnyEvent]:
@@ -85,7 +85,7 @@ async def runs_of(host: Engine, thread: int, *, after: int) -> list[RunRow]:
 class Thread:
     """A durable conversation, created at first use. Its runs execute one at a time, in order."""
 
-    def __init__(self, engine: Host, name: str) -> None:
+    def __init__(self, engine: ThreadEngine, name: str) -> None:
         self.name = name
         self._engine = engine
 
@@ -94,7 +94,7 @@ class Thread:
 
     async def messages(self) -> list[Message]:
         """The messages of the runs that succeeded, oldest first."""
-        return await self._engine.at_home(self._read)
+        return await self._engine.on_engine_loop(self._read)
 
     async def _read(self) -> list[Message]:
         host = await self._engine.runtime()
@@ -134,7 +134,7 @@ class Thread:
             host, at = await self._engine.runtime(), self._engine.workspaces
             await threads.end(at, host, await threads.by_key(at, await self.key()), requested_by=by)
 
-        await self._engine.at_home(work)
+        await self._engine.on_engine_loop(work)
 
     async def key(self) -> int:
         """Returns the key of the thread. Raises `NotFound` for an unknown id; an unknown name creates a thread."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from weftline.agent.given import is_toolset, to_tool
+from weftline.agent.agent_tools import is_toolset, to_tool
 from weftline.tools.base import Tool
 from weftline.tools.shaping import Adapter, Materializer, Measure, Shaping
 
@@ -36,7 +36,7 @@ def toolset(
         raise ValueError("a set of tools needs a name")
     for what, function in (("adapt", adapt), ("materialize", materialize), ("telemetry", telemetry)):
         if function is not None and not callable(function):
-            raise TypeError(f"toolset {name!r}: {what} is a function, not {type(function).__name__}")
+            raise TypeError(f"toolset {name!r}: {what} must be a function, not {type(function).__name__}")
     shaping, found = Shaping(name, adapt, materialize, telemetry), list[Tool[Any]]()
     for one in tools:
         if is_toolset(one):

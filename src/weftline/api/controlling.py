@@ -1,4 +1,4 @@
-"""What people can tell a run: answers, pauses, resumes and messages. Routes and commands both call these."""
+"""What people can send to a run: answers, pauses, resumes and messages. Routes and commands both call these."""
 
 from __future__ import annotations
 

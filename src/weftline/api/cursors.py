@@ -82,5 +82,5 @@ def _text(cursor: str) -> bytes:
 
 
 def _unusable() -> InvalidRequest:
-    fault = "is not a cursor of this list"
-    return InvalidRequest(f"cursor: {fault}.", issues=[{"path": "cursor", "message": fault}])
+    problem = "is not a cursor of this list"
+    return InvalidRequest(f"cursor: {problem}.", issues=[{"path": "cursor", "message": problem}])

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from weftline.agent.imported import import_export
+from weftline.agent.thread_imports import import_export
 from weftline.api.awaits import ControlledRuns
 from weftline.api.controlling import pause_run, resume_run, send_message
 from weftline.api.forking import Forking, fork_run, parse_fork

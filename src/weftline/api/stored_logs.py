@@ -8,9 +8,9 @@ from typing import Any
 from weftline.errors import Conflict
 from weftline.kernel.entries import AwaitOutcome
 from weftline.plan import RunPlan
-from weftline.runtime.added import add_ended
 from weftline.runtime.engine import Resumed
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.importing import add_ended
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.reads.names import StoredNames
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.runtime.reads.receipts import CancelReceipt
@@ -50,7 +50,7 @@ class StoredLogs:
     def _no_server(self, what: str) -> Conflict:
         return Conflict(f"No server has this store open: start `weftline serve{db_option(self._folder)}`, then {what}.")
 
-    async def answer_await(self, key: int, await_id: str, answer: Answer, **options: Any) -> AwaitOutcome:
+    async def answer_await(self, key: int, await_id: str, answer: AwaitAnswer, **options: Any) -> AwaitOutcome:
         raise self._no_server("answer")
 
     async def created_before(self, workspace: int, idempotency: IdempotencyKey) -> str | None:

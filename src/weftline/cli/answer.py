@@ -8,7 +8,7 @@ import click
 
 from weftline.cli.output import DB, JSON
 from weftline.cli.respond import AWAIT, respond
-from weftline.cli.where import URL, WORKSPACE
+from weftline.cli.target import URL, WORKSPACE
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import get_args
 import click
 
 from weftline.cli.output import DB, JSON, show_all
-from weftline.cli.where import URL, WORKSPACE, chosen_url
+from weftline.cli.target import URL, WORKSPACE, chosen_url
 from weftline.kernel.words import AwaitKind
 
 
@@ -47,7 +47,7 @@ def list_awaits(
     as_json: bool,
 ) -> None:
     """List what is open, oldest runs first: a table on a terminal, otherwise the ids to answer with."""
-    from weftline.cli.found_awaits import open_awaits
+    from weftline.cli.await_lookup import open_awaits
     from weftline.cli.terminal import ago, is_terminal, show_table
 
     filters = {"kind": kind, "run": run, "agent": agent, "name": name}

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from weftline.cli.output import DB, JSON, show_all
-from weftline.cli.where import URL, WORKSPACE, chosen_url
+from weftline.cli.target import URL, WORKSPACE, chosen_url
 
 
 @click.command()
@@ -24,7 +24,7 @@ def command(
 
     The beginning of the run's id is enough.
     """
-    from weftline.cli.found_calls import find_calls
+    from weftline.cli.call_lookup import find_calls
     from weftline.cli.terminal import ago, is_terminal, show_table
 
     if (run_id is None) is not in_doubt:

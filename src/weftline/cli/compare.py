@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from weftline.cli.output import DB, JSON
-from weftline.cli.where import WORKSPACE
+from weftline.cli.target import WORKSPACE
 
 if TYPE_CHECKING:
     from weftline.replay.comparing import Compared, Outcome

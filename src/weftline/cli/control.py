@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 
 from weftline.cli.output import DB, JSON
-from weftline.cli.where import URL, WORKSPACE, chosen_url
+from weftline.cli.target import URL, WORKSPACE, chosen_url
 
 _RUN = click.argument("run_id")
 _LABELS = click.option(
@@ -133,8 +133,8 @@ def _send(
 
 
 async def _at_server(url: str, workspace: str | None, start: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-    from weftline.cli.found_runs import ServerRuns
-    from weftline.cli.where import connected
+    from weftline.cli.run_lookup import ServerRuns
+    from weftline.cli.target import connected
 
     async with connected(url, workspace) as client:
         run_id = await ServerRuns(client).complete(start)
@@ -143,7 +143,7 @@ async def _at_server(url: str, workspace: str | None, start: str, verb: str, bod
 
 
 async def _completed(start: str, workspace: str | None, db: Path) -> str:
-    from weftline.cli.found_runs import LocalRuns
+    from weftline.cli.run_lookup import LocalRuns
     from weftline.store import open_for_reading
 
     store = open_for_reading(db)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from weftline.cli.found_runs import LocalRuns
+from weftline.cli.run_lookup import LocalRuns
 from weftline.errors import NotFound
 from weftline.replay.refusing import find_run
 from weftline.runtime import ids

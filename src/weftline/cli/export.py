@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from weftline.cli.output import DB, JSON
-from weftline.cli.where import WORKSPACE
+from weftline.cli.target import WORKSPACE
 
 
 @click.command()

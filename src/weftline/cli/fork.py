@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from weftline.cli.output import DB, JSON
-from weftline.cli.where import URL, WORKSPACE, chosen_url
+from weftline.cli.target import URL, WORKSPACE, chosen_url
 
 
 @click.command()
@@ -59,8 +59,8 @@ def command(
 
 
 async def _at_server(run_id: str, changes: dict[str, Any], url: str, workspace: str | None) -> str:
-    from weftline.cli.found_runs import ServerRuns
-    from weftline.cli.where import connected
+    from weftline.cli.run_lookup import ServerRuns
+    from weftline.cli.target import connected
     from weftline.client.ended import fork
 
     async with connected(url, workspace) as client:

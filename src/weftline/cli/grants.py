@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from weftline.cli.output import DB, JSON, show_all
-from weftline.cli.where import URL, WORKSPACE, chosen_url
+from weftline.cli.target import URL, WORKSPACE, chosen_url
 
 
 @click.command()
@@ -22,7 +22,7 @@ def command(run_id: str, url: str | None, workspace: str | None, db: Path, as_js
     With --json each has the exact arguments that were approved, whether they were edited, by whom and when, when it
     expires, and which calls used it. The beginning of the run's id is enough.
     """
-    from weftline.cli.found_calls import find_grants
+    from weftline.cli.call_lookup import find_grants
     from weftline.cli.terminal import ago, is_terminal, show_table
 
     found = find_grants(run_id, url=chosen_url(url), workspace=workspace, db=db)

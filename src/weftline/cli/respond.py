@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from weftline.cli.where import chosen_url
+from weftline.cli.target import chosen_url
 
 AWAIT = click.argument("ref", metavar="AWAIT")
 
 
 def respond(ref: str, body: dict[str, Any], *, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
     """Answers an await, and prints its outcome."""
-    from weftline.cli.found_awaits import answer
+    from weftline.cli.await_lookup import answer
 
     done = answer(ref, body, url=chosen_url(url), workspace=workspace, db=db)
     click.echo(json.dumps(done) if as_json else done["outcome"])

@@ -13,7 +13,7 @@ import click
 from msgspec import Struct
 
 from weftline.cli.output import JSON
-from weftline.cli.where import URL, WORKSPACE, chosen_url
+from weftline.cli.target import URL, WORKSPACE, chosen_url
 from weftline.suggestions import sentence
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _without_final_newline(text: str) -> str:
 async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
     from weftline.cli.interrupts import Interrupts
     from weftline.cli.local_tools import tools_of_file
-    from weftline.cli.where import connected
+    from weftline.cli.target import connected
     from weftline.client import BadRequest
     from weftline.errors import WeftlineError
 

@@ -14,10 +14,10 @@ import click
 
 from weftline.cli.control import COMMANDS as CONTROL
 from weftline.cli.output import DB, JSON, show_all, show_one
-from weftline.cli.where import URL, WORKSPACE, chosen_url
+from weftline.cli.target import URL, WORKSPACE, chosen_url
 
 if TYPE_CHECKING:
-    from weftline.cli.found_runs import FoundRuns
+    from weftline.cli.run_lookup import FoundRuns
 
 _STATUSES = ("queued", "running", "paused", "succeeded", "failed", "cancelled")
 _MAX_LIMIT = 10_000
@@ -78,7 +78,7 @@ def list_runs(
 
         show_all(administer(db, "runs.unsupported", workspace=workspace), id_field="id", as_json=as_json)
         return
-    from weftline.cli.found_runs import RunList, RunQuery
+    from weftline.cli.run_lookup import RunList, RunQuery
     from weftline.cli.terminal import is_terminal
 
     max_runs = None if everything else limit
@@ -189,8 +189,8 @@ for _one in CONTROL:
 
 
 async def _cancelled(url: str, workspace: str | None, run_id: str) -> dict[str, Any]:
-    from weftline.cli.found_runs import ServerRuns
-    from weftline.cli.where import connected
+    from weftline.cli.run_lookup import ServerRuns
+    from weftline.cli.target import connected
 
     async with connected(url, workspace) as client:
         runs = ServerRuns(client)
@@ -204,8 +204,8 @@ async def _completed(run_id: str, workspace: str | None, db: Path) -> str:
 
 @asynccontextmanager
 async def _runs(url: str | None, workspace: str | None, db: Path) -> AsyncGenerator[FoundRuns]:
-    from weftline.cli.found_runs import LocalRuns, ServerRuns
-    from weftline.cli.where import connected
+    from weftline.cli.run_lookup import LocalRuns, ServerRuns
+    from weftline.cli.target import connected
 
     if url is not None:
         async with connected(url, workspace) as client:

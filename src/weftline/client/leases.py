@@ -87,4 +87,4 @@ async def _release(http: Http, path: str, call: str, token: str) -> None:
     except ApiError:
         pass  # the run has ended, or another client has the call
     except ClientError as error:
-        logger.info("the call %s could not be given back: %s", call, error)
+        logger.info("the call %s could not be released: %s", call, error)

@@ -88,8 +88,8 @@ def advance(s: State) -> Decision:
         _consult(s, start)
     if s.questions.open and not s.control.paused and not overdue:
         _consult_awaits(s, start)
-        stands_still = all(isinstance(one, RunTool) and s.is_waiting(one.index) for one in start)
-        if stands_still and s.limits.nobody_to_ask and _only_people_can_help(s):
+        only_waiting = all(isinstance(one, RunTool) and s.is_waiting(one.index) for one in start)
+        if only_waiting and s.limits.nobody_to_ask and _only_people_can_help(s):
             return end(s, "failed", code="nobody_to_ask", text=_NOBODY_TO_ASK)
     if batch.grants and not overdue:
         due_at = min([call.grant.expires_at for call in batch.calls if call.grant] + ([due_at] if due_at else []))

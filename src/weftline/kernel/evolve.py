@@ -62,7 +62,6 @@ from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
 from weftline.kernel.state import (
     MAX_COST_NUSD,
-    Answer,
     Attempt,
     Batch,
     Control,
@@ -71,6 +70,7 @@ from weftline.kernel.state import (
     State,
     Streak,
     Totals,
+    TurnOutput,
 )
 from weftline.messages import Usage
 
@@ -190,7 +190,7 @@ def _turn_completed(s: State, head: TurnCompleted, at: int) -> State:
         turn=head.turn + 1,
         step="batch" if head.calls else "answered",
         attempt=Attempt(choice=s.attempt.choice, model=s.attempt.model),
-        answer=Answer(head.finish, head.has_text, head.output_invalid, s.answer.rejections),
+        answer=TurnOutput(head.finish, head.has_text, head.output_invalid, s.answer.rejections),
         batch=batch,
         guards=replace(s.guards, tool_turns=s.guards.tool_turns + bool(head.calls), streak=streak, withheld=withheld),
         totals=_spent(s.totals, head, True),

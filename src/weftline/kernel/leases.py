@@ -104,13 +104,11 @@ def lost(s: State) -> list[New]:
             append.append(closed(s, question.index, "timeout", prompts.calls.client_gone(call.name)))
         else:
             fallback = rule.fallbacks.get(call.name, "") if rule.on_lost == "fallback" else ""
-            append.append(New(given_back(s, question, "lost", fallback=fallback)))
+            append.append(New(unclaim(s, question, "lost", fallback=fallback)))
     return append
 
 
-def given_back(
-    s: State, question: Question, cause: Literal["released", "lost"], *, fallback: str = ""
-) -> CallUnclaimed:
+def unclaim(s: State, question: Question, cause: Literal["released", "lost"], *, fallback: str = "") -> CallUnclaimed:
     """The fact that ends a lease without a result."""
     call = s.batch.calls[question.index]
     return CallUnclaimed(

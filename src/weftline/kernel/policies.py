@@ -324,7 +324,7 @@ def _has_idle_child(call: Call) -> bool:
     return call.child_waits and call.waits_for_child
 
 
-def stands_still(s: State) -> bool:
+def is_clock_stopped(s: State) -> bool:
     """Whether the clock of a run that has begun is stopped, because it waits for somebody outside."""
     return bool(s.totals.attempts) and not s.ended and not s.control.cancel and not _is_at_work(s)
 

@@ -75,7 +75,7 @@ class Attempt(Room, frozen=True):
     model: ModelRef = ModelRef()
 
 
-class Answer(Room, frozen=True):
+class TurnOutput(Room, frozen=True):
     """What the latest completed turn contained besides calls."""
 
     finish: str | None = None
@@ -264,7 +264,7 @@ class State(Room, frozen=True):
     turn: int = 0
     """The next model turn; the current calls were asked for by the one before it."""
     attempt: Attempt = Attempt()
-    answer: Answer = Answer()
+    answer: TurnOutput = TurnOutput()
     batch: Batch = Batch()
     questions: Questions = Questions()
     guards: Guards = Guards()
@@ -301,7 +301,7 @@ class State(Room, frozen=True):
         return self.batch.calls[index].effect in ("read", "idempotent") and self.is_waiting(index)
 
     @property
-    def keeps_time(self) -> bool:
+    def clock_running(self) -> bool:
         """Whether its clock is running, so that a new process has to record that no process was running meanwhile."""
         return self.policy.time.since is not None
 

@@ -211,6 +211,6 @@ def _host(entry: str, origin: str) -> str:
         raise _bad(origin, "allow_egress", str(error).rstrip(".")) from None
 
 
-def _bad(origin: str, key: str, fault: str) -> WeftlineError:
+def _bad(origin: str, key: str, problem: str) -> WeftlineError:
     where = f"{origin}: " if origin else ""
-    return WeftlineError(f"{where}server.{key} {fault}.", code="bad_config")
+    return WeftlineError(f"{where}server.{key} {problem}.", code="bad_config")

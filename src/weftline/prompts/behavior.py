@@ -55,8 +55,8 @@ def over_budget(tool: str, max_calls: int) -> str:
 
 def steer_budget(tool: str, max_calls: int) -> str:
     return (
-        f"[You have called {tool} more often than the {_times(max_calls)} that this run has planned for it. "
-        "Work with what you have, and call it again only if you cannot do without.]"
+        f"[You have called {tool} more than {_times(max_calls)}, which is what this run has planned for it. "
+        "Work with what you have, and call it again only if you cannot do without it.]"
     )
 
 

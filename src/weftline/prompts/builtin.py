@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 FETCH_HTTP_ONLY = "Only http and https addresses can be fetched."
-FETCH_START = "start must not be negative."
+FETCH_START = "start must be 0 or more."
 FETCH_TOO_COMPLICATED = "The page is too complicated to be read."
 FETCH_REDIRECTS = "The page redirects too often."
 CALCULATE_NOT_ARITHMETIC = "That is not an arithmetic expression."

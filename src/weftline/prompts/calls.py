@@ -11,7 +11,7 @@ SKIPPED = "Skipped: a new message arrived before this call began. Make the call 
 CANCELLED = "Aborted: the run was cancelled before this call finished."
 NOT_RUN = "Not executed: the run ended first."
 NO_MORE_TOOLS = "Not executed: tools are no longer available in this run."
-NO_MORE_TURNS = "Not executed: this run has reached its limit of tool turns."
+NO_MORE_TURNS = "Not executed: this run has reached its tool turn limit."
 LOCAL_TIMEOUT = "Timed out waiting for local tool result"
 """Clients recognize this text."""
 RESULT_TOO_LARGE = "The client's result was too large to be taken."
@@ -88,6 +88,11 @@ def no_longer_fit(tool: str, problems: Sequence[str]) -> str:
     )
 
 
+def took_too_long(limit_s: float) -> str:
+    """A reason for `tool_failed_to_prepare`."""
+    return f"it took longer than {limit_s:g} seconds"
+
+
 class _InvalidInput(Struct):
     error: str
     tool: str
@@ -160,6 +165,15 @@ def no_fallback(tool: str, why: str) -> str:
     return f"Error: the client that was carrying out this call is gone, and {tool} cannot take its place: {why}."
 
 
+FALLBACK_FOR_CLIENTS = "it is also executed by clients"
+FALLBACK_NOT_PLAIN = "it is not a plain tool"
+FALLBACK_NOT_ALLOWED = "the run's policy does not allow it"
+FALLBACK_NOT_CHECKED = "the agent's gates have not checked it"
+FALLBACK_INJECTED = "it takes values that the call does not have"
+FALLBACK_NOT_APPROVED = "it needs the approval of a person"
+"""Reasons for `no_fallback`."""
+
+
 def in_doubt(tool: str) -> str:
     return (
         f"Aborted: this call to {tool} was cut off while it was under way, and it is not known whether it took effect. "
@@ -206,16 +220,16 @@ def result_not_json(tool: str, reason: str) -> str:
 # The model is not to blame: values that others provide, results that cannot be used
 
 
-def options_do_not_fit(tool: str, option: str, fault: str) -> str:
+def options_do_not_fit(tool: str, option: str, problem: str) -> str:
     return (
         f"{tool} has run, but has no result: no answer to the question it asked could be its result "
-        f"(the option {option!r}: {fault}). Go on without it."
+        f"(the option {option!r}: {problem}). Continue without it."
     )
 
 
 def not_injected(tool: str, field: str, reason: str) -> str:
     why = f"the one that this run has does not fit ({reason})" if reason else "this run was not given one"
-    return f"Not executed: {tool} needs a {field} that is not for you to set, and {why}. Go on without it."
+    return f"Not executed: {tool} needs a {field} that is not for you to set, and {why}. Continue without it."
 
 
 def not_adapted(tool: str, reason: str) -> str:

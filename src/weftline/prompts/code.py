@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-PARENT_ENDED = "Not run: the code that asked for this call has ended."
+PARENT_ENDED = "Not executed: the code that asked for this call has ended."
 
 
 def not_arguments(tool: str, problem: str) -> str:
@@ -12,7 +12,7 @@ def not_arguments(tool: str, problem: str) -> str:
 
 
 def too_many_calls(limit: int) -> str:
-    return f"Not run: the code of one turn may make at most {limit:,} calls, and none once it has ended."
+    return f"Not executed: the code of one turn may make at most {limit:,} calls, and none once it has ended."
 
 
 def diverged(before: str, now: str) -> str:
@@ -123,7 +123,7 @@ def tool_out_of_time(limit_s: float) -> str:
     return f"The code ran for {_seconds(limit_s)}, which is the limit."
 
 
-def no_turn(waited_s: float) -> str:
+def sandbox_busy(waited_s: float) -> str:
     return f"The code did not begin: other code has kept this server busy for {_seconds(waited_s)}. Try again later."
 
 

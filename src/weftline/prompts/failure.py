@@ -41,7 +41,7 @@ def after_failure(hint: Hint) -> str:
     if hint.example_input is not None:
         lines.append(f"An example of its arguments: {_json(hint.example_input)}")
     if hint.prior_input is not None:
-        lines.append(f"Your arguments were: {_json(hint.prior_input)}")
+        lines.append(f"You sent: {_json(hint.prior_input)}")
     if hint.restrict_to_tool:
         lines.append(f"If you try again, call {hint.tool} and no other tool in its place.")
     return _untagged("\n".join([*lines, _UNSPOKEN]))
@@ -71,8 +71,10 @@ def left_out(fields: Sequence[str]) -> str:
     return f"{_listed(fields)} must be given: the subagent's task depends on it."
 
 
-def broken_bounds(tool: str, fault: str) -> str:
-    return f"{tool} has run, but its result cannot be shown: {fault}. This is a fault of the tool. Continue without it."
+def broken_bounds(tool: str, problem: str) -> str:
+    return (
+        f"{tool} has run, but its result cannot be shown: {problem}. This is a fault of the tool. Continue without it."
+    )
 
 
 def _json(value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-FILE_TROUBLES = {
+FILE_ERRORS = {
     "missing": "There is no such file or directory.",
     "directory": "It is a directory, not a file.",
     "not_directory": "A part of the path is a file, not a directory.",
@@ -15,15 +15,15 @@ FILE_TROUBLES = {
     "too_large": "It is too large for this tool.",
     "failed": "It cannot be reached.",
 }
-"""Why a file cannot be used, by kind of trouble."""
+"""Why a file cannot be used, by kind of error."""
 
 
 def _counted(number: int, what: str) -> str:
     return f"1 {what}" if number == 1 else f"{number} {what}s"
 
 
-def file_trouble(path: str, kind: str, reason: str = "") -> str:
-    return f"{path}: {FILE_TROUBLES[kind]}" + (f" ({reason})" if reason and kind == "failed" else "")
+def file_error(path: str, kind: str, reason: str = "") -> str:
+    return f"{path}: {FILE_ERRORS[kind]}" + (f" ({reason})" if reason and kind == "failed" else "")
 
 
 # Reading
@@ -35,7 +35,7 @@ EMPTY_FILE = "(The file is empty.)"
 
 
 def negative(name: str) -> str:
-    return f"{name} must not be negative."
+    return f"{name} must be 0 or more."
 
 
 OFFSET_FROM_ONE = "offset must be 1 or more: it is the number of the first line to read."
@@ -51,11 +51,11 @@ def offset_past_end(path: str, offset: int, lines: int) -> str:
 
 
 def lines_remain(first: int, last: int, total: int) -> str:
-    return f"[Lines {first} to {last} of {total}. To go on, re-read with offset={last + 1}.]"
+    return f"[Lines {first} to {last} of {total}. To continue, re-read with offset={last + 1}.]"
 
 
 def line_cut(line: int, kept: int, size: int, total: int) -> str:
-    more = f" To go on, re-read with offset={line + 1}." if line < total else ""
+    more = f" To continue, re-read with offset={line + 1}." if line < total else ""
     return (
         f"[Line {line} of {total} is cut after {kept} of its {size} bytes: "
         f"re-read with offset={line}, limit=1 and max_bytes=0 for all of it.{more}]"
@@ -150,18 +150,18 @@ EMPTY_DIRECTORY = "(The directory is empty.)"
 
 
 def entries_remain(first: int, last: int, total: int) -> str:
-    return f"[Entries {first} to {last} of {total}. To go on, call again with offset={last}.]"
+    return f"[Entries {first} to {last} of {total}. To continue, call again with offset={last}.]"
 
 
 def matches_remain(first: int, last: int) -> str:
-    return f"[Matches {first} to {last}; more remain. To go on, call again with offset={last}.]"
+    return f"[Matches {first} to {last}; more remain. To continue, call again with offset={last}.]"
 
 
 def no_more_matches(offset: int, total: int) -> str:
     return f"No matches are left from offset={offset} on: there are {total}."
 
 
-def not_all_looked_at(reasons: Sequence[str]) -> str:
+def not_all_searched(reasons: Sequence[str]) -> str:
     return f"[Not everything was searched: {'; '.join(reasons)}.]"
 
 

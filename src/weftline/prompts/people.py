@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_GO_ON = "Do not make it again unless you are told to: go on without it, or say that it was refused."
+_CONTINUE = "Do not make it again unless you are told to: continue without it, or say that it was refused."
 
-DENIED = f"Not executed: a person was asked and did not allow this call. {_GO_ON}"
-EXPIRED = f"Not executed: a person was asked about this call and did not answer in time. {_GO_ON}"
+DENIED = f"Not executed: a person was asked and did not allow this call. {_CONTINUE}"
+EXPIRED = f"Not executed: a person was asked about this call and did not answer in time. {_CONTINUE}"
 
 
 def denied(reason: str) -> str:
-    return f"Not executed: a person was asked and did not allow this call: {reason}\n{_GO_ON}"
+    return f"Not executed: a person was asked and did not allow this call: {reason}\n{_CONTINUE}"
 
 
 def edited(args: str) -> str:
@@ -26,16 +26,16 @@ APPROVAL_LAPSED = (
 
 
 def nobody_asked(tool: str) -> str:
-    return f"Not executed: {tool} needs a person's approval, and this run may not ask anybody. Go on without it."
+    return f"Not executed: {tool} needs a person's approval, and this run may not ask anybody. Continue without it."
 
 
 def not_askable(tool: str, reason: str) -> str:
     return f"Not executed: {tool} needs a person's approval, and the question could not be asked: {reason}"
 
 
-NOT_ANSWERED_IN_TIME = "Aborted: nobody answered in time. Go on with what you know, and say what you had to assume."
-NOT_ANSWERED = "Aborted: the run went on or ended before anybody answered."
-NO_ANSWER = "The user did not answer. Go on with what you know, and say what you had to assume."
+NOT_ANSWERED_IN_TIME = "Aborted: nobody answered in time. Continue with what you know, and say what you had to assume."
+NOT_ANSWERED = "Aborted: the run continued or ended before anybody answered."
+NO_ANSWER = "The user did not answer. Continue with what you know, and say what you had to assume."
 
 
 def no_answer(reason: str) -> str:
@@ -69,7 +69,7 @@ def plan_commented(comment: str) -> str:
 
 
 A2A_CONFIRM = (
-    "A message does not approve this: the agent reads it and goes on without the call. "
+    "A message does not approve this: the agent reads it and continues without the call. "
     "Approval is given on the server that runs the agent."
 )
 A2A_DOUBT = "This is answered on the server that runs the agent. The agent reads messages after that."

@@ -14,23 +14,23 @@ def withheld(tool: str) -> str:
 
 
 def over_call_cap(limit: int) -> str:
-    return f"Not run: the calls of this turn do not fit in the run's limit of {limit} tool calls."
+    return f"Not executed: the calls of this turn would exceed the run's limit of {limit} tool calls."
 
 
 def over_turn_limit(limit: int) -> str:
-    return f"Not run: at most {limit} tool calls of a turn are carried out. Call the tool again if you still need it."
+    return f"Not executed: at most {limit} tool calls of a turn are executed. Call the tool again if you still need it."
 
 
 def policy_failed(tool: str) -> str:
-    return f"Not run: it could not be determined whether {tool} may be called."
+    return f"Not executed: it could not be determined whether {tool} may be called."
 
 
 def over_budget(level: str) -> str:
-    return f"Not run: the budget of the {level} does not leave room for this call."
+    return f"Not executed: the budget of the {level} does not leave room for this call."
 
 
-TOOLS_DISABLED = "Not run: tools have been disabled for this run."
-NO_TIME_TO_BEGIN = "Not run: the time budget of this run is used up."
+TOOLS_DISABLED = "Not executed: tools have been disabled for this run."
+NO_TIME_TO_BEGIN = "Not executed: the time budget of this run is used up."
 
 
 def out_of_time(tool: str, *, in_doubt: bool) -> str:

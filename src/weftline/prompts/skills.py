@@ -18,7 +18,7 @@ def escaped(text: str) -> str:
 CATALOG = (
     "Skills are instructions, files and scripts for particular kinds of task. When a task fits a skill's description, "
     "call skills_use with its name before you begin, and follow what it says. "
-    "Take up only the skills that the task needs."
+    "Use only the skills that the task needs."
 )
 
 
@@ -132,7 +132,7 @@ def file_refused(path: str, reason: str) -> str:
 
 
 def file_missing(path: str) -> str:
-    return f"There is no file {path!r} in this skill. Its files are listed in the answer of skills_use."
+    return f"There is no file {path!r} in this skill. Its files are listed in the result of skills_use."
 
 
 def file_binary(path: str, size: int) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 def too_deep(max_depth: int) -> str:
     return (
-        f"Not started: subagents may be nested {max_depth} deep, and this one would be deeper. Do this part yourself."
+        f"Not executed: subagents may be nested {max_depth} deep, and this one would be deeper. Do this part yourself."
     )
 
 
 def too_many_children(max_children: int) -> str:
     return (
-        f"Not started: at most {max_children} subagents may be at work at once. "
+        f"Not executed: at most {max_children} subagents may be at work at once. "
         "Call it again when the others are done, or do this part yourself."
     )
 
@@ -24,7 +24,7 @@ def child_failed(tool: str, error: str) -> str:
     return f"The subagent {tool!r} failed: {error}"
 
 
-def child_misfit(tool: str, problem: str) -> str:
+def child_answer_invalid(tool: str, problem: str) -> str:
     return f"The subagent {tool!r} returned a result of the wrong type: {problem}"
 
 

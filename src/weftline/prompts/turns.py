@@ -28,11 +28,11 @@ def results_over_budget(size: int, budget: int) -> str:
 
 FINAL_TURN = {
     "loop_detected": f"You keep making the same tool calls, so tools are no longer available. {_LAST_ANSWER}",
-    "max_tool_turns": f"This run has reached its limit of tool turns, so tools are no longer available. {_LAST_ANSWER}",
-    "max_turns": f"This run has reached its limit of turns, so tools are no longer available. {_LAST_ANSWER}",
-    "max_cost": f"This run has reached its limit of cost, so tools are no longer available. {_LAST_ANSWER}",
+    "max_tool_turns": f"This run has reached its tool turn limit, so tools are no longer available. {_LAST_ANSWER}",
+    "max_turns": f"This run has reached its turn limit, so tools are no longer available. {_LAST_ANSWER}",
+    "max_cost": f"This run has reached its cost limit, so tools are no longer available. {_LAST_ANSWER}",
     "time_budget": f"This run has used up its time, so tools are no longer available. {_LAST_ANSWER}",
-    "tool_cap": f"This run has reached its limit of tool calls, so tools are no longer available. {_LAST_ANSWER}",
+    "tool_cap": f"This run has reached its tool call limit, so tools are no longer available. {_LAST_ANSWER}",
     "failure_cap": f"Too many tool calls in a row have failed, so tools are no longer available. {_LAST_ANSWER}",
     "budget": f"The budget for this work is used up, so tools are no longer available. {_LAST_ANSWER}",
     "tool_failure": f"A tool has failed for good, so tools are no longer available. {_LAST_ANSWER}",
@@ -41,15 +41,15 @@ FINAL_TURN = {
 """The instruction for a forced final turn, by its reason."""
 
 ANSWER_REJECTED = "The answer was rejected. Give another one."
-ANSWER_NOT_CHECKED = "The answer could not be checked. Give it once more."
-ANSWER_MISFIT = "The answer does not fit the output schema."
+ANSWER_NOT_CHECKED = "The answer could not be checked. Give it again."
+ANSWER_INVALID = "The answer does not fit the output schema."
 
 
 def answer_not_json(reason: str) -> str:
     return f"The answer is not valid JSON: {reason}."
 
 
-def answer_misfit(problems: Sequence[str]) -> str:
+def answer_invalid(problems: Sequence[str]) -> str:
     return f"The answer does not fit the output schema: {'; '.join(problems)}."
 
 

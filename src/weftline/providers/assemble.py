@@ -111,7 +111,7 @@ class Assembler:
 
     def _take(self, chunk: Chunk) -> None:
         if self.complete:
-            raise ProviderError("server", f"{self.provider}: the stream went on after its end")
+            raise ProviderError("server", f"{self.provider}: the stream continued after its end")
         self.takes[type(chunk)](self, chunk)
 
     def _take_thinking(self, chunk: ThinkingDelta) -> None:

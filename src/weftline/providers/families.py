@@ -133,8 +133,8 @@ def _require_known(
     for option in options:
         if option not in known:
             near = did_you_mean(option, sorted({*known, *SETTINGS, *(TIME_OPTIONS if "limits" in accepted else ())}))
-            fault = f"is not an option of the family {settings.family!r}.{near}"
-            raise bad_setting(settings.origin, f"providers.{settings.name}.{option}", fault)
+            problem = f"is not an option of the family {settings.family!r}.{near}"
+            raise bad_setting(settings.origin, f"providers.{settings.name}.{option}", problem)
 
 
 TIME_OPTIONS: Final = {
@@ -152,8 +152,8 @@ def _limits(settings: ProviderSettings, options: dict[str, Any]) -> TimeLimits:
     for option in TIME_OPTIONS.keys() & options.keys():
         seconds = options.pop(option)
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-            fault = f"must be a number of seconds above 0, not {seconds!r}"
-            raise bad_setting(settings.origin, f"providers.{settings.name}.{option}", fault)
+            problem = f"must be a number of seconds above 0, not {seconds!r}"
+            raise bad_setting(settings.origin, f"providers.{settings.name}.{option}", problem)
         given[TIME_OPTIONS[option]] = float(seconds)
     return TimeLimits(**given)
 
@@ -162,10 +162,10 @@ def known_families() -> Sequence[str]:
     return sorted({*FAMILIES, *(point.name for point in entry_points(GROUP))})
 
 
-def bad_setting(origin: str, key: str, fault: str) -> WeftlineError:
+def bad_setting(origin: str, key: str, problem: str) -> WeftlineError:
     where = f"{origin}: " if origin else ""
-    error = WeftlineError(f"{where}{key}: {fault}", code="bad_config", file=origin, key=key)
-    error.issues = (Issue(key, fault),)
+    error = WeftlineError(f"{where}{key}: {problem}", code="bad_config", file=origin, key=key)
+    error.issues = (Issue(key, problem),)
     return error
 
 

@@ -14,8 +14,8 @@ class Renewals:
     def add(self) -> None:
         self._count += 1
 
-    def taken(self) -> bool:
-        """Whether there were any since the last check."""
+    def pop_any(self) -> bool:
+        """Whether there were any since the last call."""
         count, self._count = self._count, 0
         return count > 0
 

@@ -170,13 +170,13 @@ class _Place(NamedTuple):
     script: str | None = None
     turn: str | None = None
 
-    def refuse(self, fault: str) -> NoReturn:
+    def refuse(self, problem: str) -> NoReturn:
         where = self.source
         if self.script is not None:
             where += f": script {self.script!r}"
         if self.turn is not None:
             where += f", {self.turn}"
-        raise WeftlineError(f"{where}: {fault}", code="bad_script", script=self.script, turn=self.turn)
+        raise WeftlineError(f"{where}: {problem}", code="bad_script", script=self.script, turn=self.turn)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -29,7 +29,7 @@ class OwnProvider(Struct, frozen=True):
     version: int
     """Changes with each update."""
     settings: ProviderSettings
-    fault: str = ""
+    problem: str = ""
     """Why it cannot be used, if that is already known."""
 
 
@@ -101,8 +101,8 @@ class WorkspaceCatalogs:
             settings = row.settings
             try:
                 provider = self._provider(row)
-            except (NotAvailable, WeftlineError) as fault:
-                catalog.add_unavailable(settings.name, family=settings.family, reason=str(fault))
+            except (NotAvailable, WeftlineError) as error:
+                catalog.add_unavailable(settings.name, family=settings.family, reason=str(error))
                 continue
             any_model = not settings.models if settings.any_model is None else settings.any_model
             catalog.add(provider, name=settings.name, any_model=any_model, source="workspace_provider", own=row.id)
@@ -116,8 +116,8 @@ class WorkspaceCatalogs:
                 return known[1]
             self._retired.append(known[1])
             del self._built[row.id]
-        if row.fault:
-            raise NotAvailable(row.fault)
+        if row.problem:
+            raise NotAvailable(row.problem)
         transport = self._transport
         if transport is None:
             transport = self._own_transport = self._own_transport or AiohttpTransport()

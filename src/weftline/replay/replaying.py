@@ -56,7 +56,7 @@ from weftline.runtime.conversation import Conversation
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls.cutting import input_bytes
-from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S, misfit
+from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S, describe_invalid_answer
 from weftline.runtime.model_calls.offering import offered_digest
 from weftline.runtime.public_errors import in_private
 from weftline.runtime.recovery import plain_body
@@ -324,7 +324,7 @@ class _Replay:
                     found += differences(body_value(before[index]), body_value(after[index]), path=f"{path}.args")
                 found += differences(_pipeline_fields(body, index), _pipeline_fields(turn, index), path=path)
         if not head.calls:
-            problem = await misfit(self._work, body.message.text)
+            problem = await describe_invalid_answer(self._work, body.message.text)
             found += differences({"problem": body.problem}, {"problem": problem})
         if found:
             self._diverge(item.kind, item.kind, found)

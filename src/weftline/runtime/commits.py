@@ -122,7 +122,7 @@ class Commits:
             self._mover.move_up(run)
 
     async def _promote_later(self, key: int) -> None:
-        run = await self._loader.load_surely(key)
+        run = await self._loader.load_with_retry(key)
         if run.residency is BEHIND:
             self._mover.move_up(run)
         else:
@@ -138,7 +138,7 @@ class Commits:
         """Treats the run as if its driver had failed: it is tried again from the log, and given up after the third
         time.
         """
-        logger.error("run %s: it cannot be written", run.id, exc_info=error)
+        logger.error("run %s: cannot write its log", run.id, exc_info=error)
         self._residents.discard(run)
         if not self._mover.stopping:
             self._tasks.spawn(self._recovery.again(run.key, error))
@@ -146,11 +146,11 @@ class Commits:
     async def _load_again(self, key: int) -> None:
         await asyncio.sleep(0.1)
         try:
-            self._mover.consider(await self._loader.load_surely(key))
+            self._mover.consider(await self._loader.load_with_retry(key))
         except NotFound:
             pass  # its first write failed: it never existed
 
-    def store_is_well(self) -> None:
+    def store_recovered(self) -> None:
         """Resumes the runs that were dropped while the store refused writes."""
         if not self._mover.stopping:
             self._tasks.spawn(self._recovery.pick_up())

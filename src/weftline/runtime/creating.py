@@ -10,7 +10,7 @@ from typing import cast
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from weftline.engine_options import THREAD_ATTRIBUTE, thread_fault
+from weftline.engine_options import THREAD_ATTRIBUTE, thread_problem
 from weftline.errors import InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.bodies import Origin
@@ -21,13 +21,13 @@ from weftline.plan import RunPlan, encode_plan
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.run_ids import require_possible
 from weftline.runtime import ids
-from weftline.runtime.added import add_ended
 from weftline.runtime.budgets.checking import check_models
 from weftline.runtime.budgets.ledger import Account, Ledger
 from weftline.runtime.clock import Clock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.created_once import CreatedOnce, Slot
 from weftline.runtime.fleet.fleet import Fleet
+from weftline.runtime.importing import add_ended
 from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.model_calls.cutting import input_bytes
 from weftline.runtime.tool_calls.children import child_write
@@ -176,8 +176,8 @@ class RunCreator:
         if thread is not None and (row := await self._store.records.read(threads.by_key(thread))) is not None:
             id = ids.session_id(row.key, row.salt)
             names = (id, row.name) if plan.thread_keeps_all else (id,)
-        if fault := thread_fault(plan.engine, names):
-            raise InvalidRequest(f"The search attribute {THREAD_ATTRIBUTE} is wrong: {fault}.")
+        if problem := thread_problem(plan.engine, names):
+            raise InvalidRequest(f"The search attribute {THREAD_ATTRIBUTE} is wrong: {problem}.")
 
     def _new_run(
         self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int, origin: Origin | None

@@ -29,7 +29,7 @@ class Knows(Protocol):
     def digests(self, plan: RunPlan) -> Digests | None: ...
 
 
-def is_at_home(plan: RunPlan, tools: Knows) -> bool:
+def can_run_here(plan: RunPlan, tools: Knows) -> bool:
     """Whether a run with this plan can continue in this process: its agent is here, in the version that the run
     needs.
     """

@@ -35,6 +35,7 @@ from weftline.kernel.state import (
 )
 from weftline.log_context import current_request, current_run
 from weftline.plan import RunPlan
+from weftline.round_robin import on_behalf_of
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
@@ -50,7 +51,6 @@ from weftline.runtime.tool_calls.children import NewChild
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.base import ThreadEnd
 from weftline.trace_context import incoming_traceparent
-from weftline.turns import on_behalf_of
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class Driver:
             if facts:
                 self.record(run, facts)
             if code is not None:
-                for kind, encoded in code.taken_notes():  # left by rendering its instructions
+                for kind, encoded in code.pop_notes():  # left by rendering its instructions
                     self._log.observe(run, kind, b"\n".join(encoded), len(encoded))
             commands = self.advance(run)
             while not self.stopping and run.residency is not GONE:
@@ -203,7 +203,7 @@ class Driver:
         """
         conversation = run.work.conversation
         while True:
-            await code.happened(run.driving.taken_facts(), messages=conversation.messages)
+            await code.on_facts(run.driving.pop_facts(), messages=conversation.messages)
             if conversation.shared.unsaved and not run.gone and not run.log.state.ended:
                 changes = conversation.shared.changes()
                 if changes is not UNSET:
@@ -228,11 +228,11 @@ class Driver:
         """Lets running commands finish until the drain is over, except calls that would wait for further calls in
         vain.
         """
-        tasks, hosts = run.driving.tasks, run.work.hosts
+        tasks, callers = run.driving.tasks, run.work.nested_callers
         while left := [
             task
             for key, task in tasks.items()
-            if not task.done() and not (key[1] in hosts and hosts[key[1]].skip_on_drain)
+            if not task.done() and not (key[1] in callers and callers[key[1]].skip_on_drain)
         ]:
             await asyncio.wait(left)
 
@@ -290,13 +290,13 @@ class Driver:
         if self._services.public_errors and state.ended:
             facts = in_public(facts, self._services.public_errors)
         account = work.account
-        bookings = account.taken() if account is not None and account.booked else ()
+        bookings = account.pop_bookings() if account is not None and account.booked else ()
         self._log.append(run, facts, state=state, at=at, thread_end=end, bookings=bookings)
         if state.parent is not None and any(_asks(draft.head) for draft in facts):
             self._on_calls(run, self.note)
-        if work.hosts:
-            for host in work.hosts.values():
-                host.look()
+        if work.nested_callers:
+            for caller in work.nested_callers.values():
+                caller.deliver_results()
 
     def settle(self, run: LiveRun) -> None:
         """Appends what follows without tools and models from the facts of a run that is not open: nothing that is due
@@ -399,7 +399,7 @@ class Driver:
         if task is not None and task.done() and not task.cancelled() and task.exception() is None:
             del run.driving.tasks[key]
             run.driving.commands.pop(key, None)
-        run.poke()
+        run.wake()
 
     async def _do(self, run: LiveRun, command: Command, state: State) -> None:
         self.record(run, await self._outcome(run, command, state))
@@ -425,7 +425,7 @@ class Driver:
         """Appends the request of a running command; the driver then acts on it."""
         facts = self._accepted(run, outcome)
         self.record(run, facts)
-        run.poke()
+        run.wake()
         return bool(facts)
 
     def abandon(self, run: LiveRun) -> None:
@@ -478,8 +478,8 @@ class Driver:
             root,
             accounts,
             rules,
-            key=ids.key_beside(run.work.run_id, run.key),
-            root_key=ids.key_beside(root, run.key if above is None else ids.root_key(above)),
+            key=ids.key_if_not_in_id(run.work.run_id, run.key),
+            root_key=ids.key_if_not_in_id(root, run.key if above is None else ids.root_key(above)),
         )
         child_id, child = self._new_child(run, plan, parent)
         return Draft(replace(head, child=child_id), child=child)
@@ -510,7 +510,7 @@ class RunSink:
         """
         log, of_run = self._log, self._run.log
         if log.refusal is not None:
-            await log.well()
+            await log.wait_writable()
         if of_run.durable < of_run.outcome_seq:
             await log.durable(self._run, upto=of_run.outcome_seq)
         if all:
@@ -545,7 +545,9 @@ def _is_unfinished(run: LiveRun) -> bool:
     if not run.log.state.control.paused:
         return False
     # A call that asks for others waits for a resume if those do.
-    return any(not (key[1] in run.work.hosts and run.log.state.may_be_cut_off(key[1])) for key in run.driving.tasks)
+    return any(
+        not (key[1] in run.work.nested_callers and run.log.state.may_be_cut_off(key[1])) for key in run.driving.tasks
+    )
 
 
 def _has_failed(task: asyncio.Task[None]) -> bool:

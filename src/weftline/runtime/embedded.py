@@ -32,11 +32,11 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.budgets.ledger import Ledger
-from weftline.runtime.budgets.raised import wake_waiting
+from weftline.runtime.budgets.raised_limits import wake_waiting
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.runtime.creating import RunCreator
 from weftline.runtime.deadlines import Deadlines
-from weftline.runtime.deploys import is_at_home
+from weftline.runtime.deploys import can_run_here
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import DRAIN_S, Create, Leased, Observer, Resumed
 from weftline.runtime.fleet.fleet import Fleet
@@ -47,11 +47,11 @@ from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S
 from weftline.runtime.opening import RunOpener
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.await_answers import AwaitAnswers
 from weftline.runtime.people.four_eyes import PersonOf
 from weftline.runtime.people.interrupting import Interrupts
-from weftline.runtime.people.still import waits_for_people
+from weftline.runtime.people.waiting_for_people import waits_for_people
 from weftline.runtime.reads.finding import given_key
 from weftline.runtime.reads.names import StoredNames
 from weftline.runtime.reads.reading import StoredRuns
@@ -60,7 +60,7 @@ from weftline.runtime.recovery import MAX_RECOVERIES, remove_lost_branches
 from weftline.runtime.requests import check_request
 from weftline.runtime.services import SLOW_TURN_S, Services
 from weftline.runtime.tool_calls.client_calls import ClientCalls
-from weftline.runtime.tool_calls.provided import NO_FAULTS, Faults, Provided
+from weftline.runtime.tool_calls.provided import NO_PROBLEMS, Problems, Provided
 from weftline.runtime.tool_calls.toolbox import EndListener, RunName, ServerTools, ToolSource
 from weftline.store import open_store_off_loop
 from weftline.store.base import IdempotencyKey, Store, Write, Written
@@ -104,7 +104,7 @@ class EmbeddedEngine:
         self._public_errors = dict(public_errors or {})
         self.clock: Clock = clock or SystemClock()
         self.ready = False
-        self._moving = asyncio.Event()
+        self._released = asyncio.Event()
 
     async def start(self) -> Self:
         """Opens the store if a path was given, and resumes what an earlier process left unfinished."""
@@ -164,7 +164,7 @@ class EmbeddedEngine:
             hub=self._hub,
             limits=self._limits,
             new_driver=new_driver,
-            knows=self._is_at_home,
+            knows=self._can_run_here,
             ledger=ledger,
             max_recoveries=self._max_recoveries,
             on_unopened_end=partial(_notify_end, self._tools) if isinstance(self._tools, EndListener) else None,
@@ -199,14 +199,14 @@ class EmbeddedEngine:
         self.ready = True
         return self
 
-    def _is_at_home(self, plan: RunPlan) -> bool:
-        return is_at_home(plan, self._tools)
+    def _can_run_here(self, plan: RunPlan) -> bool:
+        return can_run_here(plan, self._tools)
 
     async def _continue_runs(self) -> None:
         store = self._log_store
         restored = self._recovery.held
         await self._recovery.begin()
-        self._moving.set()
+        self._released.set()
         for workspace in self._ledger.workspaces:
             await self._wake_waiting(workspace)  # a limit may have been raised by a process that died right after
         if store.unclean or restored:
@@ -216,12 +216,10 @@ class EmbeddedEngine:
                     await self.end_thread(thread)
                 except WeftlineError as error:
                     session = await self.stored.session_id(thread)
-                    logger.warning(
-                        "session %s has ended, but one of its runs is left alone: %s", session, error.message
-                    )
+                    logger.warning("session %s has ended, but one of its runs is skipped: %s", session, error.message)
 
-    async def moving(self) -> None:
-        await self._moving.wait()
+    async def wait_released(self) -> None:
+        await self._released.wait()
 
     async def resume_all(self) -> Resumed:
         """Lets the runs of a restored store continue."""
@@ -281,11 +279,11 @@ class EmbeddedEngine:
                 " has the command.",
                 retry_after_s=60,
             )
-        self._log.require_well()
+        self._log.require_writable()
 
-    def require_well(self) -> None:
+    def require_writable(self) -> None:
         """Raises `Unavailable` while the store refuses writes."""
-        self._log.require_well()
+        self._log.require_writable()
 
     # Creating
 
@@ -322,7 +320,7 @@ class EmbeddedEngine:
     async def accept(self, key: int, head: Fact, body: bytes = b"") -> bool:
         """Appends a request from outside; False if the run's state does not accept it."""
         check_request(head, body)
-        self._log.require_well()
+        self._log.require_writable()
         run = await self._load_readable(key)
         if not accepts(run.state, head):
             return False
@@ -352,13 +350,13 @@ class EmbeddedEngine:
         await_id: str,
         results: Sequence[Provided],
         *,
-        faults: Faults = NO_FAULTS,
+        problems: Problems = NO_PROBLEMS,
         message_id: str = "",
         idempotency_key: str = "",
     ) -> bool:
         """Accepts the results of all calls of a turn that wait for somebody outside, together."""
         return await self._client_calls.provide(
-            key, await_id, results, faults=faults, message_id=message_id, idempotency_key=idempotency_key
+            key, await_id, results, problems=problems, message_id=message_id, idempotency_key=idempotency_key
         )
 
     async def claim(
@@ -376,10 +374,10 @@ class EmbeddedEngine:
         await self._client_calls.release(key, call_id, token)
 
     async def answer_await(
-        self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf
+        self, key: int, await_id: str, answer: AwaitAnswer, *, by: str, person_of: PersonOf
     ) -> AwaitOutcome:
         """Accepts a person's answer to an await; `by` is their name. Repeating the same answer is accepted."""
-        self._log.require_well()
+        self._log.require_writable()
         return await self._await_answers.answer(key, await_id, answer, by=by, person_of=person_of)
 
     async def waits_for_people(self, key: int) -> bool:
@@ -395,7 +393,7 @@ class EmbeddedEngine:
         run = await self._load(key)
         head = CancelRequested(reason, requested_by)
         if accepts(run.state, head):
-            self._log.require_well()
+            self._log.require_writable()
             if run.state.open_children:
                 await self._lineage.require_known_below(run)
                 run = await self._load(key)

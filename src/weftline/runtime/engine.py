@@ -21,11 +21,11 @@ from weftline.kernel.lease import LEASE_US
 from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import PersonOf
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.runtime.reads.receipts import CancelReceipt
-from weftline.runtime.tool_calls.provided import NO_FAULTS, Faults, Provided
+from weftline.runtime.tool_calls.provided import NO_PROBLEMS, Problems, Provided
 from weftline.store.base import IdempotencyKey, Stored, Write, Written
 from weftline.tools.base import ToolOutput
 
@@ -170,11 +170,11 @@ class Readiness(Protocol):
         """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""
         ...
 
-    def require_well(self) -> None:
+    def require_writable(self) -> None:
         """Raises `Unavailable` while the store refuses writes."""
         ...
 
-    async def moving(self) -> None:
+    async def wait_released(self) -> None:
         """Returns when runs may proceed: at once, unless the store comes from a backup and is held."""
         ...
 
@@ -228,7 +228,7 @@ class Steering(Protocol):
         """Gives a message to the run at its next turn; calls that have not begun by then are skipped.
 
         `message_id`, the sender's own id for it, is stored with it, and so are `labels` and `by`, the sender's name:
-        whoever tells a run what to do counts for the four-eyes rule. Returns the id of the message. With an
+        anyone who sends a run instructions counts for the four-eyes rule. Returns the id of the message. With an
         `idempotency_key`, the same message is accepted once, and a different one raises `Conflict`
         (`idempotency_conflict`).
         """
@@ -322,16 +322,16 @@ class OfferedCalls(Protocol):
         await_id: str,
         results: Sequence[Provided],
         *,
-        faults: Faults = NO_FAULTS,
+        problems: Problems = NO_PROBLEMS,
         message_id: str = "",
         idempotency_key: str = "",
     ) -> bool:
         """Accepts the results of all calls of a turn that wait for somebody outside, all or none of them, in the order
         of the calls. Returns False if the run was cancelled in the meantime.
 
-        Raises `InvalidRequest` (`invalid_answer`) that lists everything that is wrong with them, including the `faults`
-        that the caller found while parsing, `NotFound` (`unknown_await`) if no call of this turn waits for a result,
-        and `Conflict` (`run_terminal`) once the run has ended; otherwise like `answer`.
+        Raises `InvalidRequest` (`invalid_answer`) that lists everything that is wrong with them, including the
+        `problems` that the caller found while parsing, `NotFound` (`unknown_await`) if no call of this turn waits for a
+        result, and `Conflict` (`run_terminal`) once the run has ended; otherwise like `answer`.
         """
         ...
 
@@ -361,7 +361,7 @@ class People(Protocol):
     """Answering the questions that a run asks people."""
 
     async def answer_await(
-        self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf
+        self, key: int, await_id: str, answer: AwaitAnswer, *, by: str, person_of: PersonOf
     ) -> AwaitOutcome:
         """Accepts a person's answer to an await; `by` is their name. Repeating the same answer is accepted.
 

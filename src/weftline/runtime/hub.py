@@ -185,7 +185,7 @@ class ReservedStream:
         """Releases a place that was not used."""
         hub, self._hub = self._hub, None
         if hub is not None:
-            hub.give_back(self._workspace)
+            hub.release(self._workspace)
 
 
 class Hub:
@@ -251,13 +251,13 @@ class Hub:
         if topic is None or subscription not in topic:
             return
         topic.remove(subscription)
-        self.give_back(subscription.workspace)
+        self.release(subscription.workspace)
         if subscription.complete:
             self._recent.drop(subscription.run)
         if not topic:
             del self._topics[subscription.run]
 
-    def give_back(self, workspace: int) -> None:
+    def release(self, workspace: int) -> None:
         """Frees one place of the workspace."""
         left = self._streams.get(workspace, 0) - 1
         if left > 0:

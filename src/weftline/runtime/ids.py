@@ -67,7 +67,7 @@ def key_of(run: str) -> int:
     return 0 if parsed is None else parsed[0]
 
 
-def key_beside(run: str, key: int) -> int:
+def key_if_not_in_id(run: str, key: int) -> int:
     """The key, if it has to be stored beside the id; 0 if the id contains it."""
     return 0 if key_of(run) == key else key
 

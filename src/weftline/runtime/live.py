@@ -1,7 +1,7 @@
 """A run in memory, `LiveRun`, consists of four parts, each with its owner:
 
-* `RunLog`, the log's: state and cursor, the contents of the store's row (`Row`, `StoredState`), and what is about to be
-  written (`Outbox`);
+* `RunLog`, the log's: state and cursor, the contents of the store's row (`LiveRow`, `StoredState`), and what is about
+  to be written (`Outbox`);
 * `Residency`, the engine's: whether anyone drives the run;
 * `WorkingSet`, the content: the plan, the conversation, the tools;
 * `Driving`, the driver's: what is running.
@@ -91,7 +91,7 @@ class Waiter(Struct):
     """An outside caller is waiting, and gets an error if the store refuses the write."""
 
 
-class Row(Struct, eq=False, gc=False):
+class LiveRow(Struct, eq=False, gc=False):
     """What the run's row in the store contains, and the times that it will have after the next write."""
 
     version: int = 0
@@ -176,7 +176,7 @@ class Outbox(Struct, eq=False, gc=False):
         self.flight_seq = last_seq
         return write
 
-    def taken_drafts(self) -> list[Draft]:
+    def pop_drafts(self) -> list[Draft]:
         drafts, self.drafts = self.drafts, None
         return drafts or []
 
@@ -213,18 +213,18 @@ class RunLog(Struct, eq=False):
     taken_over: bool = False
     """Whether its latest entry is from another process, so that the time since then does not count as active."""
     waiters: list[Waiter] | None = None
-    row: Row = field(default_factory=Row)
+    row: LiveRow = field(default_factory=LiveRow)
     stored: StoredState = field(default_factory=StoredState)
     outbox: Outbox = field(default_factory=Outbox)
 
-    def taken_waiters(self) -> list[Waiter]:
+    def pop_waiters(self) -> list[Waiter]:
         waiters, self.waiters = self.waiters, None
         return waiters or []
 
     def wake(self) -> None:
         """Wakes those who wait for what is durable now."""
         later: list[Waiter] = []
-        for waiter in self.taken_waiters():
+        for waiter in self.pop_waiters():
             if waiter.seq > self.durable:
                 later.append(waiter)
             elif not waiter.future.done():
@@ -242,7 +242,7 @@ class RunLog(Struct, eq=False):
         return "running" if state.totals.attempts else "queued"
 
 
-class Host(Protocol):
+class NestedCaller(Protocol):
     """A running call that may ask for others."""
 
     @property
@@ -250,7 +250,7 @@ class Host(Protocol):
         """Whether waiting for it is useless once no further call may begin."""
         ...
 
-    def look(self) -> None:
+    def deliver_results(self) -> None:
         """Called when facts were appended, some of which may answer it."""
         ...
 
@@ -267,7 +267,7 @@ class WorkingSet(Struct, eq=False):
     """Encrypted header values of the tools that the server calls."""
     blobs: dict[str, bytes] = {}
     """The blobs that came with the run, until it is opened."""
-    hosts: dict[int, Host] = {}
+    nested_callers: dict[int, NestedCaller] = {}
     """The running calls that ask for others, by index."""
     toolbox: Toolbox | None = None
     catalog: Catalog | None = None
@@ -336,7 +336,7 @@ class Driving(Struct, eq=False):
     rested_at: int = -1
     """The version at which the latest step found nothing to do; -1 if it found something."""
 
-    def taken_facts(self) -> tuple[Fact, ...]:
+    def pop_facts(self) -> tuple[Fact, ...]:
         facts, self.facts = self.facts, ()
         return facts
 
@@ -389,7 +389,7 @@ class LiveRun(Struct, eq=False):
             raise RuntimeError(f"run {self.id} cannot go from {self.residency.value} to {to.value}")
         self.residency = to
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Wakes the driver when it waits for its commands."""
         wake = self.driving.wake
         if wake is not None and not wake.done():

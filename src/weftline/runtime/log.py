@@ -69,7 +69,7 @@ _NOTED: frozenset[type[Fact]] = frozenset(
 """Facts of which the row or the write has more than the entry, besides the most frequent ones."""
 
 
-class Observer(Protocol):
+class CommitObserver(Protocol):
     """Handles what follows from a commit: fan-out, the next run of the thread, the end of a run."""
 
     def committed(self, run: LiveRun, write: Write, drafts: Sequence[Draft], result: Written, *, size: int) -> None: ...
@@ -77,7 +77,7 @@ class Observer(Protocol):
     def lost(self, run: LiveRun, *, refused: bool) -> None:
         """The run's memory is ahead of a log that will not catch up: it was dropped.
 
-        If the store has `refused` writes, `store_is_well` follows once it takes them again.
+        If the store has `refused` writes, `store_recovered` follows once it takes them again.
         """
         ...
 
@@ -85,7 +85,7 @@ class Observer(Protocol):
         """Called when the run was dropped because what it has appended can never be written."""
         ...
 
-    def store_is_well(self) -> None: ...
+    def store_recovered(self) -> None: ...
 
 
 class _Batch(NamedTuple):
@@ -97,7 +97,7 @@ class _Batch(NamedTuple):
 
 
 class Log:
-    def __init__(self, store: LogStore, *, clock: Clock, observer: Observer) -> None:
+    def __init__(self, store: LogStore, *, clock: Clock, observer: CommitObserver) -> None:
         self._store = store
         self._clock = clock
         self._observer = observer
@@ -108,7 +108,7 @@ class Log:
         self._flushing: asyncio.Future[Any] | None = None
         """The current flush or probe."""
         self._retry_s = 0.0
-        self._well: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
         self.refusal: WeftlineError | None = None
         """Why the store refuses writes; None while it accepts them."""
         self._tried: asyncio.Future[None] | None = None
@@ -117,7 +117,7 @@ class Log:
     def idle(self) -> bool:
         return self._flushing is None and not self._touched
 
-    def require_well(self) -> None:
+    def require_writable(self) -> None:
         """Raises `Unavailable` while the store refuses writes."""
         if self.refusal is not None:
             raise Unavailable(
@@ -234,12 +234,12 @@ class Log:
         outbox = run.log.outbox
         return outbox.size + outbox.flight_size > WINDOW_BYTES
 
-    async def well(self) -> None:
-        """Returns when the store accepts writes."""
+    async def wait_writable(self) -> None:
+        """Waits until the store accepts writes."""
         while self.refusal is not None:
-            if self._well is None:
-                self._well = self._loop.create_future()
-            await asyncio.shield(self._well)
+            if self._writable is None:
+                self._writable = self._loop.create_future()
+            await asyncio.shield(self._writable)
 
     def _touch(self, run: LiveRun) -> Write:
         if run.residency is GONE:
@@ -367,7 +367,7 @@ class Log:
                 self._observer.unwritable(run, error)
             else:
                 batch.runs.append(run)
-                batch.drafts.append(run.log.outbox.taken_drafts())
+                batch.drafts.append(run.log.outbox.pop_drafts())
         return batch
 
     def _complete(self, run: LiveRun) -> Write:
@@ -409,7 +409,7 @@ class Log:
                     log.wake()
             elif result.outcome == "refused":
                 refused.append((run, write, drafts))
-                self.refusal = result.error or Unavailable("The store refuses writes.")
+                self.refusal = result.error or Unavailable("The store rejects writes.")
             else:
                 self._drop(run, write, result.error or WeftlineError("The write failed."))
         if refused:
@@ -480,10 +480,10 @@ class Log:
     def _is_well(self) -> None:
         logger.warning("the store accepts writes again")
         self.refusal, self._retry_s = None, 0.0
-        if self._well is not None:
-            self._well.set_result(None)
-            self._well = None
-        self._loop.call_soon(self._observer.store_is_well)
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+        self._loop.call_soon(self._observer.store_recovered)
 
     def _drop(self, run: LiveRun, write: Write, error: WeftlineError) -> None:
         """Drops a run whose memory is ahead of a log that will not catch up, and the write that failed."""
@@ -494,7 +494,7 @@ class Log:
         self._observer.lost(run, refused=self.refusal is not None)
 
     def _fail_waiters(self, run: LiveRun, error: WeftlineError) -> None:
-        for waiter in run.log.taken_waiters():
+        for waiter in run.log.pop_waiters():
             if not waiter.future.done():
                 waiter.future.set_exception(error)
                 waiter.future.exception()  # a failure that nothing waits for needs no warning

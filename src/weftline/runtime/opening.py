@@ -107,7 +107,7 @@ class RunOpener:
     async def _open_toolbox(self, run: LiveRun) -> None:
         work = run.work
         if run.parent is not None:
-            parent = await self._loader.load_surely(run.parent)
+            parent = await self._loader.load_with_retry(run.parent)
             if parent.state.ended:
                 # Only a damaged one ends before its children.
                 self._mover.take(run, Draft(CancelRequested("parent")))

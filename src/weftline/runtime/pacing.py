@@ -14,7 +14,7 @@ class LargeSteps:
     def __init__(self) -> None:
         self._next = asyncio.Lock()
 
-    async def turn(self) -> None:
-        """Returns when a large step may be taken: at most one per loop iteration, however many wait."""
+    async def wait_for_slot(self) -> None:
+        """Waits until a large step may be taken: at most one per loop iteration, however many wait."""
         async with self._next:
             await asyncio.sleep(0)

@@ -54,7 +54,7 @@ from weftline.runtime import ids
 from weftline.runtime.conversation import KINDS, Conversation
 from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.fleet.task_set import TaskSet
-from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, Row, RunLog, StoredState, WorkingSet
+from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRow, LiveRun, RunLog, StoredState, WorkingSet
 from weftline.runtime.model_calls.cutting import input_bytes
 from weftline.runtime.model_calls.streamed import streamed_answer
 from weftline.runtime.reads.finding import public_id
@@ -122,7 +122,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
     log.state = state
     log.next_seq, log.durable = row.next_seq, row.next_seq - 1
     log.due_at = row.due_at
-    log.row = Row(row.version, row.due_at, row.started_at, row.ended_at, latest=row.started_at or row.created_at)
+    log.row = LiveRow(row.version, row.due_at, row.started_at, row.ended_at, latest=row.started_at or row.created_at)
     log.stored = StoredState(len(row.state), newer=sum([fact.size for fact in loaded.facts]))
     run = LiveRun(
         row.key, row.workspace, row.thread, log, work, family=row.family, residency=BEHIND if row.queued else PARKED
@@ -230,7 +230,7 @@ class Recovery:
         newer: list[int] = []
         """Runs that are left to a newer version. They do not run here, so they must not be charged with a death."""
         after = 0
-        while rows := await store.under_way(after=after, limit=_PAGE):
+        while rows := await store.due_now(after=after, limit=_PAGE):
             after = rows[-1].key
             for row in rows:
                 if unsupported(row) or (row.below and await self._is_left(row.key)):
@@ -277,7 +277,7 @@ class Recovery:
         """Resumes the runs that were dropped from memory while the store refused writes."""
         try:
             after = 0
-            while rows := await self._store.under_way(after=after, limit=_PAGE):
+            while rows := await self._store.due_now(after=after, limit=_PAGE):
                 after = rows[-1].key
                 for row in rows:
                     if self._loader.resident(row.key) is None and not self.trials.is_waiting(row.key):
@@ -326,7 +326,7 @@ class Recovery:
         except NotFound:
             pass  # its first write failed: it never existed
         except Conflict as error:
-            logger.warning("run %s is left alone: %s", await public_id(self._store, key), error.message)
+            logger.warning("run %s is skipped: %s", await public_id(self._store, key), error.message)
         except Exception:  # the others are unaffected
             logger.exception("run %s could not be loaded", await public_id(self._store, key))
         else:
@@ -340,7 +340,7 @@ class Recovery:
 
     async def _give_up_from_log(self, key: int) -> None:
         try:
-            run = await self._loader.load_surely(key)
+            run = await self._loader.load_with_retry(key)
         except WeftlineError:
             logger.exception("run %s could not be loaded", await public_id(self._store, key))
         else:
@@ -350,7 +350,7 @@ class Recovery:
         """Ends a run that cannot continue, without reading its content."""
         if run.state.ended:
             return
-        logger.error("giving up run %s after repeated failures", run.id)
+        logger.error("failing run %s after repeated failures", run.id)
         # The kernel still decides what has to be closed; the texts are generic, since the run's content must not be
         # read.
         facts: list[Draft] = []

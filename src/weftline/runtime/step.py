@@ -377,7 +377,7 @@ def _end_of(work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
         problem = conversation.turn.body.problem if conversation.turn.body is not None else ""
         # The message to the model ends with a request, which is not meant for readers of the error.
         rejected = failure.rejected.removesuffix(prompts.turns.answer_again(""))
-        error = problem or rejected or prompts.turns.ANSWER_MISFIT
+        error = problem or rejected or prompts.turns.ANSWER_INVALID
         return bodies.EndedBody(error=error, partial_text=conversation.last_text)
     if text:
         return bodies.EndedBody(error=text)

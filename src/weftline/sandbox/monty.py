@@ -86,7 +86,7 @@ class MontyEngine:
         try:
             return await conversation.outcome()
         finally:
-            done = self._pool.give_back(engine) if conversation.clean else engine.kill()
+            done = self._pool.release(engine) if conversation.clean else engine.kill()
             await asyncio.shield(done)
 
     async def close(self) -> None:

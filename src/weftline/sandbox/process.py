@@ -205,7 +205,7 @@ class Pool:
         self._end_idle_later()
         return engine or await self._start(memory_limit_bytes)
 
-    async def give_back(self, engine: Engine) -> None:
+    async def release(self, engine: Engine) -> None:
         """Takes back a process that is as good as new, for the next piece of code."""
         usual = engine.memory_limit_bytes == self._usual_bytes
         if usual and engine.alive and not self._closed and len(self._idle) < max(1, self._warm):

@@ -22,7 +22,7 @@ from weftline.sandbox.fair_semaphore import FairSemaphore
 
 
 class Sandbox:
-    """Runs code that nobody has to trust. It lives on the event loop that first uses it.
+    """Runs code that nobody has to trust. It belongs to the event loop that first uses it.
 
         async with Sandbox() as sandbox:
             result = await sandbox.run_code("export default (a: number) => a * 2", args=[21])

@@ -17,6 +17,7 @@ from weftline.errors import NotFound, RateLimited, WeftlineError
 from weftline.log_context import current_request, fields
 from weftline.process.logs import ACCESS
 from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.round_robin import on_behalf_of
 from weftline.runtime.engine import Engine
 from weftline.runtime.fair_queue import FairQueue
 from weftline.runtime.ids import new_salt
@@ -31,14 +32,13 @@ from weftline.server.names import OwnNames
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.open_streams import OpenStreams
 from weftline.server.options import ServerOptions
-from weftline.server.places import Places
-from weftline.server.refused import RefusedRequests
+from weftline.server.refusal_log import RefusedRequests
 from weftline.server.router import Match, Route, Router
 from weftline.server.sse import Backlog, view_with
 from weftline.server.unknown_fields import UnknownFields
+from weftline.server.workspace_slots import WorkspaceSlots
 from weftline.store.base import Store
 from weftline.trace_context import incoming_traceparent
-from weftline.turns import on_behalf_of
 from weftline.wire.errors import error_body, wire_code
 from weftline.workspace.client_documents import ReadDocument
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
@@ -100,7 +100,7 @@ class App:
         self.streams = OpenStreams(self.auth)
         self.large = LargeResponses()
         self.list_queue = FairQueue()
-        self.pages = Places(PAGES_AT_ONCE)
+        self.pages = WorkspaceSlots(PAGES_AT_ONCE)
         """Limits how many pages of lists are built at once, as they may have several megabytes."""
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)

@@ -175,6 +175,6 @@ def _origin(value: object, origin: str) -> str:
     return bare
 
 
-def _bad(origin: str, name: str, fault: str) -> WeftlineError:
+def _bad(origin: str, name: str, problem: str) -> WeftlineError:
     key = f"server.{name}"
-    return WeftlineError(f"{origin}: {key}: {fault}", code="bad_config", file=origin, key=key)
+    return WeftlineError(f"{origin}: {key}: {problem}", code="bad_config", file=origin, key=key)

@@ -29,7 +29,7 @@ from weftline.server.http import NO_SNIFFING, Receive, Request
 from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
 from weftline.server.mcp_input import INPUT, explained, read_input
 from weftline.server.open_streams import OpenStream, OpenStreams
-from weftline.server.refused import RefusedRequests
+from weftline.server.refusal_log import RefusedRequests
 from weftline.store.base import LargeEntry, RunRow
 from weftline.trace_context import incoming_traceparent
 from weftline.wire.responses import TERMINAL, RunView

@@ -38,8 +38,8 @@ PIECE_BYTES = 64 * 1024
 
 _MAX_QUERY_FIELDS = 1_000
 
-DEPARTURE = "weftline.departure"
-"""Key in the scope: the `Departure` of the client; see `weftline.server.protocol`."""
+DISCONNECT = "weftline.disconnect"
+"""Key in the scope: the `Disconnect` of the client; see `weftline.server.protocol`."""
 FLOW = "weftline.flow"
 """Key in the scope: the `Flow` of the connection."""
 
@@ -69,7 +69,7 @@ class Credentials(Protocol):
         ...
 
 
-class Departure(Struct, eq=False):
+class Disconnect(Struct, eq=False):
     """Notifies listeners when the client goes away before its response has ended.
 
     The ASGI way would need a task per open stream that waits on `receive`.
@@ -85,7 +85,7 @@ class Departure(Struct, eq=False):
         else:
             self._calls.append(call)
 
-    def happened(self) -> None:
+    def notify(self) -> None:
         self.gone = True
         calls, self._calls = self._calls, []
         for call in calls:
@@ -275,11 +275,11 @@ class Request:
 
         Raises `ConnectionResetError` in that case.
         """
-        departure: Departure | None = self.scope.get(DEPARTURE)
-        if departure is None:
+        disconnect: Disconnect | None = self.scope.get(DISCONNECT)
+        if disconnect is None:
             return await work
         task = asyncio.ensure_future(work)
-        departure.then(task.cancel)
+        disconnect.then(task.cancel)
         try:
             return await task
         except asyncio.CancelledError:

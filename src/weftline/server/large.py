@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from weftline.errors import RateLimited
-from weftline.server.http import DEPARTURE, PIECE_BYTES, Departure, Request, Response, Send, send_response
+from weftline.server.http import DISCONNECT, PIECE_BYTES, Disconnect, Request, Response, Send, send_response
 from weftline.server.memory_budget import MemoryBudget, Reservation
 
 LARGE_BYTES = PIECE_BYTES
@@ -67,9 +67,9 @@ class LargeResponses:
     ) -> None:
         """Creates and sends a response of about `size` bytes, which needs room before it is created."""
         room = await self.wait_to_hold(workspace, size)
-        departure: Departure | None = request.scope.get(DEPARTURE)
+        disconnect: Disconnect | None = request.scope.get(DISCONNECT)
         try:
-            if departure is not None and departure.gone:
+            if disconnect is not None and disconnect.gone:
                 raise ConnectionResetError
             async with self.making:
                 answer = await make()

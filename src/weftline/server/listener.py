@@ -88,10 +88,10 @@ class Listener:
     def _take(self, connection: socket.socket, address: str) -> None:
         connection.setblocking(False)
         if self._connections.full:
-            self._refuse(connection, Unavailable("The server has reached its limit of connections.", retry_after_s=1))
+            self._refuse(connection, Unavailable("The server has reached its connection limit.", retry_after_s=1))
             return
         if self._connections.full_for(address):
-            message = "This address has reached its limit of connections."
+            message = "This address has reached its connection limit."
             self._refuse(connection, RateLimited(message, retry_after_s=1))
             return
         if connection.family in (socket.AF_INET, socket.AF_INET6):

@@ -160,7 +160,7 @@ class Mounted:
         await control.start()
 
         async def once_moving(work: Callable[[], Awaitable[None]]) -> None:
-            await host.moving()
+            await host.wait_released()
             await work()
 
         async def beat() -> None:

@@ -294,8 +294,8 @@ def _number(config: Config, name: str, value: object, allowed: _Range) -> float:
     except ValidationError:
         kind = "a number of seconds" if seconds else "a whole number"
         zero = ", or 0 for no limit" if allowed.zero else ""
-        fault = f"must be {kind} from {allowed.minimum:,} to {allowed.maximum:,}{zero}"
-        raise _bad(config, name, fault) from None
+        problem = f"must be {kind} from {allowed.minimum:,} to {allowed.maximum:,}{zero}"
+        raise _bad(config, name, problem) from None
 
 
 def _networks(config: Config, value: object) -> tuple[Network, ...]:
@@ -305,6 +305,6 @@ def _networks(config: Config, value: object) -> tuple[Network, ...]:
         raise _bad(config, "trusted_proxies", "must be a list of addresses or networks") from None
 
 
-def _bad(config: Config, name: str, fault: str) -> WeftlineError:
+def _bad(config: Config, name: str, problem: str) -> WeftlineError:
     key = f"server.{name}"
-    return WeftlineError(f"{config.path}: {key}: {fault}", code="bad_config", file=config.path, key=key)
+    return WeftlineError(f"{config.path}: {key}: {problem}", code="bad_config", file=config.path, key=key)

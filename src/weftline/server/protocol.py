@@ -30,7 +30,7 @@ from weftline.server.connections import Connections
 from weftline.server.corked import WRITE_BYTES, Corked
 from weftline.server.exchange import Exchange
 from weftline.server.heads import WATCHED, check_head
-from weftline.server.http import DEPARTURE, FLOW, Departure
+from weftline.server.http import DISCONNECT, FLOW, Disconnect
 from weftline.server.listener import refusal
 from weftline.server.upgrades import parser_of_rest
 
@@ -59,7 +59,7 @@ _IDLE, _HEAD, _BODY = _Phase
 
 
 class CorkedHttpProtocol(HttpToolsProtocol):
-    """Adds two things to the scope: `weftline.departure` (`Departure`) and `weftline.flow` (`Flow`)."""
+    """Adds two things to the scope: `weftline.disconnect` (`Disconnect`) and `weftline.flow` (`Flow`)."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._limits = connections.limits
         self._reads_on = False
         self._address = address
-        self._departures: list[Departure] = []
+        self._disconnects: list[Disconnect] = []
         """Of requests without a response yet."""
         self._phase = _IDLE
         self._watched: list[tuple[bytes, bytes]] = []
@@ -117,8 +117,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         for timer in (self._deadline, self._idle, self._stall):
             if timer is not None:
                 timer.cancel()
-        for departure in self._departures:
-            departure.happened()
+        for disconnect in self._disconnects:
+            disconnect.notify()
 
     def abort(self) -> None:
         self.transport.abort()
@@ -158,10 +158,10 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._phase = _HEAD
         self.url, self.headers, self._watched = b"", [], []
         self.expect_100_continue = False
-        departure = Departure()
+        disconnect = Disconnect()
         if self._answered:
-            self._departures.clear()
-        self._departures.append(departure)
+            self._disconnects.clear()
+        self._disconnects.append(disconnect)
         # With all keys from the beginning: a dictionary that grows is copied.
         scope: Any = {
             "type": "http",
@@ -177,7 +177,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             "root_path": self.root_path,
             "headers": self.headers,
             "state": self.app_state.copy(),
-            DEPARTURE: departure,
+            DISCONNECT: disconnect,
             FLOW: self.flow,
         }
         self.scope = scope

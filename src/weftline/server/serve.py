@@ -364,7 +364,7 @@ async def _after_hold(engine: Engine, work: Callable[[], Awaitable[None]]) -> No
 
     A restored backup is held first, as its deliveries and starts have mostly happened since.
     """
-    await engine.moving()
+    await engine.wait_released()
     await work()
 
 

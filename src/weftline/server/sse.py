@@ -14,7 +14,7 @@ from weftline.runtime.decoding import check_observations, facts_in, require_skip
 from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.declared import Header, QueryParameter
 from weftline.server.display_hints import DisplayHints
-from weftline.server.http import DEPARTURE, FLOW, Departure, Flow, Headers, Request
+from weftline.server.http import DISCONNECT, FLOW, Disconnect, Flow, Headers, Request
 from weftline.wire.damage import unreadable_event
 from weftline.wire.details import ProfiledFrames
 from weftline.wire.events import project
@@ -290,10 +290,10 @@ async def _gap(engine: Engine, key: int, missing: tuple[int, int]) -> bytes:
 
 def _watch(request: Request, follower: Follower) -> asyncio.Future[None] | None:
     """Notifies the follower when the client goes away: through the protocol, else with a task that waits for it."""
-    departure: Departure | None = request.scope.get(DEPARTURE)
-    if departure is None:
+    disconnect: Disconnect | None = request.scope.get(DISCONNECT)
+    if disconnect is None:
         return asyncio.ensure_future(_gone(request, follower))
-    departure.then(follower.leave)
+    disconnect.then(follower.leave)
     return None
 
 

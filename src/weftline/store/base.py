@@ -374,7 +374,7 @@ class LogReader(Protocol):
         """The size of the run's facts in bytes, without reading them."""
         ...
 
-    async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
+    async def due_now(self, *, after: int, limit: int) -> list[DueRun]:
         """Runs that are due immediately, by key."""
         ...
 

@@ -19,9 +19,9 @@ from weftline.tools.contexts.base import (
     ContextDestroyed,
     ExecResult,
     ExecutionContext,
-    FileTrouble,
+    FileError,
+    FileErrorKind,
     Handle,
-    Trouble,
 )
 
 Check: TypeAlias = Callable[[ExecutionContext], Awaitable[None]]
@@ -44,16 +44,16 @@ async def a_place(context: ExecutionContext) -> AsyncGenerator[Handle]:
             await context.destroy(handle)
 
 
-async def trouble_of(call: Awaitable[object]) -> Trouble | None:
+async def error_kind_of(call: Awaitable[object]) -> FileErrorKind | None:
     """The kind of error that a file operation raises; None if it raises none."""
     try:
         await call
-    except FileTrouble as trouble:
-        return trouble.kind
+    except FileError as error:
+        return error.kind
     return None
 
 
-async def a_handle_says_what_it_is(context: ExecutionContext) -> None:
+async def a_handle_describes_itself(context: ExecutionContext) -> None:
     async with a_place(context) as handle:
         assert handle.id and handle.type == context.type
         assert handle.cwd.startswith("/")
@@ -61,7 +61,7 @@ async def a_handle_says_what_it_is(context: ExecutionContext) -> None:
         assert result.stdout.decode().strip() == handle.cwd
 
 
-async def outputs_are_apart_and_the_exit_code_is_told(context: ExecutionContext) -> None:
+async def outputs_are_separate_and_the_exit_code_is_reported(context: ExecutionContext) -> None:
     async with a_place(context) as handle:
         result = await context.exec(handle, "echo out; echo err >&2; exit 3")
         assert (result.stdout, result.stderr, result.exit_code) == (b"out\n", b"err\n", 3)
@@ -143,25 +143,25 @@ async def file_verbs_stay_inside(context: ExecutionContext) -> None:
     async with a_place(context) as handle:
         await context.exec(handle, "ln -s /etc out; ln -s ../.. up; ln -s inner to; mkdir inner; echo x > inner/file")
         for path in ("/etc/passwd", "inner/../../x", "out/passwd", f"{handle.cwd}x/y"):
-            assert await trouble_of(context.read_file(handle, path)) in ("outside", "missing"), path
+            assert await error_kind_of(context.read_file(handle, path)) in ("outside", "missing"), path
         for path in ("../x", "out/x", "up/x", "new/../../x"):
-            assert await trouble_of(context.write_file(handle, path, b"")) == "outside", path
-        assert await trouble_of(context.list_files(handle, "new")) == "missing"
-        assert await trouble_of(context.list_files(handle, "out")) == "outside"
+            assert await error_kind_of(context.write_file(handle, path, b"")) == "outside", path
+        assert await error_kind_of(context.list_files(handle, "new")) == "missing"
+        assert await error_kind_of(context.list_files(handle, "out")) == "outside"
         assert (await context.read_file(handle, "to/file")).path == "inner/file"
         assert (await context.read_file(handle, f"{handle.cwd}/inner/../inner/file")).data == b"x\n"
 
 
-async def troubles_with_files_are_told_apart(context: ExecutionContext) -> None:
+async def file_errors_are_distinguished(context: ExecutionContext) -> None:
     async with a_place(context) as handle:
         await context.exec(handle, "mkdir d; mkfifo p; echo x > f")
-        assert await trouble_of(context.read_file(handle, "none")) == "missing"
-        assert await trouble_of(context.read_file(handle, "d")) == "directory"
-        assert await trouble_of(context.write_file(handle, "d", b"")) == "directory"
-        assert await trouble_of(context.read_file(handle, "p")) == "special"
-        assert await trouble_of(context.write_file(handle, "p", b"")) == "special"
-        assert await trouble_of(context.list_files(handle, "f")) == "not_directory"
-        assert await trouble_of(context.write_file(handle, "f/g", b"")) == "not_directory"
+        assert await error_kind_of(context.read_file(handle, "none")) == "missing"
+        assert await error_kind_of(context.read_file(handle, "d")) == "directory"
+        assert await error_kind_of(context.write_file(handle, "d", b"")) == "directory"
+        assert await error_kind_of(context.read_file(handle, "p")) == "special"
+        assert await error_kind_of(context.write_file(handle, "p", b"")) == "special"
+        assert await error_kind_of(context.list_files(handle, "f")) == "not_directory"
+        assert await error_kind_of(context.write_file(handle, "f/g", b"")) == "not_directory"
         kinds = {entry.path: entry.kind for entry in (await context.list_files(handle)).entries}
         assert kinds == {"d": "directory", "p": "other", "f": "file"}
 
@@ -170,7 +170,7 @@ async def two_handles_share_nothing(context: ExecutionContext) -> None:
     async with a_place(context) as one, a_place(context) as other:
         assert one.id != other.id
         await context.write_file(one, "mine", b"1")
-        assert await trouble_of(context.read_file(other, "mine")) == "missing"
+        assert await error_kind_of(context.read_file(other, "mine")) == "missing"
         assert (await context.exec(other, "ls")).stdout == b""
 
 
@@ -188,10 +188,10 @@ async def a_cancelled_command_is_killed_first(context: ExecutionContext) -> None
         outcome = (await asyncio.gather(task, return_exceptions=True))[0]
         assert isinstance(outcome, asyncio.CancelledError)
         assert (await watch).stdout == b"gone\n"
-        assert await trouble_of(context.read_file(handle, "late")) == "missing"
+        assert await error_kind_of(context.read_file(handle, "late")) == "missing"
 
 
-async def a_destroyed_handle_is_of_no_more_use(context: ExecutionContext) -> None:
+async def a_destroyed_handle_cannot_be_used(context: ExecutionContext) -> None:
     async with a_place(context) as handle:
         task, watch = await _held(context, handle)
         await context.destroy(handle)
@@ -221,8 +221,8 @@ async def _held(context: ExecutionContext, handle: Handle) -> tuple[asyncio.Task
 
 
 CHECKS: tuple[Check, ...] = (
-    a_handle_says_what_it_is,
-    outputs_are_apart_and_the_exit_code_is_told,
+    a_handle_describes_itself,
+    outputs_are_separate_and_the_exit_code_is_reported,
     arguments_are_passed_as_they_are,
     input_ends_at_once_unless_it_is_given,
     variables_and_directories_are_for_one_command,
@@ -231,10 +231,10 @@ CHECKS: tuple[Check, ...] = (
     large_files_are_read_up_to_a_limit,
     any_name_can_be_used,
     file_verbs_stay_inside,
-    troubles_with_files_are_told_apart,
+    file_errors_are_distinguished,
     two_handles_share_nothing,
     a_command_that_takes_too_long_is_killed,
     a_cancelled_command_is_killed_first,
-    a_destroyed_handle_is_of_no_more_use,
+    a_destroyed_handle_cannot_be_used,
 )
 """Every promise, each checked with its own handles."""

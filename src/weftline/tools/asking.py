@@ -17,7 +17,7 @@ from weftline.suggestions import did_you_mean
 class Ask(Struct, frozen=True):
     """What a person is asked about a call. With `options` the answer is one of them, or several if `multiple`.
 
-    With `parts` these are several questions, and `prompt` has them all; see `misfit`.
+    With `parts` these are several questions, and `prompt` has them all; see `describe_invalid`.
     """
 
     prompt: str
@@ -31,7 +31,7 @@ class Ask(Struct, frozen=True):
     """Who may decide; empty means anybody."""
 
 
-def misfit(asked: AskBody, value: object) -> str:
+def describe_invalid(asked: AskBody, value: object) -> str:
     """Returns what is wrong with an answer; empty if it is valid.
 
     Several questions are answered by a list with one answer each, or by one text for all.
@@ -40,8 +40,8 @@ def misfit(asked: AskBody, value: object) -> str:
         given = cast("list[object]", value) if isinstance(value, list) else []
         if len(given) != len(asked.parts):
             return f"must be a list with {len(asked.parts)} answers, one to each question"
-        faults = [misfit(part, one) for part, one in zip(asked.parts, given, strict=True)]
-        return "; ".join([f"answer {number}: {fault}" for number, fault in enumerate(faults, 1) if fault])
+        problems = [describe_invalid(part, one) for part, one in zip(asked.parts, given, strict=True)]
+        return "; ".join([f"answer {number}: {problem}" for number, problem in enumerate(problems, 1) if problem])
     if asked.options:
         chosen = cast("list[object]", value) if asked.multiple and isinstance(value, list) else [value]
         if not chosen or any(one not in asked.options for one in chosen):

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from weftline import reminders
-from weftline.failure import Failure, FailureKind, Hint, Recovery, recovery_fault
+from weftline.failure import Failure, FailureKind, Hint, Recovery, recovery_problem
 from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart, joined_text
@@ -66,8 +66,8 @@ class ToolFailed(Exception):
         for name, value, words in (("kind", kind, FailureKind), ("recovery", recovery, Recovery)):
             if value is not None and value not in get_args(words):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(words))}, not {value!r}")
-        if fault := recovery_fault(kind, recovery):
-            raise ValueError(fault)
+        if problem := recovery_problem(kind, recovery):
+            raise ValueError(problem)
         if hint is not None and not isinstance(hint, Hint):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"hint must be a Hint, not {type(hint).__name__}")
         self.kind: FailureKind = kind

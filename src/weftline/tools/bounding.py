@@ -51,9 +51,9 @@ def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
     declared, bounds, name = bounded_of(tool), output.bounds, tool.spec.name
     if bounds is None and (output.is_error or not declared):
         return output
-    fault = bounds_fault(tool, output)
-    if fault:
-        text = prompts.failure.broken_bounds(name, fault)
+    problem = bounds_problem(tool, output)
+    if problem:
+        text = prompts.failure.broken_bounds(name, problem)
         failure = Failure(text, "malformed_result", "replan")
         return ToolOutput.of(text, is_error=True, in_doubt=output.in_doubt, failure=failure)
     assert bounds is not None
@@ -70,7 +70,7 @@ def with_bounds(tool: Tool, output: ToolOutput) -> ToolOutput:
     return replace(output, parts=(Text(canonical_value(kept).decode()),))
 
 
-def bounds_fault(tool: Tool, output: ToolOutput) -> str:
+def bounds_problem(tool: Tool, output: ToolOutput) -> str:
     """Returns what is wrong with the bounds of an output that has or needs some; empty if nothing is."""
     declared, bounds = bounded_of(tool), output.bounds
     if bounds is None:
@@ -82,7 +82,7 @@ def bounds_fault(tool: Tool, output: ToolOutput) -> str:
     if bounds.returned < 0 or (bounds.total is not None and bounds.total < bounds.returned):
         return "its counts make no sense"
     if bounds.truncated and not (bounds.next_cursor or bounds.refinement_hint):
-        return "it is truncated and says neither how to go on nor how to ask for less"
+        return "it is truncated and says neither how to continue nor how to ask for less"
     if bounds.next_cursor and not isinstance(declared, Paging):
         return "it has a cursor although the tool has no paging"
     return "" if joined_text(output.parts).startswith("{") else "it is not a JSON object"

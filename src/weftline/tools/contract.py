@@ -8,21 +8,21 @@ from msgspec import UNSET
 from weftline.canonical import canonical_value
 from weftline.tools.base import Tool
 from weftline.tools.checking import issues_of
-from weftline.tools.returned import listed
+from weftline.tools.return_types import listed
 
 
-async def result_fault(tool: Tool, value: object) -> str:
+async def result_problem(tool: Tool, value: object) -> str:
     """Returns what is wrong with a JSON value as a result of the tool; empty if nothing is.
 
     Null is valid only for a tool that declares a result type or schema which allows it. A text may be the JSON of a
     result.
     """
-    check = getattr(tool, "result_fault", None)
+    check = getattr(tool, "result_problem", None)
     schema = tool.spec.output_schema
     if value is None and (check is None or not getattr(tool, "has_result_type", False)) and schema is UNSET:
         return "the tool does not return null"
-    if check is not None and (fault := check(value)):
-        return fault
+    if check is not None and (problem := check(value)):
+        return problem
     if schema is UNSET:
         return ""
     issues = await issues_of(canonical_value(value), schema)

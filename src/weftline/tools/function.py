@@ -36,7 +36,7 @@ from weftline.tools.base import (
 from weftline.tools.bounding import Paging
 from weftline.tools.injected import ALWAYS_KNOWN
 from weftline.tools.results import error_of, output_of, question_of, stale_output
-from weftline.tools.returned import ReturnType
+from weftline.tools.return_types import ReturnType
 from weftline.tools.signature import (
     Docstring,
     Parameters,
@@ -256,9 +256,9 @@ class FunctionTool(Generic[P, R, D]):
         # A synchronous function may return a coroutine, which belongs on the loop.
         return result if isinstance(result, ToolOutput) else await self._outcome(lambda: result, context)
 
-    def result_fault(self, value: object) -> str:
+    def result_problem(self, value: object) -> str:
         """Returns what is wrong with a value that is provided as the function's result; empty if nothing is."""
-        return self._return_type.fault(value)
+        return self._return_type.problem(value)
 
     @property
     def has_result_type(self) -> bool:
@@ -361,9 +361,9 @@ class FunctionTool(Generic[P, R, D]):
     def _asking(self, question: ToolQuestion) -> ToolOutput:
         """Returns the question, or an error if one of its options would not be a valid result."""
         for option in question.options:
-            if fault := self.result_fault([option] if question.multiple else option):
-                text = prompts.calls.options_do_not_fit(self.name, option, fault)
-                _log.error("the tool %s asks a question that nobody can answer: %r: %s", self.name, option, fault)
+            if problem := self.result_problem([option] if question.multiple else option):
+                text = prompts.calls.options_do_not_fit(self.name, option, problem)
+                _log.error("the tool %s asks a question that nobody can answer: %r: %s", self.name, option, problem)
                 return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
         return question_of(question)
 

@@ -64,7 +64,7 @@ _FORMATS = ("date", "time", "url", "uuid", "email", "ip_", "decimal", "datetime"
 """Prefixes of pydantic's error types for texts with an invalid format."""
 
 
-def misfit(tool: Tool, call: ToolCall, error: InvalidArguments) -> Failure:
+def invalid_arguments(tool: Tool, call: ToolCall, error: InvalidArguments) -> Failure:
     """Returns why a call was not made, and what the model needs to make it."""
     issues = tuple([_issue(one) for one in error.issues])
     missing = tuple([one.field for one in issues if one.constraint == "missing_field"])

@@ -233,7 +233,7 @@ class Parameters:
         try:
             model = self._model.__pydantic_validator__.validate_json(data)
             final = stored_form(model)
-        except _misfit() as error:
+        except _validation_error() as error:
             issues = _issues(error, value)
             for one in issues:
                 if (field := one.path[1:].partition("/")[0]) in self._injected:
@@ -244,7 +244,7 @@ class Parameters:
             raise InvalidArguments(described(self._name, (issue,)), (issue,)) from None
         try:
             stable = final == data or _is_stable(model, final)
-        except _misfit():
+        except _validation_error():
             stable = False
         if not stable:
             raise _unstable(self._name)
@@ -270,7 +270,7 @@ class Parameters:
         try:
             model = self._model.__pydantic_validator__.validate_json(args)
             same = gives_back(model, args)
-        except _misfit() as error:
+        except _validation_error() as error:
             issues = _issues(error, object_args(args.decode())[0])
             raise self._stale(prompts.calls.no_longer_fit(self._name, in_words(issues)), issues) from None
         except Exception as error:  # raised by the tool's own code
@@ -297,7 +297,7 @@ class Parameters:
     def _validated(self, args: bytes) -> BaseModel:
         try:
             return self._model.__pydantic_validator__.validate_json(args)
-        except _misfit() as error:
+        except _validation_error() as error:
             issues = _issues(error, object_args(args.decode())[0])
             raise InvalidArguments(described(self._name, issues), issues) from None
 
@@ -306,7 +306,7 @@ class Parameters:
         return {name: values[field] for field, name in self._fields.items()}
 
 
-def _misfit() -> type[ValidationError]:
+def _validation_error() -> type[ValidationError]:
     """What validators raise. Imported when it is needed: a tool that has any has imported pydantic by then."""
     from pydantic import ValidationError
 

@@ -69,7 +69,7 @@ class StoredCodeTool(RemoteTool):
         except SandboxUnavailable as error:
             return ToolOutput.of(prompts.code.sandbox_missing(error.message), is_error=True)
         loop = asyncio.get_running_loop()
-        late = loop.call_later(MAX_WAIT_S, execution.terminate, prompts.code.no_turn(MAX_WAIT_S))
+        late = loop.call_later(MAX_WAIT_S, execution.terminate, prompts.code.sandbox_busy(MAX_WAIT_S))
 
         def began() -> None:
             nonlocal late

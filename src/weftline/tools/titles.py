@@ -24,7 +24,7 @@ def hint_from(template: str, args: bytes, *, tool: str) -> str:
     try:
         return one_line(rendered(template, args))
     except Exception as error:
-        logger.warning("the display hint of tool %s cannot be made: %s: %s", tool, type(error).__name__, error)
+        logger.warning("the display hint of tool %s cannot be created: %s: %s", tool, type(error).__name__, error)
         return ""
 
 

@@ -7,28 +7,28 @@ from typing import Annotated, Any, Final, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from weftline.engine_options import MAX_INTERVAL_S, MAX_TASK_QUEUE_CHARS, attributes_fault, memo_fault, typed
+from weftline.engine_options import MAX_INTERVAL_S, MAX_TASK_QUEUE_CHARS, attributes_problem, memo_problem, typed
 from weftline.wire.engine_options import plain_value
 
 _KINDS: Final = 'a string, a number, true, false, an array of strings, or {"datetime": "2026-01-31T12:00:00Z"}'
 
 
 def _memo(given: dict[str, Any]) -> dict[str, Any]:
-    if fault := memo_fault(given):
-        raise PydanticCustomError("memo", "{fault}", {"fault": fault})
+    if problem := memo_problem(given):
+        raise PydanticCustomError("memo", "{problem}", {"problem": problem})
     return given
 
 
 def _attributes(given: dict[str, Any]) -> dict[str, Any]:
-    if fault := attributes_fault(given):
-        raise PydanticCustomError("search_attributes", "{fault}", {"fault": fault})
+    if problem := attributes_problem(given):
+        raise PydanticCustomError("search_attributes", "{problem}", {"problem": problem})
     return given
 
 
 def _attribute(value: object) -> object:
     found = typed(plain_value(value), kinds=_KINDS)
     if isinstance(found, str):
-        raise PydanticCustomError("search_attribute", "{fault}", {"fault": found})
+        raise PydanticCustomError("search_attribute", "{problem}", {"problem": found})
     return value
 
 

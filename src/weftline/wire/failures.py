@@ -16,7 +16,7 @@ from weftline.failure import (
     hint_of,
     recovers_by,
     recovery_by,
-    recovery_fault,
+    recovery_problem,
 )
 from weftline.kernel.bodies import ClosedBody
 from weftline.kernel.entries import CallClosed
@@ -57,7 +57,7 @@ FAILURE_SHAPE = Shape(
 )
 
 
-def failure_fault(value: object) -> Issue | None:
+def failure_problem(value: object) -> Issue | None:
     """Returns what is wrong with the shape of a `failure`."""
     try:
         convert(value, SentFailure)
@@ -73,8 +73,8 @@ def require_failure(sent: SentFailure, *, error: str | None) -> None:
         raise invalid([Issue("failure", "can only be given with `error`")])
     if len(encode(sent)) > MAX_FAILURE_BYTES:
         raise invalid([Issue("failure", f"must not be larger than {MAX_FAILURE_BYTES // 1024} KB")])
-    if fault := recovery_fault(sent.kind or "domain_rejection", sent.recovery):
-        raise invalid([Issue("failure.recovery", fault)])
+    if problem := recovery_problem(sent.kind or "domain_rejection", sent.recovery):
+        raise invalid([Issue("failure.recovery", problem)])
 
 
 def to_wire_failure(head: CallClosed, body: ClosedBody, text: str) -> WireFailure | None:

@@ -14,7 +14,7 @@ from msgspec.structs import fields as fields_of
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.surrogates import whole_json
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, ToolResultBody
-from weftline.wire.failures import FAILURE_SHAPE, ExactFailure, SentFailure, failure_fault, require_failure
+from weftline.wire.failures import FAILURE_SHAPE, ExactFailure, SentFailure, failure_problem, require_failure
 from weftline.wire.json_text import decode_fields, decode_shape, refuse_many
 from weftline.wire.limits import (
     EMPTY_RESULT_USER_AGENT,
@@ -130,11 +130,11 @@ def _inexact_tool_result(body: bytes) -> tuple[ToolResult, tuple[UnknownField, .
         sent = _tool_result.decode(body)
         fields = decode_fields(body)
     except (DecodeError, UnicodeDecodeError, RecursionError):
-        raise _tool_result_faults(body) from None
+        raise _tool_result_problems(body) from None
     return sent, _unknown_in_result(fields)
 
 
-def _tool_result_faults(body: bytes) -> InvalidRequest:
+def _tool_result_problems(body: bytes) -> InvalidRequest:
     """Returns everything that is wrong with the fields of a result, as decoding reports only the first problem."""
     try:
         refuse_many(body)
@@ -148,8 +148,8 @@ def _tool_result_faults(body: bytes) -> InvalidRequest:
     ]
     if not isinstance(sent.tool_use_id, str) or not 0 < len(sent.tool_use_id) <= MAX_TOOL_USE_ID_CHARS:
         issues.insert(0, Issue("toolUseId", f"must be a string of 1 to {MAX_TOOL_USE_ID_CHARS} characters"))
-    if sent.failure is not None and (fault := failure_fault(sent.failure)) is not None:
-        issues.append(fault)
+    if sent.failure is not None and (problem := failure_problem(sent.failure)) is not None:
+        issues.append(problem)
     return with_typos(invalid(issues), _unknown_in_result(decode_fields(body)))
 
 

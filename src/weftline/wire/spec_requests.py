@@ -86,7 +86,7 @@ def any_message(body: bytes) -> MessageBody:
 def _of_session(field: UnknownField) -> UnknownField:
     if field.path not in _FIXED:
         return field
-    return UnknownField(field.path, fault="is set when the session is created")
+    return UnknownField(field.path, problem="is set when the session is created")
 
 
 def _require_valid(fields: dict[str, Any], check: Any) -> None:

@@ -68,23 +68,23 @@ _OTHER_WORDS: Mapping[str, str] = {
 class UnknownField(Struct, frozen=True):
     """An unknown field. `path` is as the client wrote it, such as `tools[0].paramaters`; `nearest` may be empty.
 
-    `fault` says what is wrong with it, as in "modelid is not a known field".
+    `problem` says what is wrong with it, as in "modelid is not a known field".
     """
 
     path: str
     nearest: str = ""
-    fault: str = "is not a known field"
+    problem: str = "is not a known field"
     code: str = "unknown_field"
 
     @property
     def message(self) -> str:
         """The message for a client whose field was ignored."""
-        return f"{self.fault} and was ignored{self._question}"
+        return f"{self.problem} and was ignored{self._question}"
 
     @property
     def refusal(self) -> str:
         """The message for a client whose request was refused."""
-        return f"{self.fault}{self._question}"
+        return f"{self.problem}{self._question}"
 
     @property
     def _question(self) -> str:
@@ -172,7 +172,9 @@ def unknown_fields(sent: Mapping[str, Any], shape: Shape) -> tuple[UnknownField,
     found = list(islice(shape.unknown(sent), MAX_LISTED + 1))
     named = [UnknownField(_joined(steps), nearest) for steps, nearest in found[:MAX_LISTED]]
     if len(found) > MAX_LISTED:
-        named.append(UnknownField("…", fault=f"is not all: each field beyond the first {MAX_LISTED} that is not known"))
+        named.append(
+            UnknownField("…", problem=f"is not all: each field beyond the first {MAX_LISTED} that is not known")
+        )
     return tuple(named)
 
 

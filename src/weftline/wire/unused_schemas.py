@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from weftline.wire.unknown_fields import MAX_LISTED, UnknownField
 
 CODE: Final = "unused_schema"
-_FAULT = "is not the schema of an object"
+_PROBLEM = "is not the schema of an object"
 
 
 def unused_schemas(tools: Sequence[Mapping[str, Any]] | None) -> tuple[UnknownField, ...]:
@@ -22,13 +22,13 @@ def _unused(tools: Sequence[Mapping[str, Any]]) -> Iterator[UnknownField]:
         at = f"tools[{index}]"
         if tool["kind"] == "local":
             if _is_lost(tool.get("parameters"), with_properties=True):
-                yield UnknownField(f"{at}.parameters", fault=f"{_FAULT} with `properties`", code=CODE)
+                yield UnknownField(f"{at}.parameters", problem=f"{_PROBLEM} with `properties`", code=CODE)
             if _is_lost(tool.get("outputSchema"), with_properties=False):
-                yield UnknownField(f"{at}.outputSchema", fault=_FAULT, code=CODE)
+                yield UnknownField(f"{at}.outputSchema", problem=_PROBLEM, code=CODE)
         elif tool["kind"] == "mcp_local":
             for place, entry in enumerate(tool["tools"]):
                 if _is_lost(entry.get("inputSchema"), with_properties=False):
-                    yield UnknownField(f"{at}.tools[{place}].inputSchema", fault=_FAULT, code=CODE)
+                    yield UnknownField(f"{at}.tools[{place}].inputSchema", problem=_PROBLEM, code=CODE)
 
 
 def _is_lost(schema: object, *, with_properties: bool) -> bool:

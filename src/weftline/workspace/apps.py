@@ -9,7 +9,7 @@ from weftline.errors import Forbidden, InvalidRequest, NotFound, invalid_field
 from weftline.store.database import Query
 from weftline.store.records import apps
 from weftline.store.records import workspaces as workspace_records
-from weftline.store.records.apps import App, NewApp
+from weftline.store.records.apps import NewApp, StoredApp
 from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.people import maker
 from weftline.workspace.redirects import redirect_uri
@@ -77,7 +77,7 @@ def checked_app(
     )
 
 
-async def register_app(at: Workspaces, new: NewApp, *, slug: str, made_by: str = "") -> tuple[App, str]:
+async def register_app(at: Workspaces, new: NewApp, *, slug: str, made_by: str = "") -> tuple[StoredApp, str]:
     """Registers an app, and returns it with its client secret, which is not stored.
 
     `made_by` is who requested it over the API, by the name used in logs.
@@ -86,7 +86,7 @@ async def register_app(at: Workspaces, new: NewApp, *, slug: str, made_by: str =
     client_id, secret = CLIENT + secrets.token_hex(10), at.hasher.mint(CLIENT_SECRET)
     now = at.clock.now_us()
 
-    def query() -> Query[App]:
+    def query() -> Query[StoredApp]:
         workspace = yield from ensured(slug, now=now)
         if "oauthApps" in (yield from workspace_records.features_off(workspace)):
             raise Forbidden("OAuth applications are not available on this plan.", code="oauth_apps_plan")
@@ -100,19 +100,19 @@ async def register_app(at: Workspaces, new: NewApp, *, slug: str, made_by: str =
     return await at.records.write(query()), secret.secret
 
 
-async def list_apps(at: Workspaces, *, slug: str) -> list[App]:
+async def list_apps(at: Workspaces, *, slug: str) -> list[StoredApp]:
     return await at.records.read(apps.of_workspace(slug), heavy=True)
 
 
-async def show_app(at: Workspaces, *, client_id: str, slug: str | None = None) -> App:
+async def show_app(at: Workspaces, *, client_id: str, slug: str | None = None) -> StoredApp:
     """The app, in one workspace or in any. Raises `NotFound`."""
     return await at.records.read(_known(client_id, slug))
 
 
-async def delete_app(at: Workspaces, *, client_id: str, slug: str | None = None) -> App:
+async def delete_app(at: Workspaces, *, client_id: str, slug: str | None = None) -> StoredApp:
     """Deletes an app; all its codes, grants and tokens end."""
 
-    def query() -> Query[App]:
+    def query() -> Query[StoredApp]:
         app = yield from _known(client_id, slug)
         yield from apps.delete(app.key)
         return app
@@ -122,11 +122,11 @@ async def delete_app(at: Workspaces, *, client_id: str, slug: str | None = None)
     return deleted
 
 
-async def find_app(at: Workspaces, client_id: str) -> App | None:
+async def find_app(at: Workspaces, client_id: str) -> StoredApp | None:
     return await at.records.read(apps.by_client_id(client_id))
 
 
-async def authenticate_app(at: Workspaces, *, client_id: str, secret: str) -> App | None:
+async def authenticate_app(at: Workspaces, *, client_id: str, secret: str) -> StoredApp | None:
     """The app with this id and client secret."""
     app = await find_app(at, client_id)
     if app is None or app.public or not at.hasher.stored(secret, label=CLIENT_SECRET).matches(app.hash):
@@ -134,18 +134,18 @@ async def authenticate_app(at: Workspaces, *, client_id: str, secret: str) -> Ap
     return app
 
 
-async def find_public_app(at: Workspaces, client_id: str) -> App | None:
+async def find_public_app(at: Workspaces, client_id: str) -> StoredApp | None:
     """The app with this id, if it is one that has no secret."""
     app = await find_app(at, client_id)
     return app if app is not None and app.public else None
 
 
-async def list_registered(at: Workspaces) -> list[App]:
+async def list_registered(at: Workspaces) -> list[StoredApp]:
     """The clients that registered themselves."""
     return await at.records.read(apps.registered(), heavy=True)
 
 
-def _known(client_id: str, slug: str | None) -> Query[App]:
+def _known(client_id: str, slug: str | None) -> Query[StoredApp]:
     app = yield from apps.by_client_id(client_id)
     if app is None or slug not in (None, app.slug):
         raise NotFound("There is no such OAuth app.")

@@ -21,7 +21,7 @@ from weftline.errors import Unavailable
 from weftline.store.database import Query
 from weftline.store.hashing import SecretHash
 from weftline.store.records import apps
-from weftline.store.records.apps import App, NewApp
+from weftline.store.records.apps import NewApp, StoredApp
 from weftline.workspace.apps import find_app
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import OAuthError
@@ -126,7 +126,7 @@ async def _store(at: Workspaces, client_id: str, new: NewApp) -> None:
     now = at.clock.now_us()
 
     def query() -> Query[bool]:
-        app: App | None = yield from apps.by_client_id(client_id)
+        app: StoredApp | None = yield from apps.by_client_id(client_id)
         if app is not None:
             if (app.name, app.redirect_uris) != (new.name, new.redirect_uris):
                 yield from apps.describe(app.key, name=new.name, redirect_uris=new.redirect_uris)

@@ -20,7 +20,7 @@ from weftline.errors import InvalidRequest
 from weftline.store.database import Query
 from weftline.store.hashing import Minted
 from weftline.store.records import grants, users
-from weftline.store.records.apps import App
+from weftline.store.records.apps import StoredApp
 from weftline.store.records.grants import NewCode
 from weftline.store.records.users import Membership, User
 from weftline.workspace.apps import find_app
@@ -115,14 +115,14 @@ class _Consent(Struct, frozen=True):
 
 async def read_request(
     at: Workspaces, query: AuthorizeQuery, *, resource: str | None = "", issuer: str = ""
-) -> tuple[App, AuthorizeRequest]:
+) -> tuple[StoredApp, AuthorizeRequest]:
     """The app and what it asks for. Raises `InvalidConsent` or `UnknownApp`.
 
     `resource` is the path of the resource in the query, "" if there is none, None if it is not one of ours.
     """
     problems: dict[str, str] = {}
     client_id = query.client_id
-    app: App | None = None
+    app: StoredApp | None = None
     if not client_id:
         problems["client_id"] = "is missing"
     else:
@@ -159,7 +159,7 @@ async def read_request(
 
 
 async def question(
-    at: Workspaces, app: App, asked: AuthorizeRequest, user: User, *, session: str
+    at: Workspaces, app: StoredApp, asked: AuthorizeRequest, user: User, *, session: str
 ) -> ConsentQuestion | None:
     """What to ask a signed-in user; None if the user has no workspace in which the app can be used."""
     choices = await _choices(at, app, user, asked)
@@ -221,7 +221,7 @@ def _read(at: Workspaces, session: str, token: str) -> _Consent:
     return consent
 
 
-async def _choices(at: Workspaces, app: App, user: User, asked: AuthorizeRequest) -> list[Membership]:
+async def _choices(at: Workspaces, app: StoredApp, user: User, asked: AuthorizeRequest) -> list[Membership]:
     """The workspaces to which the user may give the app access: for a private app only its own, and for a resource only
     the one that it belongs to.
     """

@@ -209,5 +209,5 @@ def _number(text: str, field: _Field) -> int:
     return int(text)
 
 
-def _wrong(field: _Field, fault: str) -> InvalidRequest:
-    return invalid_field("cron", f"{field.name}: {fault}.")
+def _wrong(field: _Field, problem: str) -> InvalidRequest:
+    return invalid_field("cron", f"{field.name}: {problem}.")

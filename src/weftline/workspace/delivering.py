@@ -165,7 +165,7 @@ class WebhookDeliveries:
         except WeftlineError as error:
             return None, error.message
         except Exception:
-            logger.exception("webhook %s: the body of a delivery could not be made", webhook.id)
+            logger.exception("webhook %s: the body of a delivery could not be created", webhook.id)
             return None, "The server could not make the body; its log has the details."
         headers = {
             "Content-Type": "application/json",

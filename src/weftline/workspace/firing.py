@@ -122,7 +122,7 @@ class ScheduleAlarm:
         except _NoneNow:  # the remaining ones are not tried
             return None
         except StoreError as error:
-            logger.warning("schedules: the store refuses: %s", error.message)
+            logger.warning("schedules: the store rejects writes: %s", error.message)
             return None
         return None if again else fired
 
@@ -183,7 +183,7 @@ class ScheduleAlarm:
             logger.exception("schedule %s: starting its run failed", row.id)
             error = "The server failed to start the run; its log has the details."
         if error:
-            logger.warning("schedule %s: no run: %s", row.id, error)
+            logger.warning("schedule %s: could not start a run: %s", row.id, error)
         await self._settle(row, time, run=run, error=error, now=now)
 
     async def _settle(

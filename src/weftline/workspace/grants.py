@@ -14,7 +14,7 @@ from weftline.errors import NotFound
 from weftline.store.database import Query
 from weftline.store.hashing import Minted, SecretHash
 from weftline.store.records import apps, grants, users
-from weftline.store.records.apps import App
+from weftline.store.records.apps import StoredApp
 from weftline.store.records.grants import Grant, NewToken, Token
 from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.scopes import beyond, parse_scope
@@ -56,7 +56,7 @@ class Issued(Struct, frozen=True):
 
 
 async def exchange_code(
-    at: Workspaces, app: App, *, code: str, redirect_uri: str, verifier: str, resource: str = ""
+    at: Workspaces, app: StoredApp, *, code: str, redirect_uri: str, verifier: str, resource: str = ""
 ) -> Issued:
     """Exchanges a code for a grant with its first access token.
 
@@ -97,7 +97,7 @@ async def exchange_code(
     return Issued(access.secret, outcome, refresh.secret)
 
 
-async def refresh_grant(at: Workspaces, app: App, *, refresh: str, scope: str = "", resource: str = "") -> Issued:
+async def refresh_grant(at: Workspaces, app: StoredApp, *, refresh: str, scope: str = "", resource: str = "") -> Issued:
     """Issues a further access token, for all scopes of the grant or for some.
 
     An app without a secret gets a new refresh token each time. If the old one is used again, it or its successor has
@@ -125,7 +125,7 @@ async def refresh_grant(at: Workspaces, app: App, *, refresh: str, scope: str = 
     return Issued(access.secret, scopes, new.secret if app.public else refresh)
 
 
-async def issue_to_app(at: Workspaces, app: App, *, scope: str = "", resource: str = "") -> Issued:
+async def issue_to_app(at: Workspaces, app: StoredApp, *, scope: str = "", resource: str = "") -> Issued:
     """Issues an access token to an app that acts for itself, in its owner's workspace."""
     if not app.client_credentials:
         raise OAuthError("unsupported_grant_type", "This app may not use client_credentials.")
@@ -136,7 +136,7 @@ async def issue_to_app(at: Workspaces, app: App, *, scope: str = "", resource: s
     return Issued(access.secret, scopes)
 
 
-async def revoke(at: Workspaces, app: App, *, secret: str) -> bool:
+async def revoke(at: Workspaces, app: StoredApp, *, secret: str) -> bool:
     """Ends an access token, or the whole grant of a refresh token; False if the app has no such token."""
     match await find_credential(at, app, secret=secret):
         case Token(key=key):
@@ -149,7 +149,7 @@ async def revoke(at: Workspaces, app: App, *, secret: str) -> bool:
     return True
 
 
-async def find_credential(at: Workspaces, app: App, *, secret: str) -> Token | Grant | None:
+async def find_credential(at: Workspaces, app: StoredApp, *, secret: str) -> Token | Grant | None:
     """What an access token or a refresh token gives access to, if it was issued to this app."""
     found: Token | Grant | None = None
     if secret.startswith(ACCESS):

@@ -212,7 +212,7 @@ async def own_providers(at: Workspaces, workspace: int) -> Sequence[OwnProvider]
 
 
 def _own(vault: Vault, row: ProviderRow) -> OwnProvider | None:
-    fault, values = "", ProviderSecrets()
+    problem, values = "", ProviderSecrets()
     try:
         spec = spec_of(row)
     except StoreError as error:
@@ -221,8 +221,8 @@ def _own(vault: Vault, row: ProviderRow) -> OwnProvider | None:
     try:
         values = _open(vault, row)
     except StoreError as error:
-        fault = error.message
-    return OwnProvider(row.id, row.version, _settings(row.name, spec, values), fault)
+        problem = error.message
+    return OwnProvider(row.id, row.version, _settings(row.name, spec, values), problem)
 
 
 def _existing(id: str, *, workspace: int) -> Query[ProviderRow]:
@@ -240,8 +240,8 @@ def _require_room(more: int, *, workspace: int) -> Query[None]:
         with suppress(*UNREADABLE):  # a damaged one lists none
             listed += len(_decode_models(spec).models)
     if listed + more > MAX_MODELS_PER_WORKSPACE:
-        fault = f"a workspace's providers can list at most {MAX_MODELS_PER_WORKSPACE:,} models together"
-        raise invalid([Issue("models", fault)])
+        problem = f"a workspace's providers can list at most {MAX_MODELS_PER_WORKSPACE:,} models together"
+        raise invalid([Issue("models", problem)])
 
 
 def _taken(name: str, *, workspace: int) -> Query[ProviderRow]:

@@ -21,7 +21,7 @@ from weftline.errors import Unavailable
 from weftline.store.database import Query
 from weftline.store.hashing import SecretHash
 from weftline.store.records import apps
-from weftline.store.records.apps import App, NewApp
+from weftline.store.records.apps import NewApp, StoredApp
 from weftline.workspace.apps import CLIENT, CLIENT_SECRET
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import OAuthError
@@ -51,7 +51,7 @@ class Registration(Struct, frozen=True):
 
 
 class Registered(Struct, frozen=True):
-    app: App
+    app: StoredApp
     auth: ClientAuth
     secret: str | None
     """Not stored; None for a client that cannot keep one."""
@@ -66,7 +66,7 @@ async def register_client(at: Workspaces, asked: Registration) -> Registered:
     stored = SecretHash("", b"") if auth == "none" else minted.stored
     now = at.clock.now_us()
 
-    def query() -> Query[App | None]:
+    def query() -> Query[StoredApp | None]:
         if not (yield from make_room(now)):
             return None
         yield from apps.insert(new, client_id=client_id, workspace=None, secret=stored, now=now)
@@ -139,5 +139,5 @@ def _redirect_uris(at: Workspaces, given: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(uris))
 
 
-def _refused(fault: str) -> OAuthError:
-    return OAuthError("invalid_client_metadata", fault)
+def _refused(problem: str) -> OAuthError:
+    return OAuthError("invalid_client_metadata", problem)

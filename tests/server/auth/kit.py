@@ -15,7 +15,7 @@ from msgspec import to_builtins
 
 from weftline.api.operations import operations
 from weftline.server.app import App
-from weftline.server.http import DEPARTURE, Departure
+from weftline.server.http import DISCONNECT, Disconnect
 from weftline.server.router import Route
 from weftline.store.base import Store
 from weftline.workspace.grants import challenge_of
@@ -115,7 +115,7 @@ class World:
         body: Any = None,
         form: Mapping[str, str] | None = None,
         address: str = "192.0.2.1",
-        departure: Departure | None = None,
+        disconnect: Disconnect | None = None,
         takes: int | None = None,
         begun: asyncio.Event | None = None,
         halfway: Callable[[], Awaitable[object]] | None = None,
@@ -140,8 +140,8 @@ class World:
             "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
             "client": (address, 4711),
         }
-        if departure is not None:
-            scope[DEPARTURE] = departure
+        if disconnect is not None:
+            scope[DISCONNECT] = disconnect
         messages: list[Any] = []
         unread = [{"type": "http.request", "body": data, "more_body": False}]
         if halfway is not None:
@@ -255,11 +255,11 @@ class Browser:
         *,
         password: str = PASSWORD,
         page: str = "/api/oauth/sign-in",
-        departure: Departure | None = None,
+        disconnect: Disconnect | None = None,
     ) -> Reply:
         form = {"token": (await self.get(page)).token, "email": email, "password": password}
         headers = {"origin": "http://weft.example"}
-        return await self.send("POST", "/api/oauth/sign-in", form=form, headers=headers, departure=departure)
+        return await self.send("POST", "/api/oauth/sign-in", form=form, headers=headers, disconnect=disconnect)
 
     async def ask(self, client: Client, **changes: str | None) -> Reply:
         """The consent page."""

@@ -10,7 +10,7 @@ from ipaddress import ip_network
 import pytest
 
 from weftline.server.connections import client_of
-from weftline.server.http import Departure
+from weftline.server.http import Disconnect
 from weftline.server.options import ServerOptions
 from weftline.server.rate_limit import Allowance
 from weftline.workspace import passwords
@@ -103,12 +103,12 @@ async def test_waiting_as_told_is_enough_after_wrong_guesses(world: World) -> No
 
 async def test_posts_whose_senders_have_gone_cost_nothing_and_keep_nobody_out(world: World, held: Held) -> None:
     await world.user("ann@example.com")
-    flood = [Departure() for _ in range(300)]
+    flood = [Disconnect() for _ in range(300)]
     stranger = Browser(world, address=STRANGER)
-    posts = [asyncio.create_task(stranger.sign_in(password="flood", departure=one)) for one in flood]
+    posts = [asyncio.create_task(stranger.sign_in(password="flood", disconnect=one)) for one in flood]
     await held.until_one_is_checked()
     for one in flood:
-        one.happened()
+        one.notify()
     ann = asyncio.create_task(Browser(world, address=STRANGER).sign_in())
     await settle()
     held.go()
@@ -121,10 +121,10 @@ async def test_posts_whose_senders_have_gone_cost_nothing_and_keep_nobody_out(wo
 
 async def test_a_sender_who_left_before_the_handler_began_is_noticed(world: World, held: Held) -> None:
     await world.user("ann@example.com")
-    gone = Departure()
-    gone.happened()
+    gone = Disconnect()
+    gone.notify()
     with pytest.raises(ConnectionResetError):
-        await Browser(world).sign_in(departure=gone)
+        await Browser(world).sign_in(disconnect=gone)
 
 
 async def test_a_flood_waits_in_a_short_queue_and_others_go_in_between(world: World, held: Held) -> None:

@@ -85,7 +85,7 @@ class Elsewhere:
         contexts.file_verbs_stay_inside,
         contexts.two_handles_share_nothing,
         contexts.a_cancelled_command_is_killed_first,
-        contexts.a_destroyed_handle_is_of_no_more_use,
+        contexts.a_destroyed_handle_cannot_be_used,
     ],
     ids=named,
 )
@@ -110,7 +110,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[FakeDoc
         contexts.commands_and_file_verbs_see_the_same_files,
         contexts.any_name_can_be_used,
         contexts.file_verbs_stay_inside,
-        contexts.troubles_with_files_are_told_apart,
+        contexts.file_errors_are_distinguished,
     ],
     ids=named,
 )
@@ -123,7 +123,7 @@ async def test_the_docker_context_conforms(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.requirement("tool.context.contract", "tool.context.docker", "tool.context.destroy")
 @pytest.mark.parametrize(
     "check",
-    [contexts.a_cancelled_command_is_killed_first, contexts.a_destroyed_handle_is_of_no_more_use],
+    [contexts.a_cancelled_command_is_killed_first, contexts.a_destroyed_handle_cannot_be_used],
     ids=named,
 )
 @pytest.mark.usefixtures("docker")

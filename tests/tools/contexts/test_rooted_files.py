@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline.tools.contexts.base import FileTrouble, Trouble
+from weftline.tools.contexts.base import FileError, FileErrorKind
 from weftline.tools.contexts.rooted_files import RootedFiles
 
 
@@ -28,18 +28,18 @@ def root(tmp_path: Path) -> Path:
     return inside
 
 
-def read_trouble(files: RootedFiles, path: str) -> Trouble | None:
+def read_trouble(files: RootedFiles, path: str) -> FileErrorKind | None:
     try:
         files.read(path)
-    except FileTrouble as trouble:
+    except FileError as trouble:
         return trouble.kind
     return None
 
 
-def write_trouble(files: RootedFiles, path: str) -> Trouble | None:
+def write_trouble(files: RootedFiles, path: str) -> FileErrorKind | None:
     try:
         files.write(path, b"overwritten")
-    except FileTrouble as trouble:
+    except FileError as trouble:
         return trouble.kind
     return None
 
@@ -193,7 +193,7 @@ def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(root: Path) -> Non
                     read.add(files.read("d/file").data)
                     files.write("d/new", b"%d" % turn)
                     files.list("d")
-                except FileTrouble:
+                except FileError:
                     pass
         finally:
             swapper.kill()

@@ -73,7 +73,7 @@ async def test_paging_through_matches_gives_each_once(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("".join(f"line {number}\n" for number in range(600)))
     kit = file_kit(tmp_path)
     first = (await kit.ok("grep", pattern="line")).split("\n")
-    assert first[-1] == "[Matches 1 to 250; more remain. To go on, call again with offset=250.]"
+    assert first[-1] == "[Matches 1 to 250; more remain. To continue, call again with offset=250.]"
     second = (await kit.ok("grep", pattern="line", offset=250)).split("\n")
     third = (await kit.ok("grep", pattern="line", offset=500)).split("\n")
     assert [*first[:-1], *second[:-1], *third] == [f"f:{number + 1}:line {number}" for number in range(600)]
@@ -234,7 +234,7 @@ async def test_long_lists_come_in_pages(tmp_path: Path) -> None:
     kit = file_kit(tmp_path)
     for tool, args in (("list_files", {}), ("glob", {"pattern": "*"})):
         first = (await kit.ok(tool, **args)).split("\n")
-        assert first[-1] == "[Entries 1 to 1000 of 1100. To go on, call again with offset=1000.]"
+        assert first[-1] == "[Entries 1 to 1000 of 1100. To continue, call again with offset=1000.]"
         assert [*first[:-1], *(await kit.ok(tool, **args, offset=1000)).split("\n")] == names
 
 

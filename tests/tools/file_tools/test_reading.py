@@ -47,12 +47,12 @@ async def test_a_long_file_comes_in_pages(tmp_path: Path) -> None:
     kit = file_kit(tmp_path)
     first = await kit.ok("read_file", path="long")
     assert first.startswith("1\tline 1\n2\tline 2\n")
-    assert first.endswith("2000\tline 2000\n[Lines 1 to 2000 of 4500. To go on, re-read with offset=2001.]")
+    assert first.endswith("2000\tline 2000\n[Lines 1 to 2000 of 4500. To continue, re-read with offset=2001.]")
     last = await kit.ok("read_file", path="long", offset=4001)
     assert last.startswith("4001\tline 4001\n") and last.endswith("4500\tline 4500")
     assert len((await kit.ok("read_file", path="long", limit=0)).split("\n")) == 4500
     (tmp_path / "wide").write_text("x" * 1000 + "\n" + ("y" * 999 + "\n") * 400)
-    assert "[Lines 1 to 262 of 401. To go on, re-read with offset=263.]" in await kit.ok("read_file", path="wide")
+    assert "[Lines 1 to 262 of 401. To continue, re-read with offset=263.]" in await kit.ok("read_file", path="wide")
     assert len(await kit.ok("read_file", path="wide", max_bytes=0)) > 400_000
 
 
@@ -104,7 +104,7 @@ async def test_what_cannot_be_read_is_an_error_that_says_why(tmp_path: Path) -> 
     assert await kit.refused("read_file", path="two/x") == "two/x: A part of the path is a file, not a directory."
     assert await kit.refused("read_file", path="two", offset=3) == "two has 2 lines, so there is no line 3."
     assert "1 or more" in await kit.refused("read_file", path="two", offset=0)
-    assert await kit.refused("read_file", path="two", limit=-1) == "limit must not be negative."
+    assert await kit.refused("read_file", path="two", limit=-1) == "limit must be 0 or more."
     assert await kit.ok("read_file", path="empty") == "(The file is empty.)"
     assert await kit.ok("read_file", path="empty") == "(The file is empty.)"
 

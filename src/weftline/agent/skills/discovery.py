@@ -34,13 +34,13 @@ PLACES = (".weftline/skills", ".agents/skills")
 CLAUDE_PLACE = ".claude/skills"
 SOURCES: tuple[Source, ...] = ("inline", "project", "user", "builtin")
 
-Trouble: TypeAlias = Literal["warning", "left_out", "shadowed", "cut_short", "missing", "untrusted", "unknown_tool"]
+ProblemKind: TypeAlias = Literal["warning", "left_out", "shadowed", "cut_short", "missing", "untrusted", "unknown_tool"]
 
 
 class Diagnostic(Struct, frozen=True):
     """Something about skills that a person may want to know. `path` is the file or directory concerned."""
 
-    kind: Trouble
+    kind: ProblemKind
     path: str
     message: str
 

@@ -287,7 +287,7 @@ def skills(
         context: Where commands and scripts are run; on this machine if not given.
     """
     if allowed_tools not in ("restrict", "preapprove"):
-        raise ValueError(f'allowed_tools is "restrict" or "preapprove", not {allowed_tools!r}')
+        raise ValueError(f'allowed_tools must be "restrict" or "preapprove", not {allowed_tools!r}')
     if max_active is not None and max_active < 1:
         raise ValueError(f"max_active must be 1 or more, not {max_active}")
     given = [paths] if isinstance(paths, str | os.PathLike | Skill) else list(paths)

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from weftline.api.schemas.validation import refused
 from weftline.errors import Issue, invalid
-from weftline.runtime.people.answering import Answer, pattern_of
+from weftline.runtime.people.answering import AwaitAnswer, pattern_of
 from weftline.wire.awaits import Outcome
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, MAX_RESULT_BYTES
 from weftline.wire.responses import Ok, Warnings
@@ -94,11 +94,11 @@ def parsed_as(model: type[_Model], fields: dict[str, Any]) -> tuple[_Model, tupl
         raise refused(error, model, fields) from None
 
 
-def answer_of(sent: AnswerModel, *, request: str, idempotency_key: str = "") -> Answer:
+def answer_of(sent: AnswerModel, *, request: str, idempotency_key: str = "") -> AwaitAnswer:
     """Returns the answer. `request` distinguishes a repeated request from another one with the same answer."""
     if sent.value is not None and len(encode(sent.value)) > MAX_RESULT_BYTES:
         raise invalid([Issue("value", f"must not be larger than {MAX_RESULT_BYTES:,} bytes")])
-    return Answer(
+    return AwaitAnswer(
         outcome=sent.outcome,
         args=sent.args,
         value=sent.value,

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 
-from weftline.store.records.apps import App
+from weftline.store.records.apps import StoredApp
 from weftline.store.records.grants import Grant, Token
 from weftline.wire.responses import Time, iso
 from weftline.workspace.grants import ACCESS_S, Issued
@@ -233,7 +233,7 @@ class RegisteredClient(Struct, frozen=True, omit_defaults=True):
     client_secret_expires_at: int | UnsetType = UNSET
 
 
-def app_json(app: App) -> OAuthApp:
+def app_json(app: StoredApp) -> OAuthApp:
     return OAuthApp(
         app.client_id,
         app.slug,
@@ -248,7 +248,7 @@ def app_json(app: App) -> OAuthApp:
     )
 
 
-def created_app_json(app: App, secret: str) -> CreatedOAuthApp:
+def created_app_json(app: StoredApp, secret: str) -> CreatedOAuthApp:
     return CreatedOAuthApp(**asdict(app_json(app)), client_secret=secret)
 
 

@@ -12,7 +12,7 @@ from weftline.api.schemas.validation import issues_of, refused
 from weftline.errors import InvalidRequest, Issue
 from weftline.outcome import Bounds
 from weftline.runtime.tool_calls.provided import Provided
-from weftline.wire.failures import SentFailure, failure_fault, require_failure
+from weftline.wire.failures import SentFailure, failure_problem, require_failure
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES, MAX_TOOL_USE_ID_CHARS
 from weftline.wire.run_spec import Part
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
@@ -62,26 +62,26 @@ class SentResults(Struct, frozen=True):
     """
 
     results: tuple[Provided, ...]
-    faults: dict[int, list[tuple[str, str]]]
+    problems: dict[int, list[tuple[str, str]]]
     unknown: tuple[UnknownField, ...]
 
 
 def parse_results(fields: dict[str, Any]) -> SentResults:
     """Parses results. Raises `InvalidRequest` unless they are a list of results."""
     results: list[Provided] = []
-    faults: dict[int, list[tuple[str, str]]] = {}
+    problems: dict[int, list[tuple[str, str]]] = {}
     for place, item in enumerate(_items(fields)):
         try:
             one = ResultModel.model_validate(item)
         except ValidationError as error:
-            faults[place] = [(issue.path, issue.message) for issue in issues_of(error)]
+            problems[place] = [(issue.path, issue.message) for issue in issues_of(error)]
             results.append(_named(item))
             continue
-        found = _faults(one)
+        found = _problems(one)
         if found:
-            faults[place] = found
+            problems[place] = found
         results.append(_provided(one, with_failure=not any(path.startswith("failure") for path, _ in found)))
-    return SentResults(tuple(results), faults, unknown_fields(fields, shape_of(ResultsModel)))
+    return SentResults(tuple(results), problems, unknown_fields(fields, shape_of(ResultsModel)))
 
 
 def _items(fields: dict[str, Any]) -> list[Any]:
@@ -97,20 +97,20 @@ def _named(item: object) -> Provided:
     return Provided(call_id=id if isinstance(id, str) else "", error="")
 
 
-def _faults(one: ResultModel) -> list[tuple[str, str]]:
+def _problems(one: ResultModel) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     if "result" in one.model_fields_set and len(encode(one.result)) > MAX_RESULT_BYTES:
         found.append(("result", f"must not be larger than {MAX_RESULT_BYTES:,} bytes"))
     if one.error is not None and len(one.error.encode()) > MAX_ERROR_BYTES:
         found.append(("error", f"must not be larger than {MAX_ERROR_BYTES:,} bytes"))
-    if one.failure is not None and (fault := _failure_fault(one.failure, error=one.error)) is not None:
-        found.append((fault.path, fault.message))
+    if one.failure is not None and (problem := _failure_problem(one.failure, error=one.error)) is not None:
+        found.append((problem.path, problem.message))
     return found
 
 
-def _failure_fault(failure: dict[str, Any], *, error: str | None) -> Issue | None:
-    if (fault := failure_fault(failure)) is not None:
-        return fault
+def _failure_problem(failure: dict[str, Any], *, error: str | None) -> Issue | None:
+    if (problem := failure_problem(failure)) is not None:
+        return problem
     try:
         require_failure(convert(failure, SentFailure), error=error)
     except InvalidRequest as refused:

@@ -236,7 +236,7 @@ class RunCode(Protocol):
         """
         ...
 
-    def taken_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
+    def pop_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
         """Returns, once, the notes that the agent's code wants recorded, by kind: observations that are appended with
         the outcome of the running command.
         """
@@ -268,7 +268,7 @@ class RunCode(Protocol):
         """The final arguments of a call. Raises `InvalidArguments`."""
         ...
 
-    def misfit(self, tool: Tool, error: InvalidArguments) -> str:
+    def describe_invalid(self, tool: Tool, error: InvalidArguments) -> str:
         """What the model reads about arguments that do not fit."""
         ...
 
@@ -306,15 +306,15 @@ class RunCode(Protocol):
 
     @property
     def watches(self) -> bool:
-        """Whether `happened` calls code of the agent, which may take its time. If not, it returns at once."""
+        """Whether `on_facts` calls code of the agent, which may take its time. If not, it returns at once."""
         ...
 
     @property
     def may_be_overtaken(self) -> bool:
-        """Whether a run whose time is up goes on although `happened` has not returned."""
+        """Whether a run whose time is up goes on although `on_facts` has not returned."""
         ...
 
-    async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+    async def on_facts(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         """These facts were appended, in this order. No command starts before this returns, but further facts may be
         appended. `messages` includes the facts, and grows with later ones.
         """

@@ -357,14 +357,14 @@ class Account:
         self.ledger.keep_back(bookings, run=self.key)
         self.booked += tuple(bookings)
 
-    def taken(self) -> tuple[Booking, ...]:
+    def pop_bookings(self) -> tuple[Booking, ...]:
         """Returns what was booked since the last call."""
         booked, self.booked = self.booked, ()
         return booked
 
     def take_back(self) -> None:
-        """Undoes bookings that were not taken: their facts will not be in the log."""
-        self.undo(self.taken())
+        """Undoes bookings that were not written: their facts will not be in the log."""
+        self.undo(self.pop_bookings())
 
     def undo(self, bookings: Sequence[Booking]) -> None:
         """Undoes the bookings of a write that is lost."""

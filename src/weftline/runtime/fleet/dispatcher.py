@@ -55,7 +55,7 @@ class Dispatcher:
         return self._driver.stopping
 
     @property
-    def resting(self) -> bool:
+    def halted(self) -> bool:
         """Whether nothing may run: the server is stopping, or its store is held."""
         return self._driver.stopping or self._trials.held
 
@@ -121,7 +121,7 @@ class Dispatcher:
         """Drops a parked run from memory, unless there is something to do for it after all."""
         if run.active or run.gone:
             return
-        unclaimed = self._is_elsewhere(run)
+        unclaimed = self._needs_other_process(run)
         due = run.log.due_at == 0 and run.residency is PARKED
         if due and not unclaimed and not self._trials.hold_back(run):
             self.consider(run)
@@ -163,7 +163,7 @@ class Dispatcher:
         if run.active:
             if waits:
                 self._timers.watch_queued(run)
-            run.poke()
+            run.wake()
             return
         if run.log.taken_over:
             self._driver.take_over(run)  # before this process takes over the row
@@ -186,14 +186,14 @@ class Dispatcher:
         if self._driver.stopping:
             self._store_due(run)  # the next process continues it
         elif run.residency is PARKED and not self._trials.hold_back(run):
-            if self._is_elsewhere(run):
+            if self._needs_other_process(run):
                 self._store_due(run)
                 self._kept.keep(run)  # it waits for a process that has its agent
                 return
             self._kept.drop(run)
             self._drivers.submit(run)
 
-    def _is_elsewhere(self, run: LiveRun) -> bool:
+    def _needs_other_process(self, run: LiveRun) -> bool:
         """Whether the run waits for a process that has its agent, in the version that it needs."""
         plan = run.work.plan
         return (plan.code is not None or plan.digests is not None) and not self._knows(plan)
@@ -235,7 +235,7 @@ class Dispatcher:
             self._store_due(run)
 
     def _failed(self, run: LiveRun, error: Exception) -> None:
-        logger.error("run %s: it cannot continue", run.id, exc_info=error)
+        logger.error("run %s: cannot continue", run.id, exc_info=error)
         if not run.gone:
             self._start_over(run, error)
 

@@ -112,7 +112,7 @@ class Fleet:
         for task in left:
             task.cancel()
         for task in await wait_while_running(left, timeout_s=CUT_S):
-            logger.warning("run %s did not stop; whatever it still does is ignored", left[task].id)
+            logger.warning("run %s did not stop; its later output is ignored", left[task].id)
             self.driver.abandon(left[task])
             left[task].move(GONE)
         self._tasks.cancel()

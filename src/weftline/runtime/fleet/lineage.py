@@ -18,7 +18,7 @@ from weftline.kernel.accept import accepts
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import CancelRequested, ChildEnded, ChildWaits, Parent, RunEnded, decode_fact
 from weftline.kernel.notes import CHILD_NOTE, ChildNote
-from weftline.kernel.policies import stands_still
+from weftline.kernel.policies import is_clock_stopped
 from weftline.runtime import ids
 from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.fleet.task_set import TaskSet
@@ -100,9 +100,9 @@ class Lineage:
     async def wake(self, key: int) -> None:
         """Continues a run that became due in the store: a new child, or the parent of one that has ended."""
         try:
-            run = await self._loader.load_surely(key)
+            run = await self._loader.load_with_retry(key)
         except (NotFound, Conflict) as error:
-            logger.warning("a run that is due is left alone: %s", error.message)
+            logger.warning("a run that is due is skipped: %s", error.message)
         else:
             self._mover.consider(run)
         finally:
@@ -122,9 +122,9 @@ class Lineage:
 
     async def _cancel_one(self, child: str, *, by: str) -> None:
         try:
-            run = await self._loader.load_surely(ids.key_of(child))
+            run = await self._loader.load_with_retry(ids.key_of(child))
         except (NotFound, Conflict) as error:
-            logger.warning("the child run %s is left alone: %s", child, error.message)
+            logger.warning("the child run %s is skipped: %s", child, error.message)
         else:
             self._mover.take(run, Draft(CancelRequested("parent", by)))
 
@@ -137,7 +137,7 @@ def publish_waits(runs: Mapping[int, LiveRun], take: Callable[[LiveRun, Draft], 
     parent, link = None if child.parent is None else runs.get(child.parent), child.state.parent
     if parent is None or link is None or parent.gone or child.state.ended or parent.state.limits.policy is None:
         return
-    fact = ChildWaits(link.turn, link.index, stands_still(child.state))
+    fact = ChildWaits(link.turn, link.index, is_clock_stopped(child.state))
     if accepts(parent.state, fact) and parent.state.batch.calls[link.index].child == child.id:
         take(parent, Draft(fact))
 

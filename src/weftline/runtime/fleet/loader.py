@@ -57,7 +57,7 @@ class Loader:
                 return loaded
         return run
 
-    async def load_surely(self, key: int) -> LiveRun:
+    async def load_with_retry(self, key: int) -> LiveRun:
         """Like `load`, for callers that will not retry: waits until the store can be read."""
         while True:
             try:

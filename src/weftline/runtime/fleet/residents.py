@@ -11,7 +11,7 @@ from collections.abc import Callable
 from weftline.runtime import ids
 from weftline.runtime.budgets.ledger import Account, Ledger
 from weftline.runtime.fleet.behind import BehindRuns
-from weftline.runtime.fleet.retained import RetainedRuns
+from weftline.runtime.fleet.idle_runs import IdleRuns
 from weftline.runtime.hub import Hub
 from weftline.runtime.live import BEHIND, GONE, LiveRun
 from weftline.store.base import LogStore
@@ -24,7 +24,7 @@ class Residents:
         self._hub = hub
         self._ledger = ledger
         self.runs: dict[int, LiveRun] = {}
-        self.kept = RetainedRuns(on_idle)
+        self.kept = IdleRuns(on_idle)
         self.behind = BehindRuns()
         self.leaving: dict[int, LiveRun] = {}
         """Runs that start over, until their drivers have left and everything pending has been written."""

@@ -24,7 +24,7 @@ class RunLoader(Protocol):
         """
         ...
 
-    async def load_surely(self, key: int) -> LiveRun:
+    async def load_with_retry(self, key: int) -> LiveRun:
         """Like `load`, for callers that will not retry: waits until the store can be read."""
         ...
 
@@ -34,7 +34,7 @@ class RunMover(Protocol):
     def stopping(self) -> bool: ...
 
     @property
-    def resting(self) -> bool:
+    def halted(self) -> bool:
         """Whether nothing may run: the server is stopping, or its store is held."""
         ...
 

@@ -95,7 +95,7 @@ class Timers:
 
     def _ring(self) -> None:
         """Called when a run is due."""
-        if self._mover.resting:
+        if self._mover.halted:
             return
         now = self._clock.now_us()
         self._fire_driven(now)
@@ -126,7 +126,7 @@ class Timers:
             while due := await self._store.due(now, after=after, limit=_PAGE):
                 after = due[-1]
                 for _, key in due:
-                    if self._mover.resting:
+                    if self._mover.halted:
                         return
                     await self._fire_one(key, now)
             upcoming = await self._store.next_due(now)

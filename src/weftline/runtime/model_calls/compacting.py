@@ -37,7 +37,7 @@ from weftline.runtime.model_calls.cutting import (
 )
 from weftline.runtime.model_calls.model_call import MAX_RETRY_AFTER_S, classified, out_of_time, permitted, retry_wait_s
 from weftline.runtime.model_calls.models import cost_of, model_id
-from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN, NOTHING, Spent, spent
+from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN, NOTHING, ModelUsage, spent
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.tool_calls.toolbox import EMPTY
 
@@ -205,7 +205,7 @@ class _SummaryCall:
         body = bodies.FailedBody(message, "", error.code, error.status, error.retry_after_s)
         return Outcome(Draft(head, bodies.encode(body)))
 
-    def _cost(self, used: Spent) -> int | None:
+    def _cost(self, used: ModelUsage) -> int | None:
         if used == NOTHING:
             return 0
         catalog = self._work.catalog

@@ -110,7 +110,7 @@ async def call_model(
                 if not sink.wanted():
                     return None  # no longer wanted, and the provider ignores the cancellation
                 answering = True
-                if code is not None and renewals is not None and renewals.taken():
+                if code is not None and renewals is not None and renewals.pop_any():
                     await code.renewed(command.turn, model.provider.name)
                 assembler.feed(chunks)
                 deltas.take(chunks)
@@ -133,7 +133,7 @@ async def call_model(
             if too_much := _excess(asked.args):
                 raise ProviderError("server", f"The model called a tool with {too_much}.", retryable=False)
     except ProviderError as error:
-        if code is not None and renewals is not None and renewals.taken():
+        if code is not None and renewals is not None and renewals.pop_any():
             await code.renewed(command.turn, model.provider.name)
         return await call.ended_badly(error)
     except (Exception, asyncio.CancelledError) as raised:
@@ -275,7 +275,7 @@ class _ModelCall:
         asked, turn = await prepare_calls(message, work, self._services, turn=command.turn, withheld=self._withheld)
         text = message.text
         used = spent(assembler, estimate=self._estimate)
-        problem = "" if asked or work.plan.output_schema is None else await misfit(work, text)
+        problem = "" if asked or work.plan.output_schema is None else await describe_invalid_answer(work, text)
         head = TurnCompleted(
             command.turn,
             command.attempt,
@@ -414,7 +414,7 @@ MAX_JSON_CHARS = 4 * 1024 * 1024
 """For a call's arguments, or an answer that has to fit a schema: several times what a model can write at once."""
 
 
-async def misfit(work: WorkingSet, text: str) -> str:
+async def describe_invalid_answer(work: WorkingSet, text: str) -> str:
     """How the answer violates the run's output schema, or "" if it does not."""
     plan = work.plan
     if plan.output_schema is None:
@@ -426,7 +426,9 @@ async def misfit(work: WorkingSet, text: str) -> str:
     except NotCanonical as error:
         return prompts.turns.answer_not_json(str(error))
     return (
-        prompts.turns.answer_misfit([f"{issue.path or '/'}: {issue.message}" for issue in issues[:5]]) if issues else ""
+        prompts.turns.answer_invalid([f"{issue.path or '/'}: {issue.message}" for issue in issues[:5]])
+        if issues
+        else ""
     )
 
 

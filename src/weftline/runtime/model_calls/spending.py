@@ -15,15 +15,15 @@ from weftline.providers.assemble import Assembler
 BYTES_PER_TOKEN = 4
 
 
-class Spent(Struct, frozen=True):
+class ModelUsage(Struct, frozen=True):
     usage: Usage = Usage()
     estimated: bool = False
 
 
-NOTHING = Spent()
+NOTHING = ModelUsage()
 
 
-def spent(answer: Assembler, *, estimate: int, unanswered: bool = False) -> Spent:
+def spent(answer: Assembler, *, estimate: int, unanswered: bool = False) -> ModelUsage:
     """What the call behind `answer` has used so far. `estimate` is its input in tokens, if the provider did not report
     it.
 
@@ -32,19 +32,19 @@ def spent(answer: Assembler, *, estimate: int, unanswered: bool = False) -> Spen
     """
     reported = answer.usage
     if answer.complete and reported.input > 0 and reported.output > 0:
-        return Spent(reported)
+        return ModelUsage(reported)
     streamed = _output_tokens(answer)
     if answer.complete and _is_reported(reported):
         # One of the two was not counted: every answer has input, and this one may have output.
         known = replace(reported, input=reported.input or estimate, output=reported.output or streamed)
-        return Spent(known, known != reported)
+        return ModelUsage(known, known != reported)
     if _is_reported(reported):
         # Some APIs begin with a count of the input and a token or so, and report the output at the end, which did not
         # arrive.
         is_last = not streamed or streamed < reported.output
-        return Spent(reported) if is_last else Spent(replace(reported, output=streamed), True)
+        return ModelUsage(reported) if is_last else ModelUsage(replace(reported, output=streamed), True)
     if streamed or answer.complete or unanswered:
-        return Spent(Usage(input=estimate, output=streamed), True)
+        return ModelUsage(Usage(input=estimate, output=streamed), True)
     return NOTHING
 
 

@@ -32,7 +32,7 @@ from weftline.runtime.tool_calls.injecting import injecting
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.store.base import LogReader
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.asking import misfit
+from weftline.tools.asking import describe_invalid
 
 AnswerOutcome: TypeAlias = Literal["approved", "denied", "answered"]
 
@@ -42,7 +42,7 @@ _LOOK_BACK = 1000
 _LOOK_BACK_BYTES = 32 * 1024 * 1024
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class AwaitAnswer(Struct, frozen=True, kw_only=True):
     """A person's answer to an await.
 
     A confirmation is approved, with other `args` if desired, or denied. A question is answered with a `value`, or
@@ -75,7 +75,7 @@ class Answer(Struct, frozen=True, kw_only=True):
             fields = [*fields, self.labels] if self.labels else fields
             return digest(canonical_value([*fields, self.request] if self.request else fields))
         except NotCanonical as error:
-            raise _misfit(Issue("", f"The answer is not JSON: {error}")) from None
+            raise _invalid(Issue("", f"The answer is not JSON: {error}")) from None
 
     @property
     def mark(self) -> str:
@@ -116,8 +116,8 @@ def pattern_of(tool: str, remember: bool | Mapping[str, object]) -> Pattern | No
     if remember is True:
         return Pattern(tool)
     if not isinstance(remember, Mapping) or not remember:  # pyright: ignore[reportUnnecessaryIsInstance]
-        fault = "say which arguments later calls must have, or True to allow all calls of the tool"
-        raise _misfit(Issue("remember", fault))
+        problem = "say which arguments later calls must have, or True to allow all calls of the tool"
+        raise _invalid(Issue("remember", problem))
     args: dict[str, Raw] = {}
     prefixes: dict[str, str] = {}
     for name, value in remember.items():
@@ -127,11 +127,11 @@ def pattern_of(tool: str, remember: bool | Mapping[str, object]) -> Pattern | No
         try:
             args[name] = Raw(canonical_value(value))
         except NotCanonical as error:
-            raise _misfit(Issue("remember", f"{name} is not JSON: {error}")) from None
+            raise _invalid(Issue("remember", f"{name} is not JSON: {error}")) from None
     return Pattern(tool, args, prefixes)
 
 
-def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str) -> None:
+def require_askable(run: LiveRun, question: Question, answer: AwaitAnswer, *, by: str) -> None:
     """Raises `InvalidRequest` for an answer that this kind of await does not accept, whatever its arguments, and
     `Forbidden` if there are approvers and `by` is not one of them.
     """
@@ -156,23 +156,23 @@ def require_askable(run: LiveRun, question: Question, answer: Answer, *, by: str
         issues.append(Issue("remember", "only the approval of a call covers others"))
     if answer.value is not None and answer.outcome != "answered":
         issues.append(Issue("value", "only an answer has a value"))
-    elif answer.outcome == "answered" and (fault := _fault(run, question, answer.value)):
-        issues.append(Issue("value", fault))
+    elif answer.outcome == "answered" and (problem := _problem(run, question, answer.value)):
+        issues.append(Issue("value", problem))
     if issues:
-        raise _misfit(*issues)
+        raise _invalid(*issues)
 
 
-def _fault(run: LiveRun, question: Question, value: object) -> str:
+def _problem(run: LiveRun, question: Question, value: object) -> str:
     """What is wrong with the answer to a question, or "" if nothing is."""
     if question.kind == "clarification":  # an empty string is an answer too
         return "" if isinstance(value, str) else "must be a string"
     asked = question_of(question.index, run.work) if question.kind == "question" else None
     if not needs_tools(run, question):
-        return misfit(asked or AskBody(""), value)
-    if asked is not None and asked.options and (fault := misfit(asked, value)):
-        return fault
+        return describe_invalid(asked or AskBody(""), value)
+    if asked is not None and asked.options and (problem := describe_invalid(asked, value)):
+        return problem
     tool = (run.work.toolbox or EMPTY).get(run.state.batch.calls[question.index].name)
-    check = getattr(tool, "result_fault", None)
+    check = getattr(tool, "result_problem", None)
     if check is None:
         return ""
     several = asked is not None and asked.multiple and not isinstance(value, list)
@@ -184,7 +184,7 @@ def needs_tools(run: LiveRun, question: Question) -> bool:
     return question.kind == "question" and run.state.batch.calls[question.index].asked_back
 
 
-def _too_large(answer: Answer) -> list[Issue]:
+def _too_large(answer: AwaitAnswer) -> list[Issue]:
     """The limits are the same for every caller. Over HTTP they are checked before anything else."""
     issues: list[Issue] = []
     for name, value in (("value", answer.value), ("args", answer.args)):
@@ -198,7 +198,7 @@ def _too_large(answer: Answer) -> list[Issue]:
     return issues
 
 
-def _misfit(*issues: Issue) -> InvalidRequest:
+def _invalid(*issues: Issue) -> InvalidRequest:
     return invalid(issues, code="invalid_answer")
 
 
@@ -219,10 +219,10 @@ async def edited(run: LiveRun, index: int, args: dict[str, Any]) -> bytes:
     except (InvalidArguments, NotCanonical) as error:
         issues = error.issues if isinstance(error, InvalidArguments) else ()
         named = [Issue("args" + one.path.replace("/", "."), one.message) for one in issues]
-        raise _misfit(*named or [Issue("args", str(error))]) from None
+        raise _invalid(*named or [Issue("args", str(error))]) from None
 
 
-def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: str, args: bytes | None) -> Draft:
+def closing(run: LiveRun, id: str, question: Question, answer: AwaitAnswer, *, by: str, args: bytes | None) -> Draft:
     """The fact that closes an await, for an answer that has been checked. `args` are final."""
     if question.index == OF_RUN:
         about_run = AwaitClosed(run.state.turn, OF_RUN, id, answer.outcome, by)
@@ -239,7 +239,7 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
     if remember is not None:
         remember = replace(remember, tool=remember.tool or call.name)
         if not covers(remember, call.name, final):
-            raise _misfit(Issue("remember", "the pattern does not cover the call itself"))
+            raise _invalid(Issue("remember", "the pattern does not cover the call itself"))
     value = UNSET if answer.value is None else Raw(canonical_value(answer.value))
     if question.kind == "plan":  # the call keeps its arguments; an edited plan is the value of the answer
         body = AnswerBody(UNSET, Raw(final) if changed else value, answer.reason, remember, sent, answer.labels)
@@ -257,7 +257,9 @@ def closing(run: LiveRun, id: str, question: Question, answer: Answer, *, by: st
     return Draft(head, encode(body))
 
 
-async def earlier_outcome(store: LogReader, run: int, id: str, answer: Answer, *, by: str, ended: bool) -> AwaitOutcome:
+async def earlier_outcome(
+    store: LogReader, run: int, id: str, answer: AwaitAnswer, *, by: str, ended: bool
+) -> AwaitOutcome:
     """The outcome of an await that is no longer open. The same answer, repeated by the same person, has the same
     outcome.
 

@@ -9,9 +9,16 @@ from weftline.kernel.accept import open_await
 from weftline.kernel.entries import AwaitOutcome
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.people import four_eyes
-from weftline.runtime.people.answering import Answer, closing, earlier_outcome, edited, needs_tools, require_askable
+from weftline.runtime.people.answering import (
+    AwaitAnswer,
+    closing,
+    earlier_outcome,
+    edited,
+    needs_tools,
+    require_askable,
+)
 from weftline.runtime.people.four_eyes import PersonOf
-from weftline.runtime.reads.below import asked_by
+from weftline.runtime.reads.descendants import asked_by
 from weftline.store.base import LogStore
 
 
@@ -35,10 +42,12 @@ class AwaitAnswers:
         self._settled = settled
         self._open_tools = open_tools
 
-    async def answer(self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf) -> AwaitOutcome:
+    async def answer(
+        self, key: int, await_id: str, answer: AwaitAnswer, *, by: str, person_of: PersonOf
+    ) -> AwaitOutcome:
         """See `Engine.answer_await`. The run may advance or leave memory at every `await`, so it is loaded again."""
         key, await_id = await asked_by(self._store, key, await_id)
-        await self._require_somebody_else(key, await_id, answer, by, person_of)
+        await self._require_second_person(key, await_id, answer, by, person_of)
         if answer.args is not None:
             run, args = await self._edited(key, await_id, answer, answer.args, by=by)
         else:
@@ -54,19 +63,19 @@ class AwaitAnswers:
         await self._append(run, (closing(run, await_id, question, answer, by=by, args=args),))
         return answer.outcome
 
-    async def _require_somebody_else(
-        self, key: int, await_id: str, answer: Answer, by: str, person_of: PersonOf
+    async def _require_second_person(
+        self, key: int, await_id: str, answer: AwaitAnswer, by: str, person_of: PersonOf
     ) -> None:
-        """Raises `Forbidden` if somebody who told the run what to do tries to approve it."""
+        """Raises `Forbidden` if somebody who sent the run instructions tries to approve it."""
         run = await self._load(key)
         question = open_await(run.state, await_id)
-        if question is not None and four_eyes.needs_somebody_else(run, question, answer):
+        if question is not None and four_eyes.needs_second_person(run, question, answer):
             require_askable(run, question, answer, by=by)
             await self._settled(run)
-            await four_eyes.require_somebody_else(run, by, person_of, store=self._store, load=self._load)
+            await four_eyes.require_second_person(run, by, person_of, store=self._store, load=self._load)
 
     async def _edited(
-        self, key: int, await_id: str, answer: Answer, sent: dict[str, Any], *, by: str
+        self, key: int, await_id: str, answer: AwaitAnswer, sent: dict[str, Any], *, by: str
     ) -> tuple[LiveRun, bytes | None]:
         """The arguments that the answer contains, as the tool accepts them; None if the await has been closed in the
         meantime.

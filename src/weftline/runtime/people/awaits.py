@@ -56,7 +56,7 @@ def put_to_people(tool: Tool, args: bytes, work: WorkingSet, *, ask: Ask | None 
         except StaleArguments as error:
             return AwaitPlan("blocked", problem=error.message)
         except Exception as error:
-            logger.exception("run %s: the question about a call of %s could not be made", work.run_id, name)
+            logger.exception("run %s: the question about a call of %s could not be created", work.run_id, name)
             return AwaitPlan("blocked", problem=prompts.people.not_askable(name, f"{type(error).__name__}: {error}"))
     if ask is None:
         return None

@@ -13,7 +13,7 @@ from weftline.kernel.entries import KIND, OF_RUN, AwaitClosed, AwaitOpened, Mess
 from weftline.kernel.state import Question
 from weftline.runtime import ids
 from weftline.runtime.live import LiveRun
-from weftline.runtime.people.answering import NAMELESS, Answer
+from weftline.runtime.people.answering import NAMELESS, AwaitAnswer
 from weftline.store.base import LogReader
 
 PersonOf: TypeAlias = Callable[[str], Awaitable[str | None]]
@@ -29,7 +29,7 @@ async def as_named(name: str) -> str | None:
     return name
 
 
-def needs_somebody_else(run: LiveRun, question: Question, answer: Answer) -> bool:
+def needs_second_person(run: LiveRun, question: Question, answer: AwaitAnswer) -> bool:
     """Whether somebody other than the requester of the run must answer.
 
     The result of a call in doubt counts as an approval, because it could be made up.
@@ -38,10 +38,10 @@ def needs_somebody_else(run: LiveRun, question: Question, answer: Answer) -> boo
     return run.state.limits.four_eyes and decides
 
 
-async def require_somebody_else(
+async def require_second_person(
     run: LiveRun, by: str, person_of: PersonOf, *, store: LogReader, load: Callable[[int], Awaitable[LiveRun]]
 ) -> None:
-    """Raises `Forbidden` if `by` has requested the run, or has told it or a run above it what to do.
+    """Raises `Forbidden` if `by` has requested the run, or has sent instructions to it or to a run above it.
 
     The rule applies to people with names: without names, two could be the same person.
     """
@@ -75,8 +75,8 @@ def require_unchanged(run: LiveRun, question: Question, args: bytes) -> None:
 
 
 async def _steered_by(store: LogReader, run: int) -> list[str]:
-    """Who has told a run something since one of its calls was last approved: in a message, in an answer, or by editing
-    a plan.
+    """Who has sent a run instructions since one of its calls was last approved: in a message, in an answer, or by
+    editing a plan.
     """
     kinds = KIND[RunResumed], KIND[AwaitClosed], KIND[MessageQueued]
     facts = await store.newest_facts(run, kinds=kinds, limit=_LOOK_BACK, max_bytes=_LOOK_BACK_BYTES)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from weftline.errors import no_such_run
 from weftline.runtime.opening import Names
 from weftline.runtime.people.grants import LoggedGrant, grants_of
-from weftline.runtime.reads.below import awaits_of
 from weftline.runtime.reads.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
+from weftline.runtime.reads.descendants import awaits_of
 from weftline.runtime.reads.finding import row_of
 from weftline.runtime.reads.parents import parent_of
 from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt

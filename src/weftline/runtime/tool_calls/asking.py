@@ -66,7 +66,7 @@ class AskingCall:
         """Keeps calls in the log in the order of the requests, however long each takes to prepare."""
         self._closed = False
         self._time = _OwnTime(limit_s)
-        work.hosts[command.index] = self
+        work.nested_callers[command.index] = self
 
     @property
     def clock_ms(self) -> int:
@@ -102,7 +102,7 @@ class AskingCall:
                 index = await self._new(tool, written)
             self._seen.add(index)
             answer = self._waiting[index] = asyncio.get_running_loop().create_future()
-        self.look()
+        self.deliver_results()
         self._keep_time()
         try:
             result = await answer
@@ -116,7 +116,7 @@ class AskingCall:
             await asyncio.wait(self._waiting.values())
             await asyncio.sleep(0)  # lets the waiting tasks run
 
-    def look(self) -> None:
+    def deliver_results(self) -> None:
         """Hands out the results that come next in the log."""
         while self._read < len(self._log):
             match self._log[self._read]:
@@ -133,8 +133,8 @@ class AskingCall:
         """Called when the call has ended or was interrupted."""
         self._closed = True
         self._time.stop()
-        if self._work.hosts.get(self._command.index) is self:
-            del self._work.hosts[self._command.index]
+        if self._work.nested_callers.get(self._command.index) is self:
+            del self._work.nested_callers[self._command.index]
         for one in self._waiting.values():
             one.cancel()
 

@@ -18,7 +18,7 @@ from weftline.kernel.accept import open_question
 from weftline.kernel.bodies import encode
 from weftline.kernel.calls import external_id
 from weftline.kernel.lease import MAX_LEASE_US, CallClaimed, Lease
-from weftline.kernel.leases import answerable, claimable, given_back
+from weftline.kernel.leases import answerable, claimable, unclaim
 from weftline.kernel.state import Question
 from weftline.messages import joined_text
 from weftline.plan import A2ALocalRef, LocalRef, McpLocalRef, RunPlan
@@ -29,7 +29,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.step import offer_body
 from weftline.runtime.tool_calls.answers import closed_by_client, was_answered
 from weftline.runtime.tool_calls.provided import (
-    Faults,
+    Problems,
     Provided,
     open_calls,
     refusal,
@@ -71,7 +71,7 @@ class ClientCalls:
         """Accepts a client's result for a call that waits for it. Returns False if the run was cancelled in the
         meantime.
         """
-        self._log.require_well()
+        self._log.require_writable()
         run = await self._load(key)
         question = None if run.state.ended else open_question(run.state, call_id)
         if question is not None and not _is_of_client(run.work.plan, run.state.batch.calls[question.index].name):
@@ -106,7 +106,7 @@ class ClientCalls:
         one = Provided(call_id=call.id, result=result, error=text if output.is_error else None, failure=output.failure)
         (made,) = await results_of((one,), {call.id: call.name}, run.work.toolbox)
         if made.output is None:
-            raise refusal([Issue(field, fault) for field, fault in made.faults])
+            raise refusal([Issue(field, problem) for field, problem in made.problems])
         return made.output
 
     async def provide(
@@ -115,18 +115,18 @@ class ClientCalls:
         await_id: str,
         results: Sequence[Provided],
         *,
-        faults: Faults,
+        problems: Problems,
         message_id: str,
         idempotency_key: str,
     ) -> bool:
         """Accepts the results of all calls of a turn that wait for somebody outside, under the id of that wait."""
-        self._log.require_well()
+        self._log.require_writable()
         run = await self._load(key)
         if not _is_over(run):
             await self._open_tools(run)
             run = await self._load(key)
         names = {id: run.state.batch.calls[question.index].name for id, question in open_calls(run.state).items()}
-        made = await results_of(results, names, run.work.toolbox, faults=faults)
+        made = await results_of(results, names, run.work.toolbox, problems=problems)
         run = await self._load(key)
         waiting = {} if _is_over(run) or await_id != external_id(run.state.turn - 1) else open_calls(run.state)
         leases = {one.call_id: _digest(one.token) for one in results}
@@ -141,7 +141,7 @@ class ClientCalls:
                 return False
             if (
                 idempotency_key
-                and not faults
+                and not problems
                 and await was_provided(self._store, key, results, run.work.toolbox, idempotency_key=idempotency_key)
             ):
                 return True
@@ -180,7 +180,7 @@ class ClientCalls:
         if self._own(question, token).lost:
             await self._settled(run)
             return  # it has been offered again already
-        head = given_back(run.state, question, "released")
+        head = unclaim(run.state, question, "released")
         await self._append(run, (Draft(head, encode(offer_body(run.work, head))),))
 
     async def _take(
@@ -198,7 +198,7 @@ class ClientCalls:
         return Leased(token, self._timers.lease_ends(lease), lease_us, attempt)
 
     async def _offered(self, key: int, call_id: str, *, token: str = "") -> tuple[LiveRun, Question]:
-        self._log.require_well()
+        self._log.require_writable()
         run = await self._load(key)
         question = None if run.state.ended or run.state.control.cancel else open_question(run.state, call_id)
         if question is None:

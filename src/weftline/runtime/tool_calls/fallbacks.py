@@ -64,17 +64,17 @@ async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet) ->
     name, toolbox = tool.spec.name, work.toolbox or EMPTY
     why = ""
     if tool.client is not None:
-        why = "it is also executed by clients"
+        why = prompts.calls.FALLBACK_FOR_CLIENTS
     elif is_carried_out_by_run(tool) or ends_run(tool):
-        why = "it is not a plain tool"
+        why = prompts.calls.FALLBACK_NOT_PLAIN
     elif name in toolbox.excluded:
-        why = "the run's policy does not allow it"
+        why = prompts.calls.FALLBACK_NOT_ALLOWED
     elif toolbox.code is not None and toolbox.code.gates:
-        why = "the agent's gates have not looked at it"
+        why = prompts.calls.FALLBACK_NOT_CHECKED
     elif takes_injected(tool):
-        why = "it takes values that the call does not have"
+        why = prompts.calls.FALLBACK_INJECTED
     elif put_to_people(tool, args, work) is not None:
-        why = "it needs the approval of a person"
+        why = prompts.calls.FALLBACK_NOT_APPROVED
     if why:
         return ToolOutput.of(prompts.calls.no_fallback(name, why), is_error=True)
     try:

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 PREPARE_TIMEOUT_S = 30.0
 """The time-out for preparing the arguments of one call, if its tool has none of its own."""
-_STINT = 64
+_BATCH_SIZE = 64
 """How many calls are prepared at once."""
 _check_object = Decoder(dict[str, Raw]).decode
 """What a tool has prepared goes into the log unchanged."""
@@ -79,8 +79,8 @@ async def prepare_calls(
     failures: dict[int, Failure] = {}
     for index, call in enumerate(calls):
         if len(call.args) > LARGE_CHARS:
-            await services.large.turn()
-        elif index % _STINT == _STINT - 1:
+            await services.large.wait_for_slot()
+        elif index % _BATCH_SIZE == _BATCH_SIZE - 1:
             await asyncio.sleep(0)  # lets other tasks run
         prepared = await prepare_call(call, work, services, turn=turn, withheld=withheld)
         asked.append(prepared.asked)
@@ -117,20 +117,20 @@ async def prepare_call(
         return Prepared(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated), args)
     shaping = shaping_of(tool)
     tool = injecting(tool, work, turn=turn, call_id=call.id, parent=parent)
-    refused: _Misfit | None = None
+    refused: _Rejected | None = None
     if shaping is not None and shaping.adapt is not None:
         try:
             shaped = shaped_call(shaping, work, turn=turn, id=call.id, tool=call.name, args=call.args, parent=parent)
             call = replace(call, args=shaping.adapted(shaped))
         except Exception as error:
             logger.exception("run %s: the arguments of %s could not be adapted", work.run_id, call.name)
-            refused = _Misfit(*refused_by(call.name, error))
+            refused = _Rejected(*refused_by(call.name, error))
     prepared = refused or await _prepared(tool, call, work, services, code)
-    misfit = prepared if isinstance(prepared, _Misfit) else None
-    args = _as_object(call.args) if isinstance(prepared, _Misfit) else prepared
-    verdict = "ok" if misfit is None else "invalid"
+    rejected = prepared if isinstance(prepared, _Rejected) else None
+    args = _as_object(call.args) if isinstance(prepared, _Rejected) else prepared
+    verdict = "ok" if rejected is None else "invalid"
     if call.name in toolbox.excluded or (call.name in withheld and not hidden):
-        misfit, verdict = None, "excluded"
+        rejected, verdict = None, "excluded"
     asked = AskedCall(
         call.id,
         call.name,
@@ -148,18 +148,18 @@ async def prepare_call(
     )
     limits = work.plan.limits
     alone = hidden and limits.nobody_to_ask and not limits.await_gate
-    if misfit is None and alone and (question := ask_of(tool, args)) is not None:
+    if rejected is None and alone and (question := ask_of(tool, args)) is not None:
         # The code that made this call can be told; the run need not fail.
-        misfit, asked = _Misfit(prompts.calls.nobody_to_ask(question.prompt)), replace(asked, verdict="invalid")
-    if misfit is not None:
-        return Prepared(asked, args, misfit.text, failure=misfit.failure)
+        rejected, asked = _Rejected(prompts.calls.nobody_to_ask(question.prompt)), replace(asked, verdict="invalid")
+    if rejected is not None:
+        return Prepared(asked, args, rejected.text, failure=rejected.failure)
     if gated or verdict != "ok" or (asking := put_to_people(tool, args, work)) is None:
         return Prepared(asked, args)
     asked = replace(asked, verdict=asking.verdict, asks=asking.asks, allowed_by=asking.allowed_by)
     return Prepared(asked, args, asking.problem, asking.body)
 
 
-class _Misfit(Struct, frozen=True):
+class _Rejected(Struct, frozen=True):
     """What the model reads instead of a result, and what else is known."""
 
     text: str
@@ -168,7 +168,7 @@ class _Misfit(Struct, frozen=True):
 
 async def _prepared(
     tool: Tool, call: ToolCall, work: WorkingSet, services: Services, code: RunCode | None
-) -> bytes | _Misfit:
+) -> bytes | _Rejected:
     """The final arguments of a call, or what the model reads instead of its result, whatever the tool's code does."""
     prepare = tool.prepare if code is None else partial(code.prepare, tool)
     limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
@@ -186,18 +186,20 @@ async def _prepared(
         return args
     except NotInjected as error:
         logger.error("run %s: %s cannot be called: the run has no %s for it", work.run_id, call.name, error.field)
-        return _Misfit(error.message, Failure(error.message, "unavailable"))
+        return _Rejected(error.message, Failure(error.message, "unavailable"))
     except InvalidArguments as error:
-        text = joined_text(input_invalid_result(tool, error).parts) if code is None else code.misfit(tool, error)
-        return _Misfit(text, hinting.misfit(tool, call, error))
+        text = (
+            joined_text(input_invalid_result(tool, error).parts) if code is None else code.describe_invalid(tool, error)
+        )
+        return _Rejected(text, hinting.invalid_arguments(tool, call, error))
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if is_being_cancelled():
             raise
         logger.exception("run %s: the tool %s failed to prepare a call", work.run_id, call.name)
         late = deadline is not None and deadline.expired
-        reason = f"it took longer than {limit_s:g} seconds" if late else str(error) or type(error).__name__
+        reason = prompts.calls.took_too_long(limit_s) if late else str(error) or type(error).__name__
         text = prompts.calls.tool_failed_to_prepare(call.name, reason)
-        return _Misfit(text, Failure(text, "internal"))
+        return _Rejected(text, Failure(text, "internal"))
 
 
 def _as_object(args: str) -> bytes:

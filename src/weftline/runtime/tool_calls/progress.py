@@ -49,7 +49,7 @@ class ProgressNotes:
             return
         encoded = canonical_value(data)
         if len(encoded) > MAX_NOTE_BYTES:
-            raise ValueError(f"a note has at most {MAX_NOTE_BYTES:,} bytes, not {len(encoded):,}")
+            raise ValueError(f"a note must have at most {MAX_NOTE_BYTES:,} bytes, not {len(encoded):,}")
         self._left -= 1
         self._sink.emit(TOOL_NOTE, bodies.encode(ToolNote(self._call, self._name, whole(kind), Raw(encoded))))
 

@@ -1,7 +1,7 @@
 """Results from outside for all waiting calls of a turn: all are accepted, or none.
 
 Each passes the same checks as the result of a server tool. If anything is wrong, the whole set is rejected with a list
-of all faults, and the run keeps waiting.
+of all problems, and the run keeps waiting.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from weftline.runtime.tool_calls.answers import is_repeated
 from weftline.runtime.tool_calls.toolbox import EMPTY, Toolbox
 from weftline.store.base import LogReader
 from weftline.tools.base import Tool, ToolOutput
-from weftline.tools.bounding import Bounded, bounded_of, bounds_fault, with_bounds
-from weftline.tools.contract import result_fault
+from weftline.tools.bounding import Bounded, bounded_of, bounds_problem, with_bounds
+from weftline.tools.contract import result_problem
 from weftline.tools.results import output_of
 
 _LOOK_BACK = 1000
@@ -55,51 +55,51 @@ class ProvidedResult(Struct, frozen=True):
     """One of them after the checks: the call's result, or what is wrong with it."""
 
     output: ToolOutput | None
-    faults: tuple[tuple[str, str], ...] = ()
+    problems: tuple[tuple[str, str], ...] = ()
     """What is wrong with it, each with its field."""
 
 
-Faults: TypeAlias = Mapping[int, Sequence[tuple[str, str]]]
-"""What the caller found wrong while parsing: faults by the position of the result, each with its field."""
-NO_FAULTS: Final[Faults] = {}
+Problems: TypeAlias = Mapping[int, Sequence[tuple[str, str]]]
+"""What the caller found wrong while parsing: problems by the position of the result, each with its field."""
+NO_PROBLEMS: Final[Problems] = {}
 
 
 async def results_of(
-    results: Sequence[Provided], names: Mapping[str, str], toolbox: Toolbox | None, *, faults: Faults = NO_FAULTS
+    results: Sequence[Provided], names: Mapping[str, str], toolbox: Toolbox | None, *, problems: Problems = NO_PROBLEMS
 ) -> list[ProvidedResult]:
     """Each as the result of its tool. `names` has the tools of the calls; their ids are not checked."""
     tools = toolbox or EMPTY
     made = [await _to_result(one, tools.get(names.get(one.call_id, one.name))) for one in results]
-    for place, known in faults.items():
-        made[place] = ProvidedResult(None, (*known, *made[place].faults))
+    for place, known in problems.items():
+        made[place] = ProvidedResult(None, (*known, *made[place].problems))
     return made
 
 
 async def _to_result(one: Provided, tool: Tool | None) -> ProvidedResult:
-    faults: list[tuple[str, str]] = []
+    problems: list[tuple[str, str]] = []
     result, bounds = one.result, one.bounds
     if isinstance(result, Bounded):
         result, bounds = result.value, result.bounds
     if one.server_data is not UNSET:
-        faults.append(("", "only server tools may set this"))
+        problems.append(("", "only server tools may set this"))
     if (one.error is None) == (result is UNSET):
-        faults.append(("result" if one.error is None else "error", "give exactly one of `result` and `error`"))
-        return ProvidedResult(None, tuple(faults))
+        problems.append(("result" if one.error is None else "error", "give exactly one of `result` and `error`"))
+        return ProvidedResult(None, tuple(problems))
     if one.error is not None:
         output = ToolOutput.of(one.error, is_error=True, failure=one.failure)
     else:
         output = output_of(result, tool_name=one.name)
-        if fault := _not_json(result) or ("" if tool is None else await result_fault(tool, result)):
-            faults.append(("result", fault))
+        if problem := _not_json(result) or ("" if tool is None else await result_problem(tool, result)):
+            problems.append(("result", problem))
         if one.failure is not None:
-            faults.append(("failure", "only an error has one"))
+            problems.append(("failure", "only an error has one"))
     if tool is not None and (bounds is not None or (bounded_of(tool) and one.error is None)):
         output = replace(output, bounds=bounds)
-        if fault := bounds_fault(tool, output):
-            faults.append(("bounds", fault))
-        elif not faults:
+        if problem := bounds_problem(tool, output):
+            problems.append(("bounds", problem))
+        elif not problems:
             output = with_bounds(tool, output)
-    return ProvidedResult(None if faults else output, tuple(faults))
+    return ProvidedResult(None if problems else output, tuple(problems))
 
 
 def _not_json(value: object) -> str:
@@ -147,8 +147,8 @@ def _issues(
     for place, (one, each) in enumerate(zip(results, made, strict=True)):
         at = f"results[{place}]"
         question = waiting.get(one.call_id)
-        if not one.call_id and each.faults:
-            pass  # the id is one of the faults, or is unknown
+        if not one.call_id and each.problems:
+            pass  # the id is one of the problems, or is unknown
         elif one.call_id in seen:
             yield Issue(at, f"a second result for the call {one.call_id!r}")
         elif question is None:
@@ -158,12 +158,12 @@ def _issues(
         else:
             name = state.batch.calls[question.index].name
             if one.name and one.name != name:
-                yield Issue(f"{at}.name", f"the call {one.call_id!r} is one of {name!r}")
+                yield Issue(f"{at}.name", f"the call {one.call_id!r} is a call of {name!r}")
             if not answerable(question, leases.get(one.call_id, "")):
                 yield Issue(at, f"another client is executing the call {one.call_id!r}, or the lease has expired")
         seen.add(one.call_id)
-        for field, fault in each.faults:
-            yield Issue(f"{at}.{field}" if field else at, fault)
+        for field, problem in each.problems:
+            yield Issue(f"{at}.{field}" if field else at, problem)
     for id, question in waiting.items():
         if id not in seen:
             yield Issue("results", f"the call {id!r} of {state.batch.calls[question.index].name!r} has no result here")

@@ -29,7 +29,7 @@ def storable_telemetry(telemetry: Telemetry | None, *, run_id: str, tool: str) -
     try:
         return _read_back(telemetry, Telemetry)
     except _UNWRITABLE as error:
-        logger.error("run %s: the telemetry of %s cannot be kept: %s", run_id, tool, error)
+        logger.error("run %s: the telemetry of %s cannot be stored: %s", run_id, tool, error)
         return None
 
 
@@ -45,11 +45,11 @@ def storable_failure(failure: Failure | None, *, run_id: str, tool: str) -> Fail
                 if (value := getattr(hint, name)) is not None:
                     msgspec.json.encode(value)
             except _UNWRITABLE as error:
-                logger.error("run %s: the %s of a hint of %s cannot be kept: %s", run_id, name, tool, error)
+                logger.error("run %s: the %s of a hint of %s cannot be stored: %s", run_id, name, tool, error)
                 hint = replace(hint, **{name: None})
         return replace(failure, hint=_read_back(hint, Hint))
     except _UNWRITABLE as error:
-        logger.error("run %s: a hint of %s cannot be kept: %s", run_id, tool, error)
+        logger.error("run %s: a hint of %s cannot be stored: %s", run_id, tool, error)
         return replace(failure, hint=None)
 
 

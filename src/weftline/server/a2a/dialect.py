@@ -112,5 +112,5 @@ def history_length(asked: int | None, *, path: str) -> int:
     if asked is None:
         return USUAL_HISTORY
     if asked < 0:
-        raise RpcError(-32602, "must not be negative.", path=path)
+        raise RpcError(-32602, "must be 0 or more.", path=path)
     return min(asked, MAX_HISTORY)

@@ -15,7 +15,7 @@ from weftline.api.sessions import send_prompt, session_of_context
 from weftline.api.views import run_summary
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.runtime import ids
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.server.a2a import asking
 from weftline.server.a2a.asking import NamedAnswer
 from weftline.server.a2a.dialect import SentMessage
@@ -52,7 +52,7 @@ class Deliveries:
             return
         if not fits(sent.text) and await has_taken(engine, row, sent.id, prompts.calls.RESULT_TOO_LARGE):
             raise invalid("message.parts", TOO_LARGE)  # again: it has closed its call, and must not close the next one
-        answer = Answer(outcome="answered", value=asking.value_of(sent.content), request=f"{sender} {sent.id}")
+        answer = AwaitAnswer(outcome="answered", value=asking.value_of(sent.content), request=f"{sender} {sent.id}")
         if await has_taken(engine, row, sent.id, sent.text) or await has_received(engine, row.key, answer):
             return
         now = await engine.stored.row(row.key)
@@ -91,7 +91,7 @@ class Deliveries:
         """Answers awaits by their ids. The engine recognizes a repeated answer."""
         engine = self._host.engine
         for name, value in named:
-            answer = Answer(outcome="answered", value=value, request=f"{sender} {sent.id} {name}")
+            answer = AwaitAnswer(outcome="answered", value=value, request=f"{sender} {sent.id} {name}")
             run, _, await_id = name.rpartition("/")
             try:
                 key = await self._asking(row, run) if run else row.key

@@ -32,7 +32,7 @@ from weftline.messages import Assistant, Text, User, joined_text
 from weftline.plan import decode_plan
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.server.a2a import asking
 from weftline.server.a2a.asking import TaskMessage
 from weftline.store.awaits import AwaitFilter, OpenAwait
@@ -289,7 +289,7 @@ def _given(message: User | Assistant, id: str) -> TaskMessage:
     return TaskMessage(id, "user", message.text, ({"attachments": about},) if about else ())
 
 
-async def has_received(engine: Engine, key: int, answer: Answer) -> bool:
+async def has_received(engine: Engine, key: int, answer: AwaitAnswer) -> bool:
     """Whether the run, or one below it, has already received this answer from this very request."""
     kinds = KIND[AwaitClosed], KIND[CallStarted]
     for one in await engine.stored.newest_facts(key, kinds=kinds, limit=1000, max_bytes=_DELIVERED_BYTES):

@@ -11,14 +11,14 @@ from weftline.server.http import Request, Response
 from weftline.server.oauth.app import OAuthServer, session_of
 from weftline.server.oauth.forms import NO_STORE
 from weftline.server.oauth.pages import ConsentForm, consent_page, page, unknown_app_page
-from weftline.store.records.apps import App
+from weftline.store.records.apps import StoredApp
 from weftline.store.records.users import User
 from weftline.workspace import consent
 from weftline.workspace.consent import AuthorizeQuery, AuthorizeRequest, ConsentResult, InvalidConsent, UnknownApp
 from weftline.workspace.scopes import SCOPES, USING_AGENTS, meaning
 
 
-async def read_request(server: OAuthServer, request: Request) -> tuple[App, AuthorizeRequest]:
+async def read_request(server: OAuthServer, request: Request) -> tuple[StoredApp, AuthorizeRequest]:
     if request.repeats_a_parameter:
         raise InvalidConsent(query="a parameter occurs more than once")
     sent = {name: request.query_value(name) for name in AuthorizeQuery.__struct_fields__}
@@ -27,7 +27,7 @@ async def read_request(server: OAuthServer, request: Request) -> tuple[App, Auth
     return await consent.read_request(server.workspaces, query, resource=resource, issuer=server.names.base(request))
 
 
-async def ask(server: OAuthServer, request: Request, app: App, asked: AuthorizeRequest, user: User) -> Response:
+async def ask(server: OAuthServer, request: Request, app: StoredApp, asked: AuthorizeRequest, user: User) -> Response:
     """Returns the page that asks a signed-in user."""
     question = await consent.question(server.workspaces, app, asked, user, session=session_of(request))
     if question is None:
@@ -69,7 +69,7 @@ def invalid(error: InvalidConsent) -> Response:
     body = {
         "error": "Invalid authorize request",
         "code": "invalid_request",
-        "message": "; ".join(f"{field}: {fault}" for field, fault in error.details.items()),
+        "message": "; ".join(f"{field}: {problem}" for field, problem in error.details.items()),
         "details": error.details,
     }
     return Response(encode(body), status=400, headers=NO_STORE[:1])

@@ -16,7 +16,7 @@ from weftline.percent import field_text
 from weftline.percent import fields as form_fields
 from weftline.server.declared import Form
 from weftline.server.http import Request, Response
-from weftline.store.records.apps import App
+from weftline.store.records.apps import StoredApp
 from weftline.workspace.apps import authenticate_app, find_public_app
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import OAuthError
@@ -68,7 +68,9 @@ def fields_of(form: Mapping[str, str], type: type[T]) -> T:
     return convert(form, type)
 
 
-async def client(workspaces: Workspaces, request: Request, form: Mapping[str, str], *, public: bool = True) -> App:
+async def client(
+    workspaces: Workspaces, request: Request, form: Mapping[str, str], *, public: bool = True
+) -> StoredApp:
     """Authenticates the app that sends the request, by its secret in the body or as HTTP Basic.
 
     With `public`, an app without a secret only names itself.

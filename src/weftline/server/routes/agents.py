@@ -56,7 +56,7 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
 
 async def delete(app: App, request: Request, principal: Principal) -> Response:
     row = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
-    app.engine.require_well()
+    app.engine.require_writable()
     await agents.delete(app.workspaces, principal.workspace, row.id)
     return Response(encode(Ok()))
 

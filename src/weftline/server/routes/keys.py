@@ -39,7 +39,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     return Response(encode(created_key_json(made.key, made.secret)), status=201, headers=headers)
 
 
-async def listed(app: App, request: Request, principal: Principal) -> Response:
+async def index(app: App, request: Request, principal: Principal) -> Response:
     after, limit = stored_page(app, request, principal)
     page = await keys.page(app.workspaces, principal.workspace, after=after, limit=limit)
     return Response(encode(Keys([key_json(key) for key in page.rows], next_cursor(app, page, principal))))
@@ -57,7 +57,7 @@ async def revoke(app: App, request: Request, principal: Principal) -> Response:
 
 ROUTES = (
     Route("POST", _BASE, create, summary="Create an API key", body=_NEW_KEY, returns=CreatedKey, status=201),
-    Route("GET", _BASE, listed, summary="The workspace's API keys", query=(STORED_LIMIT, CURSOR), returns=Keys),
+    Route("GET", _BASE, index, summary="The workspace's API keys", query=(STORED_LIMIT, CURSOR), returns=Keys),
     Route("GET", f"{_BASE}/{{keyId}}", read, summary="Read an API key", returns=Key),
     Route("DELETE", f"{_BASE}/{{keyId}}", revoke, summary="Revoke an API key", returns=Ok),
 )

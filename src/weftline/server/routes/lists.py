@@ -230,8 +230,8 @@ def time_of(request: Request, name: str) -> int | None:
     raise unusable(name, "must be a time with a time zone, such as 2026-01-31T12:00:00Z")
 
 
-def unusable(name: str, fault: str) -> InvalidRequest:
-    return InvalidRequest(f"{name}: {fault}.", issues=[{"path": name, "message": fault}])
+def unusable(name: str, problem: str) -> InvalidRequest:
+    return InvalidRequest(f"{name}: {problem}.", issues=[{"path": name, "message": problem}])
 
 
 LIMIT = QueryParameter(

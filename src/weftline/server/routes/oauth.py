@@ -60,7 +60,7 @@ from weftline.server.oauth.app import (
 from weftline.server.oauth.forms import NO_STORE, client, fields_of, read_fields, read_form, refusal
 from weftline.server.oauth.pages import sign_in_page
 from weftline.server.router import Handler, HtmlPage, Redirect, Route
-from weftline.store.records.apps import App as StoredApp
+from weftline.store.records.apps import StoredApp
 from weftline.wire.refusals import client_names
 from weftline.wire.responses import Ok
 from weftline.wire.validation import json_words
@@ -193,7 +193,7 @@ async def _issue(app: App, client_app: StoredApp, form: Mapping[str, str]) -> Is
     if kind is None:
         raise OAuthError("invalid_request", "grant_type is missing.")
     if kind not in GRANT_TYPES:
-        raise OAuthError("unsupported_grant_type", f"grant_type is one of {', '.join(GRANT_TYPES)}.")
+        raise OAuthError("unsupported_grant_type", f"grant_type must be one of {', '.join(GRANT_TYPES)}.")
     match fields_of(form, GRANT_TYPES[kind]):
         case CodeForm(code=code, redirect_uri=uri, code_verifier=verifier):
             return await grants.exchange_code(

@@ -39,7 +39,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     return Response(encode(provider_json(row)), status=201)
 
 
-async def listed(app: App, request: Request, principal: Principal) -> Response:
+async def index(app: App, request: Request, principal: Principal) -> Response:
     after, limit = stored_page(app, request, principal)
     page = await providers.page(app.workspaces, principal.workspace, after=after, limit=limit)
     items = await asyncio.to_thread(lambda: [provider_json(row) for row in page.rows])
@@ -80,7 +80,7 @@ ROUTES = (
     Route(
         "GET",
         _BASE,
-        listed,
+        index,
         scopes=("models:read",),
         narrowed="yes",
         summary="The workspace's own model providers",

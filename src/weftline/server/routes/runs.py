@@ -86,7 +86,7 @@ async def _receipt(app: App, row: RunRow) -> CancelReceipt | None:
     return None if receipt is None else receipt_view(receipt)
 
 
-async def as_it_stands(app: App, request: Request, principal: Principal) -> Response:
+async def get_snapshot(app: App, request: Request, principal: Principal) -> Response:
     row = await find_run(app, request, principal)
     found = await snapshot_of(app.engine.stored.logs, row, thread=await app.engine.stored.session_id(row.listed_under))
     return Response(encode(to_wire_snapshot(found)))
@@ -167,7 +167,7 @@ ROUTES = (
     Route(
         "GET",
         f"{PATH}/{{runId}}/snapshot",
-        as_it_stands,
+        get_snapshot,
         scopes=("runs:read",),
         narrowed="its agents",
         summary="Read a run as it stands: phase, usage, calls, children and open questions",

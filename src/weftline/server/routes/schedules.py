@@ -89,7 +89,7 @@ async def change(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def delete(app: App, request: Request, principal: Principal) -> Response:
-    app.engine.require_well()
+    app.engine.require_writable()
     await schedules.delete(app.workspaces, principal, request.params["scheduleId"])
     return Response(encode(Ok()))
 

@@ -40,7 +40,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     return Response(encode(tool_json(row, warnings)), status=201)
 
 
-async def listed(app: App, request: Request, principal: Principal) -> Response:
+async def index(app: App, request: Request, principal: Principal) -> Response:
     after, limit = stored_page(app, request, principal)
     page = await tools.page(app.workspaces, principal.workspace, after=after, limit=limit)
     items = await asyncio.to_thread(lambda: [tool_json(row) for row in page.rows])
@@ -83,7 +83,7 @@ ROUTES = (
     Route(
         "GET",
         _BASE,
-        listed,
+        index,
         scopes=("tools:read",),
         narrowed="yes",
         summary="The stored tools",

@@ -67,7 +67,7 @@ async def change(app: App, request: Request, principal: Principal) -> Response:
 
 async def delete(app: App, request: Request, principal: Principal) -> Response:
     row = await _find(app, request, principal)
-    app.engine.require_well()
+    app.engine.require_writable()
     await webhooks.delete(app.workspaces, principal.workspace, row.id)
     return Response(encode(Ok()))
 

@@ -141,7 +141,7 @@ class MemoryLog:
     async def log_size(self, key: int) -> int:
         return sum(len(fact.head) + len(fact.body) for fact in await self.facts(key))
 
-    async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
+    async def due_now(self, *, after: int, limit: int) -> list[DueRun]:
         due = [run for at, run in self._disk.due() if at == 0 and run.row.key > after]
         rows = [self._row_view(run) for run in due[:limit]]
         return [

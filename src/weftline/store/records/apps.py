@@ -18,7 +18,7 @@ _APP = (
 )
 
 
-class App(Struct, frozen=True):
+class StoredApp(Struct, frozen=True):
     """A registered client, without its secret."""
 
     key: int
@@ -80,12 +80,12 @@ def insert(
     )
 
 
-def by_client_id(client_id: str) -> Query[App | None]:
+def by_client_id(client_id: str) -> Query[StoredApp | None]:
     row = yield from one(f"{_APP} WHERE a.client_id = $1", client_id)
     return _app(row) if row else None
 
 
-def of_workspace(slug: str) -> Query[list[App]]:
+def of_workspace(slug: str) -> Query[list[StoredApp]]:
     rows = yield from statement(f"{_APP} WHERE w.slug = $1 ORDER BY a.key", slug)
     return [_app(row) for row in rows]
 
@@ -94,7 +94,7 @@ def count(workspace: int) -> Query[int]:
     return pages.count("oauth_apps", workspace=workspace)
 
 
-def registered() -> Query[list[App]]:
+def registered() -> Query[list[StoredApp]]:
     """The clients that registered themselves."""
     rows = yield from statement(f"{_APP} WHERE a.registered = 1 ORDER BY a.key")
     return [_app(row) for row in rows]
@@ -156,11 +156,11 @@ def delete(key: int) -> Query[None]:
     yield from statement("DELETE FROM oauth_apps WHERE key = $1", key)
 
 
-def _app(row: Row) -> App:
+def _app(row: Row) -> StoredApp:
     key, client_id, workspace, slug, hash, name, description, logo, visibility, *more = row
     redirect_uris, scopes, client_credentials, created_at, public, registered, made_by = more
     read = Columns()
-    return App(
+    return StoredApp(
         key,
         client_id,
         workspace,

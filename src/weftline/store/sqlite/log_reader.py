@@ -110,7 +110,7 @@ class SqliteLogReader:
 
         return await self._threads.read(read, run=key)
 
-    async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
+    async def due_now(self, *, after: int, limit: int) -> list[DueRun]:
         rows = self._all(
             "SELECT key, suspect, alone, deaths, rules, format,"
             " coalesce((SELECT format FROM threads WHERE threads.key = runs.thread), 0),"

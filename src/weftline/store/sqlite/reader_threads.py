@@ -18,8 +18,8 @@ from typing import Any, TypeAlias, TypeVar
 import apsw
 
 from weftline.errors import StoreError
+from weftline.round_robin import RoundRobin, on_behalf_of
 from weftline.store.sqlite.connection import connect, snapshot
-from weftline.turns import RoundRobin, on_behalf_of
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from weftline.testing.engine.bench import Bench, Check, facts, refusal
 from weftline.tools.base import ToolOutput
 
 
-async def an_answer_carries_the_run_on(bench: Bench) -> None:
+async def an_answer_continues_the_run(bench: Bench) -> None:
     run = await bench.run("ask")
     (call,) = await bench.offers(run)
     assert await bench.engine.answer(run.key, call, ToolOutput.of("42"))
@@ -41,7 +41,7 @@ async def the_first_of_two_answers_counts(bench: Bench) -> None:
     assert (closed.id, closed.how) == (call, "returned")
 
 
-async def an_answer_under_a_key_may_come_again(bench: Bench) -> None:
+async def an_answer_with_an_idempotency_key_may_be_repeated(bench: Bench) -> None:
     run = await bench.run("ask")
     (call,) = await bench.offers(run)
 
@@ -59,7 +59,7 @@ async def an_answer_under_a_key_may_come_again(bench: Bench) -> None:
     assert len(facts(await bench.lines(run), CallClosed)) == 1
 
 
-async def an_answer_to_nothing_is_refused_and_harms_nobody(bench: Bench) -> None:
+async def an_answer_to_nothing_is_refused_and_changes_nothing(bench: Bench) -> None:
     run = await bench.run("ask")
     (call,) = await bench.offers(run)
     assert await refusal(bench.engine.answer(run.key, "nothing", ToolOutput.of("42"))) == "unknown_call"
@@ -76,7 +76,7 @@ async def an_error_is_a_result_too(bench: Bench) -> None:
     assert [(one.how, one.is_error) for one in closed] == [("failed", True)]
 
 
-async def an_answer_after_a_cancel_is_taken_and_changes_nothing(bench: Bench) -> None:
+async def an_answer_after_a_cancel_is_accepted_and_changes_nothing(bench: Bench) -> None:
     run = await bench.run("ask")
     (call,) = await bench.offers(run)
     await bench.engine.cancel(run.key)
@@ -85,7 +85,7 @@ async def an_answer_after_a_cancel_is_taken_and_changes_nothing(bench: Bench) ->
     assert [one.how for one in facts(lines, CallClosed)] == ["cancelled"]
 
 
-async def a_request_from_outside_is_taken_only_while_it_fits(bench: Bench) -> None:
+async def a_request_from_outside_is_accepted_only_while_it_applies(bench: Bench) -> None:
     run = await bench.run("ask")
     (call,) = await bench.offers(run)
     body = encode(ClosedBody((Text("42"),)))
@@ -113,13 +113,13 @@ async def what_is_not_a_request_is_refused_from_outside(bench: Bench) -> None:
 
 
 CHECKS: tuple[Check, ...] = (
-    an_answer_carries_the_run_on,
+    an_answer_continues_the_run,
     answers_at_the_same_moment_each_reach_the_model_once,
     the_first_of_two_answers_counts,
-    an_answer_under_a_key_may_come_again,
-    an_answer_to_nothing_is_refused_and_harms_nobody,
+    an_answer_with_an_idempotency_key_may_be_repeated,
+    an_answer_to_nothing_is_refused_and_changes_nothing,
     an_error_is_a_result_too,
-    an_answer_after_a_cancel_is_taken_and_changes_nothing,
-    a_request_from_outside_is_taken_only_while_it_fits,
+    an_answer_after_a_cancel_is_accepted_and_changes_nothing,
+    a_request_from_outside_is_accepted_only_while_it_applies,
     what_is_not_a_request_is_refused_from_outside,
 )

@@ -12,13 +12,13 @@ from weftline.errors import WeftlineError
 from weftline.kernel.bodies import Pattern, decode_await
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallStarted, Limits
 from weftline.messages import ToolResults
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.store.awaits import AwaitFilter
 from weftline.testing.engine.bench import Bench, Check, Run, facts, refusal
 
-_YES = Answer(outcome="approved")
-_NO = Answer(outcome="denied", reason="Too much.")
+_YES = AwaitAnswer(outcome="approved")
+_NO = AwaitAnswer(outcome="denied", reason="Too much.")
 
 
 async def _open(bench: Bench, run: Run, count: int = 1) -> list[str]:
@@ -58,12 +58,12 @@ async def a_call_that_is_denied_never_begins(bench: Bench) -> None:
 async def an_approval_may_change_the_arguments(bench: Bench) -> None:
     run = await bench.run("refund")
     (opened,) = await bench.until(run, AwaitOpened)
-    bad = Answer(outcome="approved", args={"n": "many"})
+    bad = AwaitAnswer(outcome="approved", args={"n": "many"})
     assert (
         await refusal(bench.engine.answer_await(run.key, opened.id, bad, by="key:ops", person_of=as_named))
         == "invalid_answer"
     )
-    less = Answer(outcome="approved", args={"n": 7})
+    less = AwaitAnswer(outcome="approved", args={"n": 7})
     assert await bench.engine.answer_await(run.key, opened.id, less, by="key:ops", person_of=as_named) == "approved"
     await bench.ended(run)
     assert [execution.args for execution in bench.world.executions] == [b'{"n":7}']
@@ -83,16 +83,16 @@ async def several_awaits_are_open_at_once_and_answered_in_any_order(bench: Bench
     assert len(results.results) == 3
 
 
-async def an_answer_that_does_not_fit_is_refused_and_harms_nobody(bench: Bench) -> None:
+async def an_invalid_answer_is_refused_and_changes_nothing(bench: Bench) -> None:
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
 
-    async def answer_with(answer: Answer, *, by: str = "key:ops", id: str = id) -> str:
+    async def answer_with(answer: AwaitAnswer, *, by: str = "key:ops", id: str = id) -> str:
         return await refusal(bench.engine.answer_await(run.key, id, answer, by=by, person_of=as_named))
 
     assert await answer_with(_YES, id="await_9_9_9") == "unknown_await"
-    assert await answer_with(Answer(outcome="answered", value="yes")) == "invalid_answer"
-    assert await answer_with(Answer(outcome="denied", args={"n": 1})) == "invalid_answer"
+    assert await answer_with(AwaitAnswer(outcome="answered", value="yes")) == "invalid_answer"
+    assert await answer_with(AwaitAnswer(outcome="denied", args={"n": 1})) == "invalid_answer"
     assert await answer_with(_YES, by="") == "invalid_answer"
     assert await answer_with(replace(_YES, remember=Pattern("pay"))) == "invalid_answer"
     assert await _listed(bench, run) == [id]
@@ -101,7 +101,7 @@ async def an_answer_that_does_not_fit_is_refused_and_harms_nobody(bench: Bench) 
     assert len(bench.world.executions) == 1
 
 
-async def of_answers_that_race_one_counts_and_it_may_come_again(bench: Bench) -> None:
+async def of_answers_that_race_one_counts_and_it_may_be_repeated(bench: Bench) -> None:
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
     outcomes = await asyncio.gather(
@@ -123,7 +123,7 @@ async def of_answers_that_race_one_counts_and_it_may_come_again(bench: Bench) ->
     assert len(bench.world.executions) == 1
 
 
-async def an_await_outlives_the_process(bench: Bench) -> None:
+async def an_await_survives_the_process(bench: Bench) -> None:
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
     before = len(await _so_far(bench, run))
@@ -158,7 +158,7 @@ async def a_cancel_withdraws_what_people_are_asked(bench: Bench) -> None:
 async def an_approval_may_cover_later_calls_of_the_run(bench: Bench) -> None:
     run = await bench.run("refund_twice")
     (id,) = await _open(bench, run)
-    always = Answer(outcome="approved", remember=Pattern("refund"))
+    always = AwaitAnswer(outcome="approved", remember=Pattern("refund"))
     await bench.engine.answer_await(run.key, id, always, by="key:ops", person_of=as_named)
     await bench.ended(run)
     lines = await bench.lines(run)
@@ -166,7 +166,7 @@ async def an_approval_may_cover_later_calls_of_the_run(bench: Bench) -> None:
     assert len(facts(lines, CallStarted)) == 2
 
 
-async def a_paused_run_takes_an_answer_and_goes_on_when_it_is_resumed(bench: Bench) -> None:
+async def a_paused_run_accepts_an_answer_and_continues_when_it_is_resumed(bench: Bench) -> None:
     run = await bench.run("refund")
     (id,) = await _open(bench, run)
     await bench.engine.pause(run.key)
@@ -188,16 +188,16 @@ async def whoever_requested_a_run_may_not_approve_it_by_the_rule_of_four_eyes(be
 async def whoever_changes_the_arguments_may_not_approve_them_by_the_rule_of_four_eyes(bench: Bench) -> None:
     run = await bench.run("refund", limits=Limits(four_eyes=True), requested_by="key:ann")
     (id,) = await _open(bench, run)
-    more = Answer(outcome="approved", args={"n": 7})
+    more = AwaitAnswer(outcome="approved", args={"n": 7})
     assert await refusal(bench.engine.answer_await(run.key, id, more, by="key:bob", person_of=as_named)) == "four_eyes"
     assert not bench.world.executions
-    same = Answer(outcome="approved", args={"n": 0})
+    same = AwaitAnswer(outcome="approved", args={"n": 0})
     assert await bench.engine.answer_await(run.key, id, same, by="key:bob", person_of=as_named) == "approved"
     await bench.ended(run)
     assert [execution.args for execution in bench.world.executions] == [b'{"n":0}']
 
 
-async def two_names_of_one_person_are_two_eyes(bench: Bench) -> None:
+async def two_names_of_one_person_count_as_one_person(bench: Bench) -> None:
     async def person_of(name: str) -> str | None:
         return {"key:spare": "key:ann", "app:gone": None}.get(name, name)
 
@@ -210,13 +210,13 @@ async def two_names_of_one_person_are_two_eyes(bench: Bench) -> None:
     await bench.ended(run)
 
 
-async def whoever_requested_a_run_may_not_say_what_became_of_a_call_in_doubt(bench: Bench) -> None:
+async def whoever_requested_a_run_may_not_decide_its_calls_in_doubt(bench: Bench) -> None:
     limits = Limits(four_eyes=True, in_doubt="ask")
     run = await bench.run("pay", limits=limits, requested_by="key:ann")
     await bench.began()
     await bench.subject.restart()
     (id,) = await _open(bench, run)
-    invented = Answer(outcome="answered", value="Paid, believe me.")
+    invented = AwaitAnswer(outcome="answered", value="Paid, believe me.")
     assert (
         await refusal(bench.engine.answer_await(run.key, id, invented, by="key:ann", person_of=as_named)) == "four_eyes"
     )
@@ -229,14 +229,14 @@ CHECKS: tuple[Check, ...] = (
     a_call_that_is_denied_never_begins,
     an_approval_may_change_the_arguments,
     several_awaits_are_open_at_once_and_answered_in_any_order,
-    an_answer_that_does_not_fit_is_refused_and_harms_nobody,
-    of_answers_that_race_one_counts_and_it_may_come_again,
-    an_await_outlives_the_process,
+    an_invalid_answer_is_refused_and_changes_nothing,
+    of_answers_that_race_one_counts_and_it_may_be_repeated,
+    an_await_survives_the_process,
     a_cancel_withdraws_what_people_are_asked,
     an_approval_may_cover_later_calls_of_the_run,
-    a_paused_run_takes_an_answer_and_goes_on_when_it_is_resumed,
+    a_paused_run_accepts_an_answer_and_continues_when_it_is_resumed,
     whoever_requested_a_run_may_not_approve_it_by_the_rule_of_four_eyes,
     whoever_changes_the_arguments_may_not_approve_them_by_the_rule_of_four_eyes,
-    two_names_of_one_person_are_two_eyes,
-    whoever_requested_a_run_may_not_say_what_became_of_a_call_in_doubt,
+    two_names_of_one_person_count_as_one_person,
+    whoever_requested_a_run_may_not_decide_its_calls_in_doubt,
 )

@@ -20,7 +20,7 @@ from weftline.testing.engine.bench import Bench, Check, facts, refusal
 from weftline.tools.base import ToolOutput
 
 
-async def a_cancel_ends_the_run_and_says_what_it_stopped(bench: Bench) -> None:
+async def a_cancel_ends_the_run_and_reports_what_it_stopped(bench: Bench) -> None:
     run = await bench.run("pay")
     await bench.began()
     receipt = await bench.engine.cancel(run.key, reason="user", requested_by="somebody")
@@ -41,7 +41,7 @@ async def calls_that_only_read_are_stopped_by_a_cancel_and_a_clients_are_in_doub
     assert [call.name for call in receipt.in_doubt] == ["ask"] and receipt.finished == ()
 
 
-async def a_cancel_is_carried_out_once(bench: Bench) -> None:
+async def a_cancel_is_executed_once(bench: Bench) -> None:
     run = await bench.run("ask")
     await bench.offers(run)
     first = await bench.engine.cancel(run.key)
@@ -111,7 +111,7 @@ async def the_senders_names_of_messages_and_answers_are_kept(bench: Bench) -> No
     assert bodies.decode_message(queued.body) == User.of("also this")
 
 
-async def a_run_that_has_ended_takes_no_messages_and_no_pause(bench: Bench) -> None:
+async def a_run_that_has_ended_accepts_no_messages_and_no_pause(bench: Bench) -> None:
     run = await bench.run("hello")
     await bench.ended(run)
     asked: list[Awaitable[object]] = [
@@ -125,14 +125,14 @@ async def a_run_that_has_ended_takes_no_messages_and_no_pause(bench: Bench) -> N
 
 
 CHECKS: tuple[Check, ...] = (
-    a_cancel_ends_the_run_and_says_what_it_stopped,
+    a_cancel_ends_the_run_and_reports_what_it_stopped,
     calls_that_only_read_are_stopped_by_a_cancel_and_a_clients_are_in_doubt,
-    a_cancel_is_carried_out_once,
+    a_cancel_is_executed_once,
     a_cancel_of_a_run_that_has_ended_changes_nothing,
     a_paused_run_begins_nothing_until_it_is_resumed,
     a_run_that_is_not_paused_is_not_resumed,
     a_steering_message_skips_calls_and_reaches_the_next_turn,
     a_follow_up_comes_when_the_run_would_end,
     the_senders_names_of_messages_and_answers_are_kept,
-    a_run_that_has_ended_takes_no_messages_and_no_pause,
+    a_run_that_has_ended_accepts_no_messages_and_no_pause,
 )

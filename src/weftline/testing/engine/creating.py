@@ -63,7 +63,7 @@ async def a_key_that_was_used_for_another_request_is_refused(bench: Bench) -> No
     await bench.engine.create(others, plan_of("hello"), idempotency=IdempotencyKey("runs", "k", b"another"))
 
 
-async def a_create_whose_caller_goes_away_is_whole_or_nothing(bench: Bench) -> None:
+async def a_create_whose_caller_disconnects_is_all_or_nothing(bench: Bench) -> None:
     workspace = await bench.workspace()
 
     async def create() -> str:
@@ -88,5 +88,5 @@ CHECKS: tuple[Check, ...] = (
     a_plan_with_an_unknown_model_is_refused,
     a_create_with_a_key_makes_one_run,
     a_key_that_was_used_for_another_request_is_refused,
-    a_create_whose_caller_goes_away_is_whole_or_nothing,
+    a_create_whose_caller_disconnects_is_all_or_nothing,
 )

@@ -28,7 +28,7 @@ async def a_follower_of_a_live_run_sees_what_is_read_later(bench: Bench) -> None
     assert await live == await bench.lines(run)
 
 
-async def a_stream_goes_on_without_a_gap_after_every_reconnect(bench: Bench) -> None:
+async def a_stream_continues_without_a_gap_after_every_reconnect(bench: Bench) -> None:
     run = await bench.run("ask")
     seen: list[Line] = []
     async with asyncio.timeout(TIMEOUT_S):
@@ -61,7 +61,7 @@ async def an_entry_can_be_read_by_its_seq(bench: Bench) -> None:
     assert await bench.engine.stored.entry(run.key, 999) is None
 
 
-async def a_follower_with_nothing_to_read_hears_the_beat(bench: Bench) -> None:
+async def a_follower_with_nothing_to_read_gets_a_heartbeat(bench: Bench) -> None:
     run = await bench.run("ask")
     await bench.offers(run)
     follower = bench.engine.follow(run.key, run.id, after=(await bench.row(run)).next_seq - 1)
@@ -73,7 +73,7 @@ async def a_follower_with_nothing_to_read_hears_the_beat(bench: Bench) -> None:
     follower.close()
 
 
-async def a_follower_that_leaves_is_let_go(bench: Bench) -> None:
+async def a_follower_that_leaves_is_released(bench: Bench) -> None:
     run = await bench.run("ask")
     await bench.offers(run)
     follower = bench.engine.follow(run.key, run.id, after=(await bench.row(run)).next_seq - 1)
@@ -92,9 +92,9 @@ async def _next(follower: Follower) -> Sequence[EntryBatch] | None:
 CHECKS: tuple[Check, ...] = (
     a_run_can_be_followed_from_any_cursor,
     a_follower_of_a_live_run_sees_what_is_read_later,
-    a_stream_goes_on_without_a_gap_after_every_reconnect,
+    a_stream_continues_without_a_gap_after_every_reconnect,
     a_run_has_one_terminal_entry_and_nothing_after_it,
     an_entry_can_be_read_by_its_seq,
-    a_follower_with_nothing_to_read_hears_the_beat,
-    a_follower_that_leaves_is_let_go,
+    a_follower_with_nothing_to_read_gets_a_heartbeat,
+    a_follower_that_leaves_is_released,
 )

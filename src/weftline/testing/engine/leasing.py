@@ -31,7 +31,7 @@ async def one_of_many_claims_wins(bench: Bench) -> None:
     assert won[0].token not in str(claimed), "the log has the token"
 
 
-async def a_claim_whose_answer_was_lost_is_made_again(bench: Bench) -> None:
+async def a_claim_whose_response_was_lost_can_be_repeated(bench: Bench) -> None:
     run = await bench.run("ask")
     (call,) = await bench.offers(run)
     first = await bench.engine.claim(run.key, call, claim_id="mine", by="ann")
@@ -116,7 +116,7 @@ async def a_plain_client_answers_what_was_offered_again(bench: Bench) -> None:
     assert "42" in await bench.answer_text(run)
 
 
-async def the_model_is_told_if_the_run_says_so(bench: Bench) -> None:
+async def a_lost_lease_is_reported_to_the_model_if_the_run_is_set_so(bench: Bench) -> None:
     run = await bench.run("ask", limits=Limits(leases=LeaseRule("error")))
     (call,) = await bench.offers(run)
     lease = await bench.engine.claim(run.key, call, lease_us=_SHORT_US)
@@ -154,7 +154,7 @@ async def a_call_that_may_happen_once_is_not_offered_twice(bench: Bench) -> None
     assert not facts(lines, CallUnclaimed)
 
 
-async def a_lease_holds_over_a_restart(bench: Bench) -> None:
+async def a_lease_survives_a_restart(bench: Bench) -> None:
     run = await bench.run("ask_three")
     kept, left, _ = await bench.offers(run, 3)
     lease = await bench.engine.claim(run.key, kept, by="ann")
@@ -192,17 +192,17 @@ async def what_cannot_be_claimed_is_refused(bench: Bench) -> None:
 
 CHECKS: tuple[Check, ...] = (
     one_of_many_claims_wins,
-    a_claim_whose_answer_was_lost_is_made_again,
+    a_claim_whose_response_was_lost_can_be_repeated,
     a_call_that_is_claimed_is_answered_by_its_client_alone,
     a_release_offers_the_call_at_once,
     a_heartbeat_keeps_the_call_and_not_its_deadline,
     a_lease_that_runs_out_is_offered_again,
     a_token_that_has_run_out_is_good_until_another_client_has_the_call,
     a_plain_client_answers_what_was_offered_again,
-    the_model_is_told_if_the_run_says_so,
+    a_lost_lease_is_reported_to_the_model_if_the_run_is_set_so,
     a_tool_of_the_server_takes_the_place_of_a_client_that_is_gone,
     a_call_that_may_happen_once_is_not_offered_twice,
-    a_lease_holds_over_a_restart,
+    a_lease_survives_a_restart,
     a_cancel_ends_every_lease,
     what_cannot_be_claimed_is_refused,
 )

@@ -38,7 +38,7 @@ async def an_id_that_no_run_can_have_is_refused(bench: Bench) -> None:
     assert await bench.engine.stored.runs(RunFilter(workspace=workspace)) == []
 
 
-async def an_id_that_exists_is_refused_and_its_run_is_untouched(bench: Bench) -> None:
+async def an_id_that_exists_is_refused_and_its_run_is_unchanged(bench: Bench) -> None:
     run = await _named(bench, "ask", "mine")
     (call,) = await bench.offers(run)
     ours = await bench.run("hello")
@@ -107,7 +107,7 @@ async def the_same_calls_of_runs_with_the_same_id_are_different_effects(bench: B
     assert len(keys) == len(set(keys)) == 2
 
 
-async def a_repeat_with_its_key_is_answered_with_the_run_of_that_id(bench: Bench) -> None:
+async def a_repeated_create_with_its_key_returns_the_run_of_that_id(bench: Bench) -> None:
     workspace = await bench.workspace()
 
     async def create(key: str = "k", digest: bytes = b"d") -> str:
@@ -139,10 +139,10 @@ async def _outcome(bench: Bench, workspace: int, run_id: str | None) -> str:
 CHECKS: tuple[Check, ...] = (
     a_given_id_is_used_as_it_is,
     an_id_that_no_run_can_have_is_refused,
-    an_id_that_exists_is_refused_and_its_run_is_untouched,
+    an_id_that_exists_is_refused_and_its_run_is_unchanged,
     of_starts_that_race_for_an_id_one_wins,
     a_start_that_is_refused_leaves_its_id_to_others,
     workspaces_do_not_share_ids,
     the_same_calls_of_runs_with_the_same_id_are_different_effects,
-    a_repeat_with_its_key_is_answered_with_the_run_of_that_id,
+    a_repeated_create_with_its_key_returns_the_run_of_that_id,
 )

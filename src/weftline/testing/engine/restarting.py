@@ -40,7 +40,7 @@ async def what_may_happen_once_is_in_doubt_and_what_was_closed_is_not_repeated(b
     assert [one.how for one in facts(await bench.lines(run), CallClosed)] == ["returned", "in_doubt"]
 
 
-async def a_stream_goes_on_over_a_restart(bench: Bench) -> None:
+async def a_stream_continues_after_a_restart(bench: Bench) -> None:
     run = await bench.run("ask")
     (call,) = await bench.offers(run)
     seen = (await bench.row(run)).next_seq - 1
@@ -62,7 +62,7 @@ async def a_paused_run_stays_paused(bench: Bench) -> None:
     assert (await bench.ended(run)).status == "succeeded"
 
 
-async def a_run_of_a_newer_version_is_left_alone(bench: Bench) -> None:
+async def a_run_of_a_newer_version_is_not_touched(bench: Bench) -> None:
     workspace = await bench.workspace()
     newer = Run(1_000, "run_3e8newer0newer0", workspace)
 
@@ -100,7 +100,7 @@ CHECKS: tuple[Check, ...] = (
     a_run_that_waits_for_its_client_is_left_as_it_is,
     what_only_reads_is_run_again_under_the_same_key,
     what_may_happen_once_is_in_doubt_and_what_was_closed_is_not_repeated,
-    a_stream_goes_on_over_a_restart,
+    a_stream_continues_after_a_restart,
     a_paused_run_stays_paused,
-    a_run_of_a_newer_version_is_left_alone,
+    a_run_of_a_newer_version_is_not_touched,
 )

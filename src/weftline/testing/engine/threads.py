@@ -10,7 +10,7 @@ from weftline.testing.engine.bench import Bench, Check, facts, refusal
 from weftline.tools.base import ToolOutput
 
 
-async def runs_of_a_thread_move_in_the_order_of_their_creation(bench: Bench) -> None:
+async def runs_of_a_thread_run_in_the_order_of_their_creation(bench: Bench) -> None:
     thread = await bench.thread()
     first = await bench.run("ask", thread=thread, text="first")
     later = [await bench.run("history", thread=thread, text=text) for text in ("second", "third")]
@@ -24,7 +24,7 @@ async def runs_of_a_thread_move_in_the_order_of_their_creation(bench: Bench) -> 
     assert [_kind(message) for message in await _messages(bench, thread)] == ["user", "assistant"] * 3
 
 
-async def a_run_that_fails_or_is_cancelled_leaves_nothing_to_the_next(bench: Bench) -> None:
+async def a_run_that_fails_or_is_cancelled_adds_nothing_to_its_thread(bench: Bench) -> None:
     thread = await bench.thread()
     failed = await bench.run("refused", thread=thread, text="failed")
     cancelled = await bench.run("ask", thread=thread, text="cancelled")
@@ -36,7 +36,7 @@ async def a_run_that_fails_or_is_cancelled_leaves_nothing_to_the_next(bench: Ben
     assert [one.text for one in bench.world.conversations[-1] if isinstance(one, User)] == ["last"]
 
 
-async def what_a_run_was_told_on_the_way_and_answered_stays_in_its_thread(bench: Bench) -> None:
+async def messages_that_a_run_received_and_answered_stay_in_its_thread(bench: Bench) -> None:
     thread = await bench.thread()
     first = await bench.run("ask", thread=thread, text="first")
     (call,) = await bench.offers(first)
@@ -53,7 +53,7 @@ async def what_a_run_was_told_on_the_way_and_answered_stays_in_its_thread(bench:
     assert list(bench.world.conversations[-1]) == [*messages, User.of("last")]
 
 
-async def a_queued_run_can_be_cancelled_without_moving_anybody(bench: Bench) -> None:
+async def a_queued_run_can_be_cancelled_without_starting_another(bench: Bench) -> None:
     thread = await bench.thread()
     first, second, third = [await bench.run("ask", thread=thread) for _ in range(3)]
     (call,) = await bench.offers(first)
@@ -64,7 +64,7 @@ async def a_queued_run_can_be_cancelled_without_moving_anybody(bench: Bench) -> 
     await bench.offers(third)
 
 
-async def a_queued_run_that_was_paused_moves_when_it_is_resumed(bench: Bench) -> None:
+async def a_queued_run_that_was_paused_starts_when_it_is_resumed(bench: Bench) -> None:
     thread = await bench.thread()
     first, second = await bench.run("ask", thread=thread), await bench.run("history", thread=thread, text="second")
     (call,) = await bench.offers(first)
@@ -101,10 +101,10 @@ def _kind(message: Message) -> str:
 
 
 CHECKS: tuple[Check, ...] = (
-    runs_of_a_thread_move_in_the_order_of_their_creation,
-    a_run_that_fails_or_is_cancelled_leaves_nothing_to_the_next,
-    what_a_run_was_told_on_the_way_and_answered_stays_in_its_thread,
-    a_queued_run_can_be_cancelled_without_moving_anybody,
-    a_queued_run_that_was_paused_moves_when_it_is_resumed,
+    runs_of_a_thread_run_in_the_order_of_their_creation,
+    a_run_that_fails_or_is_cancelled_adds_nothing_to_its_thread,
+    messages_that_a_run_received_and_answered_stay_in_its_thread,
+    a_queued_run_can_be_cancelled_without_starting_another,
+    a_queued_run_that_was_paused_starts_when_it_is_resumed,
     the_end_of_a_thread_cancels_all_its_runs,
 )

@@ -75,14 +75,14 @@ async def a_run_is_cancelled_while_its_tools_are_opened(bench: Bench) -> None:
     assert (await bench.ended(run)).status == "cancelled"
 
 
-async def a_timer_rings_after_a_restart(bench: Bench) -> None:
+async def a_timer_fires_after_a_restart(bench: Bench) -> None:
     run = await bench.run("retry")
     await bench.until(run, AttemptFailed)
     await bench.subject.restart()
     assert (await bench.ended(run)).status == "succeeded"
 
 
-async def a_model_call_that_fails_is_made_again(bench: Bench) -> None:
+async def a_model_call_that_fails_is_retried(bench: Bench) -> None:
     run = await bench.run("retry")
     ended = await bench.ended(run)
     assert (ended.status, ended.turns, ended.attempts) == ("succeeded", 1, 2)
@@ -90,7 +90,7 @@ async def a_model_call_that_fails_is_made_again(bench: Bench) -> None:
     assert [(one.turn, one.attempt, one.cause) for one in started] == [(0, 1, ""), (0, 2, "overloaded")]
 
 
-async def a_failure_for_good_ends_the_run(bench: Bench) -> None:
+async def a_permanent_failure_ends_the_run(bench: Bench) -> None:
     run = await bench.run("refused")
     ended = await bench.ended(run)
     assert (ended.status, ended.code, ended.attempts) == ("failed", "auth", 1)
@@ -105,7 +105,7 @@ CHECKS: tuple[Check, ...] = (
     a_question_to_people_expires_while_a_watcher_is_at_work,
     a_run_is_cancelled_while_a_watcher_is_at_work,
     a_run_is_cancelled_while_its_tools_are_opened,
-    a_timer_rings_after_a_restart,
-    a_model_call_that_fails_is_made_again,
-    a_failure_for_good_ends_the_run,
+    a_timer_fires_after_a_restart,
+    a_model_call_that_fails_is_retried,
+    a_permanent_failure_ends_the_run,
 )

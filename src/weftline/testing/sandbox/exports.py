@@ -12,7 +12,7 @@ async def the_selected_export_is_called_with_the_arguments(bench: Bench) -> None
     assert await value_of(bench.start(script, python)) == "default"
 
 
-async def an_export_that_is_no_function_is_the_result(bench: Bench) -> None:
+async def an_export_that_is_not_a_function_is_the_result(bench: Bench) -> None:
     assert await value_of(bench.start("export default { a: [1] }", "default = {'a': [1]}")) == {"a": [1]}
     error = await error_of(bench.start("export default 1", "default = 1", args=[1]), "error")
     assert error.name == "TypeError"
@@ -61,7 +61,7 @@ async def types_are_erased_and_never_checked(bench: Bench) -> None:
 
 CHECKS: tuple[Check, ...] = (
     the_selected_export_is_called_with_the_arguments,
-    an_export_that_is_no_function_is_the_result,
+    an_export_that_is_not_a_function_is_the_result,
     a_missing_export_is_named,
     what_can_be_awaited_is_awaited,
     types_are_erased_and_never_checked,

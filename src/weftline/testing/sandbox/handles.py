@@ -36,7 +36,7 @@ async def everybody_who_awaits_gets_the_same_result(bench: Bench) -> None:
     assert await execution is result
 
 
-async def a_terminated_handle_tells_the_reason(bench: Bench) -> None:
+async def a_terminated_handle_reports_the_reason(bench: Bench) -> None:
     gate = Gate()
     execution = bench.start(WAITS, PYTHON_WAITS, globals={"gate": gate})
     await gate.reached()
@@ -50,7 +50,7 @@ async def a_terminated_handle_tells_the_reason(bench: Bench) -> None:
     assert not execution.running
 
 
-async def a_tight_loop_ends_and_holds_up_nobody(bench: Bench) -> None:
+async def a_tight_loop_is_ended_and_blocks_nobody(bench: Bench) -> None:
     # Both run at once and the loop continues: otherwise the second would never answer.
     endless = bench.start("for (;;);\nexport default 1", "while True:\n    pass\ndefault = 1")
     assert await value_of(bench.start("export default 2", "default = 2")) == 2
@@ -95,8 +95,8 @@ async def too_much_memory_is_a_status(bench: Bench) -> None:
 CHECKS: tuple[Check, ...] = (
     code_starts_without_being_awaited,
     everybody_who_awaits_gets_the_same_result,
-    a_terminated_handle_tells_the_reason,
-    a_tight_loop_ends_and_holds_up_nobody,
+    a_terminated_handle_reports_the_reason,
+    a_tight_loop_is_ended_and_blocks_nobody,
     every_result_has_its_fields,
     code_that_ends_without_a_value_succeeds,
     too_much_memory_is_a_status,

@@ -38,7 +38,7 @@ async def relative_specifiers_come_from_modules(bench: Bench) -> None:
     assert [log.args for log in result.logs] == [("once",)]
 
 
-async def nothing_falls_back_to_anything(bench: Bench) -> None:
+async def imports_have_no_fallback(bench: Bench) -> None:
     if bench.language == "python":
         for source, name in (("import json", "json"), ("import msgspec", "msgspec"), ("from .lib import x", ".lib")):
             error = await error_of(bench.start("", f"{source}\ndefault = 1", imports={"lib": {"x": 1}}), "link_error")
@@ -100,7 +100,7 @@ async def globals_are_free_variables_for_one_execution(bench: Bench) -> None:
 CHECKS: tuple[Check, ...] = (
     bare_specifiers_come_from_imports,
     relative_specifiers_come_from_modules,
-    nothing_falls_back_to_anything,
+    imports_have_no_fallback,
     urls_cannot_be_imported,
     a_link_error_comes_before_any_statement,
     globals_are_free_variables_for_one_execution,

@@ -14,7 +14,7 @@ SCRIPT_PROBES = (
 PYTHON_PROBES = "os sys socket subprocess __import__ __builtins__ __loader__ globals vars input state compile"
 
 
-async def nothing_is_there_but_the_language(bench: Bench) -> None:
+async def only_the_language_itself_is_available(bench: Bench) -> None:
     if bench.language == "python":
         source = "found = []\n"
         for name in PYTHON_PROBES.split():
@@ -27,7 +27,7 @@ async def nothing_is_there_but_the_language(bench: Bench) -> None:
     assert found == []
 
 
-async def nothing_is_left_for_the_next(bench: Bench) -> None:
+async def executions_leave_nothing_behind(bench: Bench) -> None:
     script = (
         "export default () => { const seen = [globalThis.left, [].extra, {}.polluted, shared.x, Math.max === Math.min];"
         "globalThis.left = 1; Array.prototype.extra = 1; Object.prototype.polluted = 1; Math.max = Math.min;"
@@ -57,7 +57,7 @@ async def only_bridged_env_values_are_seen(bench: Bench) -> None:
 
 
 CHECKS: tuple[Check, ...] = (
-    nothing_is_there_but_the_language,
-    nothing_is_left_for_the_next,
+    only_the_language_itself_is_available,
+    executions_leave_nothing_behind,
     only_bridged_env_values_are_seen,
 )

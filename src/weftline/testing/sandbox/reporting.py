@@ -57,7 +57,7 @@ async def logs_are_kept_by_level(bench: Bench) -> None:
     assert all(before <= log.timestamp <= time.time_ns() // 1_000_000 for log in result.logs)
 
 
-async def a_console_of_ones_own_is_used_instead(bench: Bench) -> None:
+async def a_custom_console_is_used_instead(bench: Bench) -> None:
     reported: list[object] = []
     script = "console.log('mine'); await done(); export default typeof globalThis.console"
     python = "console.log('mine')\nprint('and', 'this')\nawait done()\ndefault = 'undefined'"
@@ -73,5 +73,5 @@ CHECKS: tuple[Check, ...] = (
     without_a_sink_there_is_no_report,
     two_things_called_report_are_refused_at_the_call,
     logs_are_kept_by_level,
-    a_console_of_ones_own_is_used_instead,
+    a_custom_console_is_used_instead,
 )

@@ -88,7 +88,7 @@ async def what_is_not_plain_data_is_refused_with_its_path(bench: Bench) -> None:
     assert is_refused(lambda: bench.start("", "", globals={"x": {1}}))
 
 
-async def arguments_of_a_call_are_what_they_were(bench: Bench) -> None:
+async def arguments_of_a_call_arrive_unchanged(bench: Bench) -> None:
     gate, received = Gate(), list[object]()
 
     async def keep(value: object) -> object:
@@ -148,7 +148,7 @@ async def a_call_that_is_open_at_the_end_changes_nothing(bench: Bench) -> None:
 CHECKS: tuple[Check, ...] = (
     plain_data_crosses_both_ways_unchanged,
     what_is_not_plain_data_is_refused_with_its_path,
-    arguments_of_a_call_are_what_they_were,
+    arguments_of_a_call_arrive_unchanged,
     many_calls_are_outstanding_and_each_gets_its_answer,
     a_call_that_is_open_at_the_end_changes_nothing,
 )

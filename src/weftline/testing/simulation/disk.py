@@ -58,7 +58,7 @@ class Parked(Struct, frozen=True):
     due_at: int | None
 
 
-class Observer:
+class DiskObserver:
     """Observes each flush before its commit, and after it with the outcome of each write; and each claim."""
 
     def before(self, writes: Sequence[Write]) -> None: ...
@@ -73,7 +73,7 @@ class Disk:
         self.rng = rng
         self.faults = Faults()
         self.memory = MemoryDisk(id="simulated")
-        self.observer = Observer()
+        self.observer = DiskObserver()
         self.watches: list[Callable[[Sequence[Write]], None]] = []
         """Called after each commit of these writes."""
         self._decoded: dict[int, tuple[list[Entry], int]] = {}

@@ -15,7 +15,7 @@ from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, TurnComplet
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
 from weftline.runtime import hub
-from weftline.runtime.fleet import retained
+from weftline.runtime.fleet import idle_runs
 from weftline.testing.simulation import server as servers
 from weftline.testing.simulation.budgets import BudgetWatch
 from weftline.testing.simulation.children import ChildWatch
@@ -285,15 +285,15 @@ class History:
 @contextmanager
 def _narrow(rng: Random) -> Generator[None]:
     """Small queues, pages and limits, so that the effects of load occur here too."""
-    before = hub.QUEUE_BYTES, hub.PAGE_BYTES, servers.LIMITS, retained.MAX_RETAINED
+    before = hub.QUEUE_BYTES, hub.PAGE_BYTES, servers.LIMITS, idle_runs.MAX_RETAINED
     hub.QUEUE_BYTES = rng.choice((before[0], 2000, 300))
     hub.PAGE_BYTES = rng.choice((before[1], 1000))
     servers.LIMITS = rng.choice((before[2], before[2], replace(before[2], max_runs_per_workspace=2)))
-    retained.MAX_RETAINED = rng.choice((before[3], before[3], 1))
+    idle_runs.MAX_RETAINED = rng.choice((before[3], before[3], 1))
     try:
         yield
     finally:
-        hub.QUEUE_BYTES, hub.PAGE_BYTES, servers.LIMITS, retained.MAX_RETAINED = before
+        hub.QUEUE_BYTES, hub.PAGE_BYTES, servers.LIMITS, idle_runs.MAX_RETAINED = before
 
 
 def _is_ending(head: Fact) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from weftline.errors import StoreError
 from weftline.store.base import Write, Written
-from weftline.testing.simulation.disk import FAST_S, REFUSALS, Disk, Observer
+from weftline.testing.simulation.disk import FAST_S, REFUSALS, Disk, DiskObserver
 from weftline.testing.simulation.evidence import Troubles, Window
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import Server, WallClock
@@ -19,7 +19,7 @@ _FAULTS_S = 15.0
 _STORM_S = 60.0
 
 
-class Mishaps(Observer):
+class Mishaps(DiskObserver):
     def __init__(
         self,
         server: Server,

@@ -17,7 +17,7 @@ from weftline.kernel.bodies import Pattern, decode_await
 from weftline.kernel.entries import AwaitClosed, CancelRequested
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.testing.simulation.disk import Disk
@@ -81,12 +81,12 @@ class People:
     async def answer(self, one: OpenAwait) -> None:
         rng = self._rng
         if rng.random() < 0.2:
-            await self._send_answer(one, Answer(outcome="approved"), id="await_99_0_1", wrong=True)
+            await self._send_answer(one, AwaitAnswer(outcome="approved"), id="await_99_0_1", wrong=True)
         if rng.random() < 0.2:
             other = "answered" if one.kind == "confirm" else "approved"
             if one.kind != "doubt":
                 await self._send_answer(
-                    one, Answer(outcome=other, value="x" if other == "answered" else None), wrong=True
+                    one, AwaitAnswer(outcome=other, value="x" if other == "answered" else None), wrong=True
                 )
         answers = [self._next_answer(one) for _ in range(rng.choice((1, 1, 1, 2)))]
         tasks = [self._server.outside(self._send_answer(one, answer)) for answer in answers]
@@ -95,26 +95,26 @@ class People:
         if rng.random() < 0.3:
             await self._send_answer(one, answers[0])  # once more: the same is accepted, if it was the first time
 
-    def _next_answer(self, one: OpenAwait) -> Answer:
+    def _next_answer(self, one: OpenAwait) -> AwaitAnswer:
         rng, body = self._rng, decode_await(one.body)
         if one.kind == "doubt":
             return self._truth(one, body.call)
         if rng.random() < 0.2:
-            return Answer(outcome="denied", reason="no")
+            return AwaitAnswer(outcome="denied", reason="no")
         if one.kind in ("question", "clarification"):
-            return Answer(outcome="answered", value=f"answer {rng.random()}")
+            return AwaitAnswer(outcome="answered", value=f"answer {rng.random()}")
         kind = rng.random()
         if kind < 0.2:
-            return Answer(outcome="approved", args={"n": 7})
-        return Answer(outcome="approved", remember=Pattern(body.name) if kind < 0.3 else None)
+            return AwaitAnswer(outcome="approved", args={"n": 7})
+        return AwaitAnswer(outcome="approved", remember=Pattern(body.name) if kind < 0.3 else None)
 
-    def _truth(self, one: OpenAwait, call: str) -> Answer:
+    def _truth(self, one: OpenAwait, call: str) -> AwaitAnswer:
         run_id = ids.run_id(one.run, one.salt)
         keys = [e.key for e in self._ledger.executions if (e.run_id, e.call_id) == (run_id, call)]
         result = next((self._ledger.happened[key] for key in reversed(keys) if key in self._ledger.happened), None)
-        return Answer(outcome="approved") if result is None else Answer(outcome="answered", value=result)
+        return AwaitAnswer(outcome="approved") if result is None else AwaitAnswer(outcome="answered", value=result)
 
-    async def _send_answer(self, one: OpenAwait, answer: Answer, *, id: str = "", wrong: bool = False) -> None:
+    async def _send_answer(self, one: OpenAwait, answer: AwaitAnswer, *, id: str = "", wrong: bool = False) -> None:
         key, id = one.run, id or one.id
         by = f"user:{self._rng.randrange(1000)}"
         try:

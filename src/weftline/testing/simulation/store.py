@@ -226,8 +226,8 @@ class SimulatedLog:
     async def log_size(self, key: int) -> int:
         return await self._wires.read(self.inner.log_size(key))
 
-    async def under_way(self, *, after: int, limit: int) -> list[DueRun]:
-        return await self._wires.read(self.inner.under_way(after=after, limit=limit))
+    async def due_now(self, *, after: int, limit: int) -> list[DueRun]:
+        return await self._wires.read(self.inner.due_now(after=after, limit=limit))
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         return await self._wires.read(self.inner.due(now, after=after, limit=limit))

@@ -33,7 +33,7 @@ async def entries_are_read_as_they_were_written(subject: Subject) -> None:
     ]
 
 
-async def the_store_numbers_what_it_is_given(subject: Subject) -> None:
+async def the_store_numbers_the_entries(subject: Subject) -> None:
     log = subject.store.log
     chain = chain_of(log, 1, await new_workspace(subject))
     flushes = [
@@ -51,7 +51,7 @@ async def the_store_numbers_what_it_is_given(subject: Subject) -> None:
     assert (await the_row(log, 1)).next_seq == 11
 
 
-async def a_write_that_rests_on_what_is_not_so_changes_nothing(subject: Subject) -> None:
+async def a_stale_write_changes_nothing(subject: Subject) -> None:
     log = subject.store.log
     chain = await new_chain(subject)
     await commit(log, chain.append(b"a"))
@@ -83,7 +83,7 @@ async def a_run_is_created_once(subject: Subject) -> None:
     assert await check_log(log, 1) == [b"1st"]
 
 
-async def a_member_that_does_not_fit_harms_nobody_else(subject: Subject) -> None:
+async def a_stale_write_does_not_affect_others_in_its_batch(subject: Subject) -> None:
     log = subject.store.log
     chains = [await new_chain(subject, key) for key in range(1, 6)]
     writes = [chain.append(b"a", deltas=[b"b"]) for chain in chains]
@@ -94,7 +94,7 @@ async def a_member_that_does_not_fit_harms_nobody_else(subject: Subject) -> None
     assert [len(await check_log(log, key)) for key in range(1, 6)] == [2, 2, 1, 2, 2]
 
 
-async def what_cannot_be_stored_fails_alone(subject: Subject) -> None:
+async def a_write_that_cannot_be_stored_fails_alone(subject: Subject) -> None:
     log = subject.store.log
     workspace = await new_workspace(subject)
     good, broken, huge, double, last = (chain_of(log, key, workspace) for key in range(1, 6))
@@ -135,7 +135,7 @@ async def a_chain_fails_from_its_first_failure_on(subject: Subject) -> None:
     assert await check_log(log, 1) == [b"{}", b"0"]
 
 
-async def what_was_told_can_be_read_at_once(subject: Subject) -> None:
+async def acknowledged_writes_are_readable(subject: Subject) -> None:
     log = subject.store.log
     chain = await new_chain(subject)
     for number in range(20):
@@ -145,7 +145,7 @@ async def what_was_told_can_be_read_at_once(subject: Subject) -> None:
         assert (await the_row(log, 1)).next_seq == result.first_seq + 1
 
 
-async def a_row_holds_what_the_last_write_said(subject: Subject) -> None:
+async def a_row_has_the_values_of_the_last_write(subject: Subject) -> None:
     log = subject.store.log
     chain = await new_chain(subject)
     started = chain.append(b"a", due_at=77)
@@ -192,7 +192,7 @@ async def a_run_starts_and_ends_once(subject: Subject) -> None:
     assert await log.unfinished() == 0
 
 
-async def the_secrets_of_a_run_go_when_it_ends(subject: Subject) -> None:
+async def the_secrets_of_a_run_are_deleted_when_it_ends(subject: Subject) -> None:
     log = subject.store.log
     chain = chain_of(log, 1, await new_workspace(subject))
     await commit(log, chain.create(secrets=b"sealed"))
@@ -230,20 +230,20 @@ async def a_probe_changes_nothing(subject: Subject) -> None:
 
 CHECKS = (
     entries_are_read_as_they_were_written,
-    the_store_numbers_what_it_is_given,
-    a_write_that_rests_on_what_is_not_so_changes_nothing,
+    the_store_numbers_the_entries,
+    a_stale_write_changes_nothing,
     a_write_to_an_unknown_run_changes_nothing,
     a_run_is_created_once,
-    a_member_that_does_not_fit_harms_nobody_else,
-    what_cannot_be_stored_fails_alone,
+    a_stale_write_does_not_affect_others_in_its_batch,
+    a_write_that_cannot_be_stored_fails_alone,
     flushes_take_effect_in_the_order_of_the_calls,
     a_flush_that_nobody_waits_for_is_written,
     a_chain_fails_from_its_first_failure_on,
-    what_was_told_can_be_read_at_once,
-    a_row_holds_what_the_last_write_said,
+    acknowledged_writes_are_readable,
+    a_row_has_the_values_of_the_last_write,
     a_write_without_a_state_leaves_the_stored_one,
     a_run_starts_and_ends_once,
-    the_secrets_of_a_run_go_when_it_ends,
+    the_secrets_of_a_run_are_deleted_when_it_ends,
     an_idempotency_key_is_used_once,
     a_probe_changes_nothing,
 )

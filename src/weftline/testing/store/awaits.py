@@ -39,7 +39,7 @@ async def an_await_is_listed_until_it_is_answered(subject: Subject) -> None:
     assert await _ids(subject.store.log, everything) == [(1, "b")]
 
 
-async def an_await_goes_with_a_write_that_does_not_fit(subject: Subject) -> None:
+async def an_await_is_not_stored_with_a_stale_write(subject: Subject) -> None:
     run, neighbour, workspace = await new_chain(subject), await new_chain(subject, 2), await new_workspace(subject)
     log = subject.store.log
     opened, stale = run.append(b"opened", kind="await.opened"), neighbour.append(b"opened", kind="await.opened")
@@ -125,7 +125,7 @@ async def bodies_of_awaits_are_read_as_far_as_they_fit(subject: Subject) -> None
 
 CHECKS = (
     an_await_is_listed_until_it_is_answered,
-    an_await_goes_with_a_write_that_does_not_fit,
+    an_await_is_not_stored_with_a_stale_write,
     an_await_that_is_answered_in_the_same_commit_is_never_listed,
     awaits_are_found_by_run_root_kind_agent_and_deadline,
     an_await_of_a_run_below_belongs_to_the_agent_and_the_thread_at_the_top,

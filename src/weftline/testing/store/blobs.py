@@ -16,7 +16,7 @@ def _blob(data: bytes) -> Blob:
 A, B = _blob(b"a"), _blob(bytes(range(256)) * 4096)
 
 
-async def a_blob_is_there_with_its_run_and_after_a_death(subject: Subject) -> None:
+async def a_blob_is_stored_with_its_run_and_survives_a_crash(subject: Subject) -> None:
     log, workspace = subject.store.log, await new_workspace(subject)
     assert await log.blob(workspace, A.id) is None
     chain = chain_of(log, 1, workspace)
@@ -47,7 +47,7 @@ async def another_workspace_has_blobs_of_its_own(subject: Subject) -> None:
     assert (await log.blob(mine, A.id), await log.blob(other, A.id)) == (A.data, None)
 
 
-async def a_blob_goes_with_the_last_log_that_names_it(subject: Subject) -> None:
+async def a_blob_is_deleted_with_the_last_log_that_refers_to_it(subject: Subject) -> None:
     log, workspace = subject.store.log, await new_workspace(subject)
     early, late = chain_of(log, 1, workspace), chain_of(log, 2, workspace)
     await commit(log, early.create(blobs=(A, B)), late.create(blobs=(A,)))
@@ -59,7 +59,7 @@ async def a_blob_goes_with_the_last_log_that_names_it(subject: Subject) -> None:
     assert await log.blob(workspace, A.id) is None
 
 
-async def what_a_thread_has_heard_stays_and_what_it_has_not_goes(subject: Subject) -> None:
+async def blobs_of_a_threads_messages_stay_and_others_are_deleted(subject: Subject) -> None:
     log, workspace = subject.store.log, await new_workspace(subject)
     thread = await new_thread(subject, workspace)
     delivered, failed = chain_of(log, 1, workspace, thread=thread), chain_of(log, 2, workspace, thread=thread)
@@ -72,9 +72,9 @@ async def what_a_thread_has_heard_stays_and_what_it_has_not_goes(subject: Subjec
 
 
 CHECKS = (
-    a_blob_is_there_with_its_run_and_after_a_death,
+    a_blob_is_stored_with_its_run_and_survives_a_crash,
     a_blob_of_a_run_that_is_refused_is_not_kept,
     another_workspace_has_blobs_of_its_own,
-    a_blob_goes_with_the_last_log_that_names_it,
-    what_a_thread_has_heard_stays_and_what_it_has_not_goes,
+    a_blob_is_deleted_with_the_last_log_that_refers_to_it,
+    blobs_of_a_threads_messages_stay_and_others_are_deleted,
 )

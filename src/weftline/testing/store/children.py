@@ -28,10 +28,10 @@ async def a_child_is_created_with_the_write_of_its_parent(subject: Subject) -> N
     assert (await the_row(log, 2)).name == "researcher"
     assert await due_times(log, 1, 2, 3) == [None, 0, 0]
     await subject.reopen(cleanly=False)
-    assert [row.key for row in await subject.store.log.under_way(after=0, limit=9)] == [2, 3]
+    assert [row.key for row in await subject.store.log.due_now(after=0, limit=9)] == [2, 3]
 
 
-async def a_child_goes_with_a_write_that_does_not_fit(subject: Subject) -> None:
+async def a_child_is_not_created_with_a_stale_write(subject: Subject) -> None:
     parent, neighbour = await new_chain(subject), await new_chain(subject, 2)
     log = subject.store.log
     child = chain_of(log, 3, await new_workspace(subject))
@@ -43,7 +43,7 @@ async def a_child_goes_with_a_write_that_does_not_fit(subject: Subject) -> None:
     assert [len(await check_log(log, key)) for key in (1, 2)] == [1, 2]
 
 
-async def a_parent_goes_with_a_child_that_does_not_fit(subject: Subject) -> None:
+async def a_write_fails_if_its_child_cannot_be_created(subject: Subject) -> None:
     parent, neighbour = await new_chain(subject), await new_chain(subject, 2)
     log = subject.store.log
     workspace = await new_workspace(subject)
@@ -73,7 +73,7 @@ async def the_end_of_a_child_makes_its_parent_due(subject: Subject) -> None:
     assert outcomes(await commit(log, ended, parent.append(b"steered", due_at=None))) == ["ok", "ok"]
     assert await due_times(log, 1, 2) == [0, None]
     await subject.reopen(cleanly=False)
-    assert [row.key for row in await subject.store.log.under_way(after=0, limit=9)] == [1]
+    assert [row.key for row in await subject.store.log.due_now(after=0, limit=9)] == [1]
 
 
 async def an_end_that_fails_wakes_nobody(subject: Subject) -> None:
@@ -99,8 +99,8 @@ async def a_parent_that_has_ended_is_not_woken(subject: Subject) -> None:
 
 CHECKS = (
     a_child_is_created_with_the_write_of_its_parent,
-    a_child_goes_with_a_write_that_does_not_fit,
-    a_parent_goes_with_a_child_that_does_not_fit,
+    a_child_is_not_created_with_a_stale_write,
+    a_write_fails_if_its_child_cannot_be_created,
     the_end_of_a_child_makes_its_parent_due,
     an_end_that_fails_wakes_nobody,
     a_parent_that_has_ended_is_not_woken,

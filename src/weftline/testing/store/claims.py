@@ -56,7 +56,7 @@ async def a_write_of_an_earlier_claim_changes_nothing(subject: Subject) -> None:
     assert outcomes(await commit(log, creator.append(b"a", deltas=[b"b"]))) == ["ok"]
 
 
-async def the_later_of_two_claims_holds(subject: Subject) -> None:
+async def the_later_of_two_claims_wins(subject: Subject) -> None:
     log = subject.store.log
     chain = await new_chain(subject)
     first, second = await claimed(subject, 1), await claimed(subject, 1)
@@ -83,7 +83,7 @@ async def an_earlier_claim_stays_fenced_after_the_later_one_has_written_and_left
     assert await check_log(log, 1) == [b"{}", b"a"]
 
 
-async def a_fenced_member_harms_nobody_else(subject: Subject) -> None:
+async def a_fenced_write_does_not_affect_others_in_its_batch(subject: Subject) -> None:
     log = subject.store.log
     chains = [await new_chain(subject, key) for key in (1, 2, 3)]
     await claimed(subject, 2)
@@ -164,9 +164,9 @@ CHECKS = (
     every_claim_has_a_new_epoch,
     an_unknown_run_is_not_claimed,
     a_write_of_an_earlier_claim_changes_nothing,
-    the_later_of_two_claims_holds,
+    the_later_of_two_claims_wins,
     an_earlier_claim_stays_fenced_after_the_later_one_has_written_and_left,
-    a_fenced_member_harms_nobody_else,
+    a_fenced_write_does_not_affect_others_in_its_batch,
     a_claim_sees_what_was_flushed_before_it,
     a_claim_brings_all_that_a_driver_needs,
     a_claim_of_a_run_without_a_state_brings_all_its_facts,

@@ -34,7 +34,7 @@ async def a_run_is_found_by_no_other_id_than_the_one_it_was_given(subject: Subje
     assert await log.given("a-b", workspace=workspace + 1) == []
 
 
-async def a_child_whose_id_is_taken_takes_its_parent_with_it(subject: Subject) -> None:
+async def a_write_fails_if_the_id_of_its_child_is_taken(subject: Subject) -> None:
     log = subject.store.log
     workspace = await new_workspace(subject)
     await commit(log, chain_of(log, 1, workspace).create(salt=f"{GIVEN}taken"))
@@ -84,6 +84,6 @@ CHECKS = (
     an_id_stays_taken_when_retention_has_removed_the_log_of_its_run,
     a_given_id_is_that_of_one_run_of_a_workspace,
     a_run_is_found_by_no_other_id_than_the_one_it_was_given,
-    a_child_whose_id_is_taken_takes_its_parent_with_it,
+    a_write_fails_if_the_id_of_its_child_is_taken,
     given_ids_are_listed_by_how_they_begin,
 )

@@ -82,7 +82,7 @@ async def a_thread_keeps_its_long_messages_when_the_logs_are_gone(subject: Subje
     assert loaded is not None and loaded.history == list(BODIES)
 
 
-async def a_long_string_stays_for_those_who_have_it_too(subject: Subject) -> None:
+async def a_shared_long_string_stays_until_its_last_user_is_gone(subject: Subject) -> None:
     log, workspace, other = subject.store.log, await new_workspace(subject), await new_workspace(subject, "other")
     for key, owner in ((1, workspace), (2, workspace), (3, other), (4, other)):
         chain = chain_of(log, key, owner)
@@ -98,5 +98,5 @@ CHECKS = (
     long_strings_are_read_as_they_were_written,
     a_long_string_counts_in_full_for_whoever_reads_with_a_limit,
     a_thread_keeps_its_long_messages_when_the_logs_are_gone,
-    a_long_string_stays_for_those_who_have_it_too,
+    a_shared_long_string_stays_until_its_last_user_is_gone,
 )

@@ -22,7 +22,7 @@ from weftline.testing.store.subject import (
 )
 
 
-async def runs_of_a_thread_move_one_after_another(subject: Subject) -> None:
+async def runs_of_a_thread_run_one_at_a_time(subject: Subject) -> None:
     log, records = subject.store.log, subject.store.records
     workspace = await new_workspace(subject)
     thread = await new_thread(subject, workspace)
@@ -71,14 +71,14 @@ async def a_thread_with_newer_messages_takes_no_older_run(subject: Subject) -> N
     assert outcomes(await log.flush([as_new])) == ["ok"]
 
 
-async def a_queued_run_is_written_without_moving_it(subject: Subject) -> None:
+async def a_write_to_a_queued_run_does_not_promote_it(subject: Subject) -> None:
     log = subject.store.log
     workspace = await new_workspace(subject)
     thread = await new_thread(subject, workspace)
     first, second = (chain_of(log, key, workspace, thread=thread) for key in (1, 2))
     await commit(log, first.create(), second.create())
     await commit(log, second.append(b"a", status="queued", due_at=LEAVE_DUE))
-    assert await due_times(log, 2) == [None] and await log.under_way(after=1, limit=9) == []
+    assert await due_times(log, 2) == [None] and await log.due_now(after=1, limit=9) == []
 
 
 async def a_queued_run_that_is_written_as_it_is_promoted_stays_due(subject: Subject) -> None:
@@ -185,7 +185,7 @@ async def the_ends_of_a_thread_are_in_the_order_of_its_queue(subject: Subject) -
     assert await log.unfinished_of_thread(thread) == [4]
 
 
-async def a_new_thread_may_begin_with_what_was_said_elsewhere(subject: Subject) -> None:
+async def a_new_thread_may_begin_with_messages_of_another(subject: Subject) -> None:
     log, workspace = subject.store.log, await new_workspace(subject)
     thread = await new_thread(subject, workspace)
     picture = Blob(sha256(b"picture").hexdigest(), b"picture")
@@ -205,9 +205,9 @@ async def a_new_thread_may_begin_with_what_was_said_elsewhere(subject: Subject) 
 
 
 CHECKS = (
-    runs_of_a_thread_move_one_after_another,
+    runs_of_a_thread_run_one_at_a_time,
     a_thread_with_newer_messages_takes_no_older_run,
-    a_queued_run_is_written_without_moving_it,
+    a_write_to_a_queued_run_does_not_promote_it,
     a_queued_run_that_is_written_as_it_is_promoted_stays_due,
     an_end_that_fails_releases_nothing,
     a_run_that_leaves_the_queue_promotes_nobody,
@@ -216,5 +216,5 @@ CHECKS = (
     a_thread_that_ended_over_its_runs_is_found,
     runs_that_wait_for_earlier_ones_of_their_threads_are_found,
     the_ends_of_a_thread_are_in_the_order_of_its_queue,
-    a_new_thread_may_begin_with_what_was_said_elsewhere,
+    a_new_thread_may_begin_with_messages_of_another,
 )

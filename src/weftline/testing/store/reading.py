@@ -22,7 +22,7 @@ def seqs(page: Page) -> list[tuple[int, int]]:
     return [(item.seq, item.last_seq) for item in page.items]
 
 
-async def a_page_tells_how_far_it_goes(subject: Subject) -> None:
+async def a_page_reports_how_far_it_goes(subject: Subject) -> None:
     log = subject.store.log
     chain = await new_chain(subject)
     await commit(log, chain.append(b"a", deltas=[b"b", b"c"]))
@@ -212,7 +212,7 @@ async def retention_leaves_the_row_and_the_last_entry(subject: Subject) -> None:
 
 
 CHECKS = (
-    a_page_tells_how_far_it_goes,
+    a_page_reports_how_far_it_goes,
     a_page_begins_inside_observations_that_share_a_row,
     pages_are_cut_by_bytes,
     a_large_page_is_read_like_a_small_one,

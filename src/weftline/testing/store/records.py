@@ -51,7 +51,7 @@ def add_letter(slug: str) -> Query[str]:
     return name
 
 
-async def a_transaction_is_whole_and_read_at_once(subject: Subject) -> None:
+async def a_transaction_is_atomic_and_readable_at_once(subject: Subject) -> None:
     records = subject.store.records
     first, second = await records.write(create_two("a", "b"))
     assert first != second
@@ -60,7 +60,7 @@ async def a_transaction_is_whole_and_read_at_once(subject: Subject) -> None:
     assert await subject.store.records.read(find_workspace("b")) == second
 
 
-async def what_a_query_raises_takes_everything_back(subject: Subject) -> None:
+async def an_exception_in_a_query_rolls_everything_back(subject: Subject) -> None:
     records = subject.store.records
     for query, expected in (
         (create_and_refuse("a"), Refused),
@@ -77,7 +77,7 @@ async def what_a_query_raises_takes_everything_back(subject: Subject) -> None:
     assert await records.write(create_workspace("a")) == await records.read(find_workspace("a"))
 
 
-async def what_a_reading_query_raises_passes(subject: Subject) -> None:
+async def an_exception_in_a_reading_query_reaches_the_caller(subject: Subject) -> None:
     def refuse() -> Query[None]:
         yield from find_workspace("a")
         raise Refused
@@ -94,7 +94,7 @@ async def what_a_reading_query_raises_passes(subject: Subject) -> None:
             raise AssertionError(f"{expected.__name__} was not raised")
 
 
-async def transactions_happen_one_after_another(subject: Subject) -> None:
+async def transactions_run_one_at_a_time(subject: Subject) -> None:
     records = subject.store.records
     await records.write(create_workspace("a"))
     async with asyncio.timeout(TIMEOUT_S):
@@ -102,7 +102,7 @@ async def transactions_happen_one_after_another(subject: Subject) -> None:
     assert sorted(names, key=len) == ["a" + "x" * count for count in range(1, 21)]
 
 
-async def values_come_back_as_they_were(subject: Subject) -> None:
+async def values_are_read_as_they_were_written(subject: Subject) -> None:
     def echo() -> Query[list[object]]:
         rows = yield from statement(
             "INSERT INTO agents (id, workspace, slug, name, description, spec, secrets, metadata, system, created_at,"
@@ -125,7 +125,7 @@ async def values_come_back_as_they_were(subject: Subject) -> None:
     assert await subject.store.records.write(echo()) == ["x", b"\x00\xff", None, "é\U0001f9f5", 2**62]
 
 
-async def webhooks_hear_of_an_end_in_the_transaction_that_brings_it(subject: Subject) -> None:
+async def an_end_queues_its_webhooks_in_the_same_transaction(subject: Subject) -> None:
     log, records = subject.store.log, subject.store.records
     chains = [await new_chain(subject, key) for key in (1, 2, 3)]
     workspace = (await the_row(log, 1)).workspace
@@ -157,18 +157,18 @@ def _deliveries() -> Query[list[Row]]:
     return rows
 
 
-async def a_secret_opens_after_the_store_was_opened_again(subject: Subject) -> None:
+async def a_secret_can_be_decrypted_after_the_store_is_reopened(subject: Subject) -> None:
     sealed = subject.store.vault.seal(b"secret", place="here")
     await subject.reopen()
     assert subject.store.vault.open(sealed, place="here") == b"secret"
 
 
 CHECKS = (
-    a_transaction_is_whole_and_read_at_once,
-    what_a_query_raises_takes_everything_back,
-    what_a_reading_query_raises_passes,
-    transactions_happen_one_after_another,
-    values_come_back_as_they_were,
-    webhooks_hear_of_an_end_in_the_transaction_that_brings_it,
-    a_secret_opens_after_the_store_was_opened_again,
+    a_transaction_is_atomic_and_readable_at_once,
+    an_exception_in_a_query_rolls_everything_back,
+    an_exception_in_a_reading_query_reaches_the_caller,
+    transactions_run_one_at_a_time,
+    values_are_read_as_they_were_written,
+    an_end_queues_its_webhooks_in_the_same_transaction,
+    a_secret_can_be_decrypted_after_the_store_is_reopened,
 )

@@ -17,7 +17,7 @@ from weftline.testing.store.subject import (
 )
 
 
-async def everything_is_there_after_the_store_was_opened_again(subject: Subject) -> None:
+async def everything_survives_reopening_the_store(subject: Subject) -> None:
     workspace = await new_workspace(subject)
     thread = await new_thread(subject, workspace)
     chains = [chain_of(subject.store.log, key, workspace, thread=thread) for key in (1, 2)]
@@ -37,7 +37,7 @@ async def everything_is_there_after_the_store_was_opened_again(subject: Subject)
     assert result.promoted == 2 and await log.idempotent(workspace, "runs", "k1") == (b"d", 1)
 
 
-async def what_was_told_is_there_after_the_owner_died(subject: Subject) -> None:
+async def acknowledged_writes_survive_the_death_of_the_owner(subject: Subject) -> None:
     chain = await new_chain(subject)
     for number in range(5):
         await commit(subject.store.log, chain.append(b"%d" % number))
@@ -59,9 +59,9 @@ async def due_runs_are_those_whose_time_has_come(subject: Subject) -> None:
     chains = [await new_chain(subject, key) for key in range(1, 6)]
     for chain, at in zip(chains, [0, 200, None, 100, 0], strict=True):
         await commit(log, chain.append(b"a", due_at=at))
-    assert await log.under_way(after=0, limit=9) == [DueRun(1, 0, 0, 0, 1, 0, 0), DueRun(5, 0, 0, 0, 1, 0, 0)]
-    assert await log.under_way(after=0, limit=1) == [DueRun(1, 0, 0, 0, 1, 0, 0)]
-    assert await log.under_way(after=1, limit=9) == [DueRun(5, 0, 0, 0, 1, 0, 0)]
+    assert await log.due_now(after=0, limit=9) == [DueRun(1, 0, 0, 0, 1, 0, 0), DueRun(5, 0, 0, 0, 1, 0, 0)]
+    assert await log.due_now(after=0, limit=1) == [DueRun(1, 0, 0, 0, 1, 0, 0)]
+    assert await log.due_now(after=1, limit=9) == [DueRun(5, 0, 0, 0, 1, 0, 0)]
     everybody = (0, 0)
     assert [await log.due(now, after=everybody, limit=9) for now in (99, 100, 200)] == [
         [],
@@ -127,7 +127,7 @@ async def a_run_whose_trial_was_ended_is_charged_with_nothing(subject: Subject) 
     assert await charges(subject) == [(0, 0, 0), (1, 1, 1)]
 
 
-async def charges_are_taken_back_after_a_death_while_nobody_was_recovered(subject: Subject) -> None:
+async def charges_are_dropped_after_a_death_while_no_run_was_on_trial(subject: Subject) -> None:
     for key in (1, 2):
         await new_chain(subject, key)
     await subject.store.log.begin_trial([1])
@@ -170,13 +170,13 @@ async def _dies(subject: Subject) -> None:
 
 async def charges(subject: Subject, *keys: int) -> list[tuple[int, int, int]]:
     """Suspect, alone and deaths of each run; by default of all that are active."""
-    runs = await subject.store.log.under_way(after=0, limit=99)
+    runs = await subject.store.log.due_now(after=0, limit=99)
     return [(run.suspect, run.alone, run.deaths) for run in runs if not keys or run.key in keys]
 
 
 CHECKS = (
-    everything_is_there_after_the_store_was_opened_again,
-    what_was_told_is_there_after_the_owner_died,
+    everything_survives_reopening_the_store,
+    acknowledged_writes_survive_the_death_of_the_owner,
     what_is_queued_is_written_before_the_store_is_closed,
     due_runs_are_those_whose_time_has_come,
     an_unclean_death_is_known_until_it_is_charged,
@@ -184,7 +184,7 @@ CHECKS = (
     a_death_of_a_group_makes_suspects_and_charges_nobody,
     survivors_are_charged_only_if_nobody_is_on_trial,
     a_run_whose_trial_was_ended_is_charged_with_nothing,
-    charges_are_taken_back_after_a_death_while_nobody_was_recovered,
+    charges_are_dropped_after_a_death_while_no_run_was_on_trial,
     a_suspect_is_cleared_when_something_that_it_began_has_ended,
     a_run_that_has_ended_is_charged_with_nothing,
 )

@@ -11,7 +11,7 @@ from weftline.tools.builtin.editing import Edit, EditRefused, all_applied, appli
 from weftline.tools.builtin.file_memory import FileMemory, fingerprint
 from weftline.tools.builtin.paths import display_path, parse_path
 from weftline.tools.builtin.workplace import Workplace, errors_for_model
-from weftline.tools.contexts.base import FileBytes, FileTrouble
+from weftline.tools.contexts.base import FileBytes, FileError
 from weftline.tools.workers import shared_workers
 
 
@@ -73,7 +73,7 @@ class Changing:
         wanted = list(edits) if verdicts is None else approved
         try:
             now = await self.content(path)
-        except FileTrouble:
+        except FileError:
             return WillNotHappen()  # it cannot be edited now, and the model should read why
         if now is None:
             return WillNotHappen()
@@ -95,15 +95,15 @@ class Changing:
         """Returns the file, or None if it does not exist."""
         try:
             return await self._place.context.read_file(await self._place.handle(), parse_path(path))
-        except FileTrouble as trouble:
-            if trouble.kind == "missing":
+        except FileError as error:
+            if error.kind == "missing":
                 return None
             raise
 
     async def _editable(self, path: str, context: ToolContext) -> FileBytes:
         file = await self._place.context.read_file(await self._place.handle(), parse_path(path))
         if not file.complete:
-            raise FileTrouble("too_large", path)
+            raise FileError("too_large", path)
         if self._require_read:
             known = FileMemory(context.state).known(file.path)
             if known is None:

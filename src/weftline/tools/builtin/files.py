@@ -209,7 +209,7 @@ def _grep(place: Workplace, *, skip: Collection[str], ripgrep: bool) -> Tool:
                     break
                 found.append(match)
         notes = [prompts.files.matches_remain(offset + 1, offset + len(found))] if more else []
-        notes += [prompts.files.not_all_looked_at(search.left_out)] if search.left_out else []
+        notes += [prompts.files.not_all_searched(search.left_out)] if search.left_out else []
         if not found:
             nothing = (
                 prompts.files.no_more_matches(offset, seen)
@@ -341,5 +341,5 @@ def _some(lines: list[str], offset: int, *, complete: bool) -> str:
         return prompts.files.no_more_matches(offset, len(lines))
     last = offset + len(some)
     notes = [prompts.files.entries_remain(offset + 1, last, len(lines))] if last < len(lines) else []
-    notes += [] if complete else [prompts.files.not_all_looked_at([prompts.files.TOO_MANY_FILES])]
+    notes += [] if complete else [prompts.files.not_all_searched([prompts.files.TOO_MANY_FILES])]
     return "\n".join([*some, *notes])

@@ -14,7 +14,7 @@ from weftline.tools.builtin.globbing import BadGlob, Glob
 from weftline.tools.builtin.matching import Matcher
 from weftline.tools.builtin.paths import display_path
 from weftline.tools.builtin.workplace import Workplace
-from weftline.tools.contexts.base import Entry, FileBytes, FileKind, FileTrouble, Listing
+from weftline.tools.contexts.base import Entry, FileBytes, FileError, FileKind, Listing
 
 MAX_ENTRIES = 100_000
 MAX_SEARCHED_BYTES = 256 * 1024 * 1024
@@ -80,8 +80,8 @@ class Search:
         wanted = parse_glob(glob if "/" in glob else f"**/{glob}") if glob else None
         try:
             listing = await listed(self._place, path, recursive=True, skip=skip)
-        except FileTrouble as trouble:
-            if trouble.kind != "not_directory":
+        except FileError as error:
+            if error.kind != "not_directory":
                 raise
             return [path]
         if not listing.complete:
@@ -110,7 +110,7 @@ class Search:
     async def _read(self, path: str, *, must: bool) -> FileBytes | None:
         try:
             return await self._place.context.read_file(await self._place.handle(), path, max_bytes=MAX_FILE_BYTES)
-        except FileTrouble:
+        except FileError:
             if must:
                 raise
             return None  # removed meanwhile, or not readable

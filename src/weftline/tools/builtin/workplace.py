@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from weftline import prompts
 from weftline.tools.base import ToolFailed
 from weftline.tools.builtin.paths import display_path
-from weftline.tools.contexts.base import ContextDestroyed, ContextUnavailable, ExecutionContext, FileTrouble, Handle
+from weftline.tools.contexts.base import ContextDestroyed, ContextUnavailable, ExecutionContext, FileError, Handle
 from weftline.tools.contexts.process import ProcessContext
 from weftline.tools.workers import shared_workers
 
@@ -76,9 +76,9 @@ async def errors_for_model() -> AsyncGenerator[None]:
     """Turns errors of files and contexts into results that a model can read."""
     try:
         yield
-    except FileTrouble as trouble:
+    except FileError as error:
         raise ToolFailed(
-            prompts.files.file_trouble(display_path(trouble.path), trouble.kind, display_path(trouble.reason))
+            prompts.files.file_error(display_path(error.path), error.kind, display_path(error.reason))
         ) from None
     except (ContextUnavailable, ContextDestroyed) as error:
         raise ToolFailed(error.message) from None

@@ -28,7 +28,7 @@ TIMED_OUT = 124
 Command: TypeAlias = str | Sequence[str]
 """A command line for the shell, or a program with its arguments, without a shell."""
 FileKind: TypeAlias = Literal["file", "directory", "link", "other"]
-Trouble: TypeAlias = Literal[
+FileErrorKind: TypeAlias = Literal[
     "missing", "directory", "not_directory", "outside", "special", "linked", "denied", "too_large", "failed"
 ]
 
@@ -45,12 +45,12 @@ class ContextDestroyed(WeftlineError):
     default_code = "context_destroyed"
 
 
-class FileTrouble(Exception):
+class FileError(Exception):
     """A file cannot be read, written or listed; `kind` says why."""
 
-    def __init__(self, kind: Trouble, path: str, reason: str = "") -> None:
+    def __init__(self, kind: FileErrorKind, path: str, reason: str = "") -> None:
         super().__init__(f"{path}: {reason or kind}")
-        self.kind: Trouble = kind
+        self.kind: FileErrorKind = kind
         self.path = path
         self.reason = reason
 
@@ -113,7 +113,7 @@ class ExecutionContext(Protocol):
     """A place for commands and files.
 
     Paths are text in which bytes that are not UTF-8 are `surrogateescape`d, as everywhere in Python. File methods are
-    confined to the handle's directory and raise `FileTrouble`.
+    confined to the handle's directory and raise `FileError`.
     """
 
     @property
@@ -205,7 +205,7 @@ async def walk(
                 break
             try:
                 below = await lister.list_directory(handle, entry.path)
-            except FileTrouble:
+            except FileError:
                 continue  # removed meanwhile, or not readable
             waiting.append((below.entries, depth + 1))
     return Listing(top.path, tuple(sorted(found, key=order)), complete)

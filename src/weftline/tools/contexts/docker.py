@@ -28,8 +28,8 @@ from weftline.tools.contexts.base import (
     Entry,
     ExecResult,
     FileBytes,
+    FileError,
     FileKind,
-    FileTrouble,
     Handle,
     Listing,
     walk,
@@ -177,7 +177,7 @@ class DockerContext:
 
     async def _script(self, handle: Handle, script: str, path: str, *more: str, stdin: bytes = b"") -> bytes:
         if "\0" in path:
-            raise FileTrouble("missing", path)
+            raise FileError("missing", path)
         full = os.path.join(handle.cwd, path)
         argv = ["exec", "--interactive", "--workdir", handle.cwd, handle.id, "sh", "-c", script, "sh", handle.cwd, full]
         result = await self._docker(
@@ -185,7 +185,7 @@ class DockerContext:
         )
         if result.exit_code:
             stderr = result.stderr.decode(errors="replace").strip()
-            raise FileTrouble(docker_scripts.TROUBLES.get(result.exit_code, "failed"), path, stderr)
+            raise FileError(docker_scripts.ERROR_KINDS.get(result.exit_code, "failed"), path, stderr)
         return result.stdout
 
     async def _docker(

@@ -1,14 +1,14 @@
 """Scripts that run inside a container, for any POSIX shell: `$1` is the working directory, `$2` the requested path.
 
-A script that fails exits with one of `TROUBLES`. `$(…; echo x)` protects names that end in a line break, which
+A script that fails exits with one of `ERROR_KINDS`. `$(…; echo x)` protects names that end in a line break, which
 `$(…)` alone would cut off.
 """
 
 from __future__ import annotations
 
-from weftline.tools.contexts.base import Trouble
+from weftline.tools.contexts.base import FileErrorKind
 
-TROUBLES: dict[int, Trouble] = {
+ERROR_KINDS: dict[int, FileErrorKind] = {
     40: "missing",
     41: "outside",
     42: "directory",

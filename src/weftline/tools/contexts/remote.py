@@ -1,6 +1,6 @@
 """Commands and files in a sandbox of an external service, behind a few methods.
 
-A provider connects a service to Weftline. It raises `FileTrouble` for files; any other exception fails the call.
+A provider connects a service to Weftline. It raises `FileError` for files; any other exception fails the call.
 Time-outs, handles and cleanup are managed here.
 """
 

@@ -26,10 +26,10 @@ from weftline.tools.contexts.base import (
     MAX_FILE_BYTES,
     Entry,
     FileBytes,
+    FileError,
+    FileErrorKind,
     FileKind,
-    FileTrouble,
     Listing,
-    Trouble,
     order,
 )
 
@@ -44,7 +44,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK_BYTES = 1 << 20
 
-_KINDS: dict[int, Trouble] = {
+_KINDS: dict[int, FileErrorKind] = {
     errno.ENOENT: "missing",
     errno.EISDIR: "directory",
     errno.ENOTDIR: "not_directory",
@@ -69,7 +69,7 @@ class _Place(NamedTuple):
 
 
 class RootedFiles:
-    """The files below `root`. All methods block, and raise `FileTrouble`."""
+    """The files below `root`. All methods block, and raise `FileError`."""
 
     def __init__(self, root: str | os.PathLike[str], *, hard_links: bool = True) -> None:
         self.root = os.path.realpath(root)
@@ -91,7 +91,7 @@ class RootedFiles:
     def write(self, path: str, data: bytes) -> str:
         with self._at(path, create=True) as place:
             if place.name is None:
-                raise FileTrouble("directory", path)
+                raise FileError("directory", path)
             try:
                 before = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
             except FileNotFoundError:
@@ -100,7 +100,7 @@ class RootedFiles:
                 self._check(before, path)
                 # Replacing would only need permission for the directory, not for the file itself.
                 if not os.access(place.name, os.W_OK, dir_fd=place.folder, effective_ids=True, follow_symlinks=False):
-                    raise FileTrouble("denied", path)
+                    raise FileError("denied", path)
             _replace(place.folder, place.name, data, before)
             return place.path
 
@@ -121,33 +121,33 @@ class RootedFiles:
 
     def _regular(self, place: _Place, path: str) -> str:
         if place.name is None:
-            raise FileTrouble("directory", path)
+            raise FileError("directory", path)
         # Checking first avoids opening a device, which may already have an effect.
         self._check(os.stat(place.name, dir_fd=place.folder, follow_symlinks=False), path)
         return place.name
 
     def _check(self, found: os.stat_result, path: str) -> None:
         if stat.S_ISDIR(found.st_mode):
-            raise FileTrouble("directory", path)
+            raise FileError("directory", path)
         if stat.S_ISLNK(found.st_mode):
-            raise FileTrouble("outside", path, "it became a link while it was being opened")
+            raise FileError("outside", path, "it became a link while it was being opened")
         if not stat.S_ISREG(found.st_mode):
-            raise FileTrouble("special", path)
+            raise FileError("special", path)
         if not self._hard_links and found.st_nlink > 1:
-            raise FileTrouble("linked", path)
+            raise FileError("linked", path)
 
     @contextmanager
     def _at(self, path: str, *, create: bool = False) -> Generator[_Place]:
         """Yields where `path` leads. With `create`, missing directories on the way are created."""
         if "\0" in path or len(path) > MAX_PATH_CHARS:
-            raise FileTrouble("missing", path)
+            raise FileError("missing", path)
         fds: list[int] = []
         try:
             fds.append(os.open(self.root, os.O_DIRECTORY | os.O_CLOEXEC | _PATH_ONLY))
             names, name = self._descend(fds, deque(self._parts(path, path)), path, create=create)
             yield _Place(fds[-1], tuple(names), name)
         except OSError as error:
-            raise _trouble(error, path) from None
+            raise _file_error(error, path) from None
         finally:
             for fd in fds:
                 os.close(fd)
@@ -160,7 +160,7 @@ class RootedFiles:
             part = parts.popleft()
             if part == "..":
                 if not names:
-                    raise FileTrouble("outside", path)
+                    raise FileError("outside", path)
                 names.pop()
                 os.close(fds.pop())
                 continue
@@ -168,7 +168,7 @@ class RootedFiles:
             if target is not None:
                 links += 1
                 if links > MAX_LINKS:
-                    raise FileTrouble("failed", path, "too many links")
+                    raise FileError("failed", path, "too many links")
                 if target.startswith("/"):
                     while len(fds) > 1:
                         os.close(fds.pop())
@@ -178,7 +178,7 @@ class RootedFiles:
             if not parts:
                 return names, part
             if len(names) >= MAX_DEPTH:
-                raise FileTrouble("failed", path, "too many levels")
+                raise FileError("failed", path, "too many levels")
             try:
                 fds.append(os.open(part, _PASS, dir_fd=fds[-1]))
             except FileNotFoundError:
@@ -203,7 +203,7 @@ class RootedFiles:
             home = [part for part in spelling.split("/") if part]
             if parts[: len(home)] == home:
                 return parts[len(home) :]
-        raise FileTrouble("outside", asked)
+        raise FileError("outside", asked)
 
 
 def _link_target(name: str, folder: int) -> str | None:
@@ -322,5 +322,5 @@ def _kind(entry: os.DirEntry[str]) -> FileKind:
         return "other"
 
 
-def _trouble(error: OSError, path: str) -> FileTrouble:
-    return FileTrouble(_KINDS.get(error.errno or 0, "failed"), path, error.strerror or "")
+def _file_error(error: OSError, path: str) -> FileError:
+    return FileError(_KINDS.get(error.errno or 0, "failed"), path, error.strerror or "")

@@ -17,7 +17,7 @@ from weftline.workspace.context import Workspaces
 from weftline.workspace.providers import own_providers
 
 
-class StoredThings:
+class StoredResources:
     """The stored tools and providers.
 
     `own` has the tools of this process that runs may name; more can be added to it.

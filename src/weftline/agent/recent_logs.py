@@ -14,7 +14,7 @@ _STARTED = KIND[CallStarted]
 _MANY = 2**31 - 1
 
 
-class RetainedRuns:
+class RecentLogs:
     """The last `MAX_RETAINED` runs without an owner, each with the runs below it."""
 
     def __init__(self, store: MemoryStore) -> None:

@@ -14,7 +14,7 @@ _SWEEP_S = 0.1
 """The minimum interval between sweeps: the remaining wait may round to zero."""
 
 
-class RetainedRuns:
+class IdleRuns:
     def __init__(self, unload: Callable[[LiveRun], None]) -> None:
         """`unload` gets a run that has been parked for a while and has nothing waiting to be written."""
         self._unload = unload

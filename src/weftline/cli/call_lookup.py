@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from weftline.cli.admin import administer
 from weftline.cli.ended_runs import completed
-from weftline.cli.found_runs import ServerRuns
-from weftline.cli.where import connected
+from weftline.cli.run_lookup import ServerRuns
+from weftline.cli.target import connected
 
 _PAGE = "200"
 

@@ -59,7 +59,7 @@ class _Opening:
         return with_model(server, tools)
 
 
-class Opened:
+class OpenToolsets:
     """Opens toolsets.
 
     Runs that need the same one wait for the same opening; after a failure, the next run tries again.

@@ -15,7 +15,7 @@ from weftline.kernel.entries import RunEnded
 logger = logging.getLogger(__name__)
 
 
-class Leaving:
+class Teardown:
     """The end of one run's stay. It has a task of its own, which continues when the runtime stops."""
 
     def __init__(self, run_id: str, deps: OwnedDeps | None, on_left: Callable[[], object]) -> None:

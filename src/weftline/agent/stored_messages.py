@@ -71,7 +71,7 @@ class SavedMessage(Struct, frozen=True, kw_only=True):
                 return "tool"
 
 
-def saved_messages(run_id: str, facts: Sequence[Stored]) -> list[SavedMessage]:
+def stored_messages(run_id: str, facts: Sequence[Stored]) -> list[SavedMessage]:
     """Builds the run's own messages from its facts of these `KINDS`, oldest first.
 
     History given with the prompt is left out.

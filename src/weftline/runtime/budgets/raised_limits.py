@@ -47,7 +47,7 @@ async def wake_waiting(
             try:
                 run = await loader.load(one.run)
             except (NotFound, Conflict) as error:
-                logger.warning("a run that waits for its budget is left alone: %s", error.message)
+                logger.warning("a run that waits for its budget is skipped: %s", error.message)
                 continue
             await _wake(run, ledger, append, by=by)
 

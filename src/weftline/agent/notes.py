@@ -38,7 +38,7 @@ class Notes:
             self._left -= 1
             self._kept.setdefault(kind, []).append(encoded)
 
-    def taken(self) -> tuple[tuple[str, list[bytes]], ...]:
+    def pop(self) -> tuple[tuple[str, list[bytes]], ...]:
         """Removes and returns the notes to store now, by kind."""
         if not self._kept:
             return ()

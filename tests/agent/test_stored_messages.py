@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from weftline import Agent, Engine, RunFailed, tool
-from weftline.agent.saved import SavedMessage
+from weftline.agent.stored_messages import SavedMessage
 from weftline.messages import User
 from weftline.testing import ScriptedModel, calls
 

@@ -6,7 +6,7 @@ import asyncio
 from weakref import WeakValueDictionary
 
 
-class Places:
+class WorkspaceSlots:
     """`async with places.of(workspace):`"""
 
     def __init__(self, limit: int) -> None:

@@ -34,7 +34,7 @@ class _Decision(Struct):
     metadata: dict[str, Any]
 
 
-async def judged(engine: PolicyEngine | None, turn: PendingTurn, info: RunInfo) -> Judged:
+async def ask_policy(engine: PolicyEngine | None, turn: PendingTurn, info: RunInfo) -> Judged:
     """Asks the engine about a turn.
 
     Raises whatever the engine raises, and an error if there is no engine or its decision is malformed.

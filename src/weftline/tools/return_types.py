@@ -9,7 +9,7 @@ from typing import Any
 from weftline.canonical import canonical_value
 from weftline.tools.base import ToolOutput
 
-MAX_FAULTS = 20
+MAX_PROBLEMS = 20
 
 
 class ReturnType:
@@ -35,7 +35,7 @@ class ReturnType:
         """Whether it restricts values."""
         return self._adapter is not None
 
-    def fault(self, value: object) -> str:
+    def problem(self, value: object) -> str:
         """Returns what is wrong with a JSON value as a result; empty if nothing is.
 
         A text may be the JSON of a result, as people who write a message or choose an option can only give texts.
@@ -56,10 +56,10 @@ class ReturnType:
         return ""
 
 
-def listed(faults: Sequence[tuple[Sequence[int | str], str]]) -> str:
+def listed(problems: Sequence[tuple[Sequence[int | str], str]]) -> str:
     """Returns what is wrong, and where: `people[2].name: must be a string; …`."""
-    named = [(_path(steps), message) for steps, message in faults[:MAX_FAULTS]]
-    more = f"; and {len(faults) - MAX_FAULTS:,} more" if len(faults) > MAX_FAULTS else ""
+    named = [(_path(steps), message) for steps, message in problems[:MAX_PROBLEMS]]
+    more = f"; and {len(problems) - MAX_PROBLEMS:,} more" if len(problems) > MAX_PROBLEMS else ""
     return "; ".join([f"{at}: {message}" if at else message for at, message in named]) + more
 
 

@@ -42,7 +42,7 @@ def number(
     if above and not given > minimum:
         raise ValueError(f"{name} must be above {minimum:g}, not {given}")
     if given < minimum:
-        raise ValueError(f"{name} must not be negative, not {given}")
+        raise ValueError(f"{name} must be 0 or more, not {given}")
     if not isfinite(given):
         raise ValueError(f"{name} must be a finite number, not {given}")
 
@@ -51,12 +51,12 @@ def choice(name: str, given: object, among: Iterable[str]) -> None:
     """Raises `ValueError` unless the value is one of these words."""
     words = tuple(among)
     if not (isinstance(given, str) and given in words):
-        raise ValueError(f"{name} is one of {', '.join(words)}, not {_REPR.repr(given)}")
+        raise ValueError(f"{name} must be one of {', '.join(words)}, not {_REPR.repr(given)}")
 
 
 def flag(name: str, given: object) -> None:
     if not isinstance(given, bool):
-        raise ValueError(f"{name} is True or False, not {_REPR.repr(given)}")
+        raise ValueError(f"{name} must be True or False, not {_REPR.repr(given)}")
 
 
 def texts(name: str, given: object, *, such_as: str) -> tuple[str, ...]:

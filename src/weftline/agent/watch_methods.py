@@ -14,7 +14,7 @@ from weftline.agent.sources import AgentTools
 from weftline.agent.threads import Thread
 from weftline.events import AnyEvent
 from weftline.kernel.entries import AwaitKind
-from weftline.runtime.deploys import is_at_home
+from weftline.runtime.deploys import can_run_here
 from weftline.runtime.engine import Observer
 from weftline.workspace.context import Workspaces
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class WatchedRuns:
+class WatchMethods:
     """The methods of `Engine` for watching runs."""
 
     workspaces: Workspaces
@@ -35,7 +35,7 @@ class WatchedRuns:
 
         @property
         def workspace_key(self) -> int: ...
-        async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+        async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
         async def runtime(self) -> Runtime: ...
         async def locate(self, run_id: str) -> int: ...
         def attach(self, run_id: str, agent: Definition[Any, Any] | None = None) -> Run[Any]: ...
@@ -58,7 +58,9 @@ class WatchedRuns:
 
     async def unclaimed(self) -> list[str]:
         """Returns the unfinished runs whose agents are not registered here, newest first. They wait."""
-        return await unclaimed_runs(await self.runtime(), self._workspace, knows=partial(is_at_home, tools=self._tools))
+        return await unclaimed_runs(
+            await self.runtime(), self._workspace, knows=partial(can_run_here, tools=self._tools)
+        )
 
     def events_of(self, run_id: str) -> AsyncIterator[AnyEvent]:
         """Yields the events of a run, from the log and then live."""
@@ -74,7 +76,7 @@ class WatchedRuns:
         async def begin() -> Callable[[], None]:
             return (await self.runtime()).observe(observer)
 
-        return await self.at_home(begin)
+        return await self.on_engine_loop(begin)
 
     def thread(self, name: str) -> Thread:
         """Returns a conversation by its name."""

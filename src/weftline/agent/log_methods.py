@@ -16,7 +16,7 @@ from weftline.workspace.context import Workspaces
 
 if TYPE_CHECKING:
     from weftline.agent.forking import ForkChanges
-    from weftline.agent.granted import Grant
+    from weftline.agent.grants import Grant
     from weftline.replay.comparing import Compared
     from weftline.replay.forking import ForkPoint
     from weftline.replay.importing import Imported
@@ -28,7 +28,7 @@ T = TypeVar("T")
 _PAGE = 200
 
 
-class EndedRuns:
+class LogMethods:
     """The methods of `Engine` for logs and ended runs."""
 
     store: Store
@@ -39,7 +39,7 @@ class EndedRuns:
 
         @property
         def agents(self) -> dict[str, Definition[Any, Any]]: ...
-        async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+        async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
         async def runtime(self) -> Runtime: ...
         def attach(self, run_id: str, agent: Definition[Any, Any] | None = None) -> Run[Any]: ...
         async def begin_fork(
@@ -57,7 +57,7 @@ class EndedRuns:
         async def work() -> list[LoggedCall]:
             return await (await self.runtime()).stored.calls(await self._found(run_id))
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def grants(self, run_id: str) -> list[Grant]:
         """Returns the approvals of a run, ended or not.
@@ -65,12 +65,12 @@ class EndedRuns:
         Each has the arguments, who approved them and when, and the calls that used it.
         """
 
-        from weftline.agent.granted import to_grant
+        from weftline.agent.grants import to_grant
 
         async def work() -> list[Grant]:
             return [to_grant(one) for one in await (await self.runtime()).stored.grants(await self._found(run_id))]
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def calls_in_doubt(self) -> list[LoggedCall]:
         """Returns the calls of all runs that may or may not have happened, the newest run first."""
@@ -83,7 +83,7 @@ class EndedRuns:
                 if before is None:
                     return found
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def export(self, run_id: str, path: str | Path, *, force: bool = False) -> Path:
         """Writes a run that has ended, and the runs below it, to a file of JSON lines.
@@ -96,7 +96,7 @@ class EndedRuns:
         async def work() -> Path:
             return await write_file(export_lines(self.store.log, await self._found(run_id)), Path(path), force=force)
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def export_thread(self, name: str, path: str | Path, *, force: bool = False) -> Path:
         """Writes a thread to a file of JSON lines: its messages and all of its runs, which must have ended.
@@ -112,7 +112,7 @@ class EndedRuns:
             lines = export_thread_lines(self.store.log, self.store.records, thread, by_name=True)
             return await write_file(lines, Path(path), force=force)
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def import_runs(self, path: str | Path) -> Imported:
         """Imports the runs of an exported file. They can be read but not continued; an imported thread can be
@@ -121,7 +121,7 @@ class EndedRuns:
         Raises `InvalidRequest` (`bad_export`) for a damaged file, and `Conflict` (`import_conflict`) for ids that are
         taken.
         """
-        from weftline.agent.imported import import_export
+        from weftline.agent.thread_imports import import_export
         from weftline.replay.reading import read_export
 
         async def work() -> Imported:
@@ -129,7 +129,7 @@ class EndedRuns:
             host = await self.runtime()
             return await import_export(self.store.log, host, self.workspaces, found, workspace=self._workspace)
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def replay(self, run_id: str, *, agents: Sequence[Definition[Any, Any]] | None = None) -> Replayed:
         """Replays a run that has ended: models, tools and people answer from its log.
@@ -141,7 +141,7 @@ class EndedRuns:
 
         given = list(self.agents.values()) if agents is None else agents
         key = self._workspace
-        return await self.at_home(lambda: replay_stored(self.store.log, run_id, workspace=key, agents=given))
+        return await self.on_engine_loop(lambda: replay_stored(self.store.log, run_id, workspace=key, agents=given))
 
     async def fork(
         self,
@@ -170,7 +170,7 @@ class EndedRuns:
             point = await fork_point(self.store.log, await self._found(run_id), turn=turn)
             return self.attach(*await self.begin_fork(point, agent, changes))
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def compare(self, first: str, second: str) -> Compared:
         """Compares two runs that have ended, such as a run and its fork."""
@@ -179,4 +179,4 @@ class EndedRuns:
         async def work() -> Compared:
             return await compare_runs(self.store.log, await self._found(first), await self._found(second))
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)

@@ -60,7 +60,7 @@ class _Caller(Struct, frozen=True):
     agents: tuple[str, ...] = ()
 
 
-class BudgetedRuns:
+class BudgetMethods:
     """The budget methods of `Engine`."""
 
     workspaces: Workspaces
@@ -71,7 +71,7 @@ class BudgetedRuns:
 
         @property
         def durable(self) -> bool: ...
-        async def at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+        async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
         async def runtime(self) -> Engine: ...
         def thread(self, name: str) -> Thread: ...
 
@@ -115,7 +115,7 @@ class BudgetedRuns:
             caller = _Caller(self._workspace)
             return _view(await budgets.set_limits(self.workspaces, caller, about, limits, by=by))
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def budgets(self, *, run_id: str | None = None) -> list[BudgetUse]:
         """The limits that were set in the engine's workspace, with what is spent and reserved.
@@ -132,7 +132,7 @@ class BudgetedRuns:
                 found = await of_run(at, host.stored, row, read=self._account)
             return [_view(one) for one in found]
 
-        return await self.at_home(work)
+        return await self.on_engine_loop(work)
 
     async def _account(self, row: RunRow) -> Account:
         host = await self.runtime()
@@ -171,7 +171,7 @@ def _limits(budget: Budget | None, period: Period) -> list[Limit]:
     if budget is None:
         return []
     if not isinstance(budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidRequest(f"A budget is a Budget, not {type(budget).__name__}.")
+        raise InvalidRequest(f"A budget must be a Budget, not {type(budget).__name__}.")
     return [Limit(one.unit, one.amount, period, one.on_exceeded) for one in limits_of(budget.rule)]
 
 

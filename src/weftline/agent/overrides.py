@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, TypeVar
 
+from weftline.agent.agent_tools import AgentTool, is_toolset, name_of
 from weftline.agent.definition import Definition
-from weftline.agent.given import AgentTool, is_toolset, name_of
 from weftline.agent.options import RunOptions
 from weftline.agent.plans import plan_of
 from weftline.agent.settings import Settings
@@ -18,15 +18,15 @@ from weftline.tools.base import Tool, Toolset
 A = TypeVar("A", bound=Definition[Any, Any])
 
 
-def varied(agent: A, options: RunOptions[Any]) -> A:
+def with_overrides(agent: A, options: RunOptions[Any]) -> A:
     """Returns the agent as one run uses it. Raises `ValueError` or `TypeError` for invalid tools."""
     instructions, tools = options.get("instructions"), options.get("tools")
     if instructions is None and tools is None:
         return agent
-    return agent.varied(instructions=instructions, tools=tools)
+    return agent.with_overrides(instructions=instructions, tools=tools)
 
 
-def brought(agent: Definition[Any, Any], other: Definition[Any, Any]) -> tuple[Toolset, ...]:
+def added_toolsets(agent: Definition[Any, Any], other: Definition[Any, Any]) -> tuple[Toolset, ...]:
     """Returns the toolsets that `other` has and the agent does not."""
     own = {id(one) for one in agent.tools}
     return tuple([one for one in other.tools if is_toolset(one) and id(one) not in own])
@@ -40,7 +40,7 @@ def digest_of_call(agent: Definition[Any, Any], plan: RunPlan, options: RunOptio
     """
     nobody = Definition[Any, Any](name=agent.name)
     asked = plan_of(
-        varied(nobody, {"instructions": options["instructions"]}) if "instructions" in options else nobody,
+        with_overrides(nobody, {"instructions": options["instructions"]}) if "instructions" in options else nobody,
         code=agent.name or "",
         model=plan.model if "model" in options else None,
         messages=plan.messages,

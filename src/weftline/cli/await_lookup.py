@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from weftline.cli.admin import administer
-from weftline.cli.found_runs import LocalRuns, ServerRuns
-from weftline.cli.where import connected
+from weftline.cli.run_lookup import LocalRuns, ServerRuns
+from weftline.cli.target import connected
 from weftline.client import AsyncClient
 from weftline.errors import InvalidRequest, NotFound
 from weftline.store import open_for_reading
