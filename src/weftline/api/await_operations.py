@@ -7,8 +7,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import decode, encode
 
-from weftline.api.awaits import ControlledRuns
-from weftline.api.controlling import answer_run
+from weftline.api.controlling import ControlledRuns, answer_run
 from weftline.api.operator import operated_run, operator_name
 from weftline.api.schemas.awaits import AnsweredAwait, AnswerModel, parsed_as
 from weftline.api.views import await_views

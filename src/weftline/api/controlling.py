@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from msgspec import UNSET
 
-from weftline.api.awaits import ControlledRuns, answer_await
+from weftline.api.answering import AnsweredRuns, answer_await
 from weftline.api.schemas.awaits import (
     Acknowledged,
     AnsweredAwait,
@@ -15,8 +17,17 @@ from weftline.api.schemas.awaits import (
     ResumeModel,
     answer_of,
 )
+from weftline.runtime.engine import Steering
+from weftline.runtime.reads.reading import StoredRuns
 from weftline.wire.responses import Warnings
 from weftline.workspace.context import Workspaces
+
+
+class ControlledRuns(Steering, AnsweredRuns, Protocol):
+    """Where people say something to runs: a running engine, or a store without one."""
+
+    @property
+    def stored(self) -> StoredRuns: ...
 
 
 async def answer_run(

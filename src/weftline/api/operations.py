@@ -15,10 +15,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct, convert
 
 from weftline.api.await_operations import answer_await, list_awaits
-from weftline.api.awaits import ControlledRuns
 from weftline.api.budget_operations import list_budgets, set_budget
 from weftline.api.cancelling import CancelledRuns, cancel_run
 from weftline.api.control import Operation
+from weftline.api.controlling import ControlledRuns
 from weftline.api.oauth_operations import OPERATIONS as OAUTH
 from weftline.api.operator import operated_run
 from weftline.api.planning import plan_warnings

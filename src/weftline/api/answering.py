@@ -1,4 +1,4 @@
-"""Answering what runs ask people, free of the models of requests, which take long to load."""
+"""Answers of people to what runs ask them, for routes, commands and A2A alike."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ from functools import partial
 from typing import Protocol
 
 from weftline.kernel.entries import AwaitOutcome
-from weftline.runtime.engine import Steering
 from weftline.runtime.people.answering import Answer
 from weftline.runtime.people.four_eyes import PersonOf
-from weftline.runtime.reads.reading import StoredRuns
 from weftline.workspace.context import Workspaces
 from weftline.workspace.people import person_of
 
 
-class ControlledRuns(Steering, Protocol):
-    """Where people say something to runs: a running engine, or a store without one."""
-
-    @property
-    def stored(self) -> StoredRuns: ...
+class AnsweredRuns(Protocol):
+    """Where runs wait for people: a running engine, or a store without one."""
 
     async def answer_await(
         self, key: int, await_id: str, answer: Answer, *, by: str, person_of: PersonOf
@@ -26,7 +21,7 @@ class ControlledRuns(Steering, Protocol):
 
 
 async def answer_await(
-    at: Workspaces, runs: ControlledRuns, key: int, await_id: str, answer: Answer, *, by: str
+    at: Workspaces, runs: AnsweredRuns, key: int, await_id: str, answer: Answer, *, by: str
 ) -> AwaitOutcome:
     """Gives somebody's answer to an await. For the four-eyes rule, a key or an app is the person who made it."""
     return await runs.answer_await(key, await_id, answer, by=by, person_of=partial(person_of, at))
