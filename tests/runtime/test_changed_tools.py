@@ -23,7 +23,7 @@ from weftline.providers.scripted import ScriptedProvider
 from weftline.runtime.carry_out import carry_out
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.live import WorkingSet
-from weftline.runtime.people.answering import Answer
+from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.store.awaits import AwaitFilter
@@ -194,7 +194,7 @@ async def test_an_approved_call_of_another_version_is_not_made(hint: Any, text: 
         run_id = await it.create(space, plan("m", ServerRef("pay")))
         key, question = await it.locate(run_id, workspace=space), await asked(it, space)
         await it.pause(key)
-        answer = Answer(outcome="approved", args={"amount": 2} if edited else None)
+        answer = AwaitAnswer(outcome="approved", args={"amount": 2} if edited else None)
         await it.answer_await(key, question.id, answer, by="key:ann", person_of=as_named)
     it, provider = engine_on(MoodyStore(disk), SCRIPTS, tools={"pay": new.tool})
     async with it:
@@ -221,7 +221,7 @@ async def test_an_approved_call_is_made_without_preparing_it_again() -> None:
         space = await it.workspace("acme")
         run_id = await it.create(space, plan("m", ServerRef("pay")))
         key, question = await it.locate(run_id, workspace=space), await asked(it, space)
-        await it.answer_await(key, question.id, Answer(outcome="approved"), by="key:ann", person_of=as_named)
+        await it.answer_await(key, question.id, AwaitAnswer(outcome="approved"), by="key:ann", person_of=as_named)
         life = Life(await facts(it, run_id, space), provider)
     assert (life.result(), len(prepared)) == ("paid 1", 1)
 

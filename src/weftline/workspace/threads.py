@@ -199,7 +199,7 @@ async def by_key(at: Workspaces, key: int) -> ThreadRow:
 class ThreadRuns(Protocol):
     """The engine that has the runs of threads."""
 
-    def require_well(self) -> None:
+    def require_writable(self) -> None:
         """Raises `Unavailable` while the store refuses writes."""
 
     async def end_thread(self, thread: int, *, requested_by: str = "") -> None:
@@ -211,7 +211,7 @@ async def end(at: Workspaces, runs: ThreadRuns, thread: ThreadRow, *, requested_
     that was interrupted between the two.
     """
     if thread.ended_at is None:
-        runs.require_well()
+        runs.require_writable()
         await at.records.write(threads.end(thread.key, now=at.clock.now_us()))
     await runs.end_thread(thread.key, requested_by=requested_by)
 
