@@ -58,7 +58,7 @@ class Code(IdleCode):
         self._scene = scene
         self.may_be_overtaken = not scene.fail_closed
 
-    async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+    async def on_facts(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         for fact in facts:
             self._scene.seen.append(fact)
             if isinstance(fact, TurnCompleted):

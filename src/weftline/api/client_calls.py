@@ -62,5 +62,5 @@ async def answer_calls(
     warnings: Warnings = UNSET,
 ) -> AcceptedResult:
     """Accepts the results of all calls of a turn; see `OfferedCalls.provide`."""
-    accepted = await calls.provide(key, await_id, sent.results, faults=sent.faults, idempotency_key=idempotency_key)
+    accepted = await calls.provide(key, await_id, sent.results, problems=sent.problems, idempotency_key=idempotency_key)
     return AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)

@@ -280,7 +280,7 @@ class Driver:
         another.
         """
         run.log.taken_over = False
-        if run.log.state.keeps_time:
+        if run.log.state.clock_running:
             self.record(run, (Draft(RunUnattended()),))
 
     def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int, end: ThreadEnd | None) -> None:
@@ -417,7 +417,7 @@ class Driver:
             raise
         if outcome is None:
             return ()
-        if work.toolbox is not None and work.toolbox.code is not None and (notes := work.toolbox.code.taken_notes()):
+        if work.toolbox is not None and work.toolbox.code is not None and (notes := work.toolbox.code.pop_notes()):
             outcome = replace(outcome, notes=(*outcome.notes, *notes))
         return self._accepted(run, outcome)
 

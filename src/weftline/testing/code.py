@@ -55,7 +55,7 @@ class IdleCode:
     async def shape(self, request: ModelRequest, *, turn: int, attempt: int, memory: Mapping[str, Any]) -> ModelRequest:
         return request
 
-    def taken_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
+    def pop_notes(self) -> tuple[tuple[str, list[bytes]], ...]:
         return ()
 
     def keeps(self, messages: Sequence[Message], *, memory: Mapping[str, Any]) -> Collection[str]:
@@ -73,7 +73,7 @@ class IdleCode:
     async def prepare(self, tool: Tool, args: str) -> bytes:
         return await tool.prepare(args)
 
-    def misfit(self, tool: Tool, error: InvalidArguments) -> str:
+    def describe_invalid(self, tool: Tool, error: InvalidArguments) -> str:
         return str(error)
 
     async def gate(self, call: PendingCall, context: ToolContext) -> Gated:
@@ -95,7 +95,7 @@ class IdleCode:
 
     def about_to_drive(self, turn: int, *, calls: int, unclosed: int) -> None: ...
 
-    async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None: ...
+    async def on_facts(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None: ...
 
     def ended(self, fact: RunEnded, body: bytes, memory: Mapping[str, Any]) -> None: ...
 

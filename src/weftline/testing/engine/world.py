@@ -110,7 +110,7 @@ class Watcher(IdleCode):
     def __init__(self, world: World) -> None:
         self._world = world
 
-    async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+    async def on_facts(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         if any(isinstance(fact, TurnCompleted) for fact in facts):
             self._world.began.set()
             await self._world.released.wait()

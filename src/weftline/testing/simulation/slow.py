@@ -47,5 +47,5 @@ class SlowWatcher(SimAgent):
         self._rng = rng
         self.may_be_overtaken = rng.random() < 0.8
 
-    async def happened(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+    async def on_facts(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
         await asyncio.sleep(self._rng.choice(WATCHING_S))
