@@ -538,6 +538,7 @@ async def test_the_order_of_a_set_does_not_count(hint: Any, stored: bytes) -> No
     for letters in permutations(b"abcd"):
         args = stored % b'","'.join([bytes([letter]) for letter in letters])
         taking: Tool = tool(take)
+        assert await taking.prepare(args.decode()) == args, "each process prepares it in another way"
         assert text_of(await taking.invoke(args, context())) == "called", args
 
 

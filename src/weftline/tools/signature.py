@@ -232,7 +232,7 @@ class Parameters:
             data = canonical_value(value)
         try:
             model = self._model.__pydantic_validator__.validate_json(data)
-            final = stored_form(model)
+            final = stored_form(model, written=data)
         except _validation_error() as error:
             issues = _issues(error, value)
             for one in issues:
@@ -275,13 +275,14 @@ class Parameters:
             raise self._stale(prompts.calls.no_longer_fit(self._name, in_words(issues)), issues) from None
         except Exception as error:  # raised by the tool's own code
             problem = str(error) or type(error).__name__
-            raise self._stale(prompts.calls.no_longer_fit(self._name, [problem])) from error
+            raise self._stale(prompts.calls.no_longer_fit(self._name, [problem]), cause=error) from error
         if not same:
             raise self._stale(prompts.calls.changed_since_asked(self._name))
         return self._named(model)
 
-    def _stale(self, text: str, issues: tuple[Issue, ...] = ()) -> StaleArguments:
-        _log.warning("the tool %s no longer takes the arguments of a call as they are: it is not made", self._name)
+    def _stale(self, text: str, issues: tuple[Issue, ...] = (), *, cause: Exception | None = None) -> StaleArguments:
+        name = self._name
+        _log.warning("the tool %s no longer takes the arguments of a call: it is not made", name, exc_info=cause)
         return StaleArguments(text, issues)
 
     def keywords_of(self, args: bytes) -> dict[str, Any]:
