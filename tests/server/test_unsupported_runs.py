@@ -14,8 +14,10 @@ import apsw
 import pytest
 
 from commands import weftline_beside
+from weftline.kernel.entries import FORMAT
 from weftline.testing import ServerProcess
 
+from .hosted.a2a_calls import Caller, stored
 from .kit import Api, check_error
 
 SCRIPTS: dict[str, Any] = {
@@ -144,3 +146,28 @@ async def test_an_end_that_only_newer_code_can_read_is_reported_as_that_and_ends
         gap, end = await api.events(run)
         assert (gap.type, gap["snapshot"]["errorCode"]) == ("gap", "unsupported_run")
         assert (end.type, end["code"]) == ("error", "unsupported_run")
+
+
+@pytest.mark.requirement("run.log.newer_entry")
+@pytest.mark.parametrize(("format", "why"), [(99, "newer version"), (FORMAT, "damaged")])
+async def test_one_task_that_cannot_be_read_does_not_hide_the_others(
+    tmp_path: Path, http: aiohttp.ClientSession, format: int, why: str
+) -> None:
+    with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
+        caller = Caller(Api(http, server.url, "acme", server.create_key()), "1.0")
+        await stored(caller.api, "hello")
+        unreadable, readable = await caller.send(), await caller.send()
+        assert server.terminate() == 0
+        db = apsw.Connection(str(server.db / "weftline.db"))
+        first = db.execute("SELECT min(key) FROM runs").get
+        db.execute("UPDATE runs SET format = ? WHERE key = ?", (format, first))
+        db.execute("UPDATE entries SET head = ? WHERE kind = 'run.ended' AND run = ?", (b'{"type":"run.novel"}', first))
+        db.close()
+        server.start()
+        await caller.api.get("agents")  # on a new connection
+        listed = (await caller.call("list", {"historyLength": 5}))["tasks"]
+        assert [task["id"] for task in listed] == [readable["id"], unreadable["id"]]
+        status = listed[1]["status"]
+        assert status["state"] == "TASK_STATE_COMPLETED"
+        assert why in status["message"]["parts"][0]["text"]
+        assert why in (await caller.error("get", {"id": unreadable["id"]}))["message"]

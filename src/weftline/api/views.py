@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import UNSET, DecodeError, Raw
 
-from weftline.errors import LOG_DAMAGED, Conflict, StoreError, end_of_newer_code, of_newer_code
+from weftline.errors import LOG_DAMAGED, Conflict, StoreError, WeftlineError, end_of_newer_code, of_newer_code
 from weftline.kernel.bodies import AwaitBody, decode_await
 from weftline.kernel.control import RunPaused, RunResumed
 from weftline.kernel.damage import UNREADABLE
@@ -57,7 +57,7 @@ async def run_summary(engine: RunSource, row: RunRow, *, max_bytes: int | None =
     try:
         return await _view(engine, row, None, max_bytes=max_bytes)
     except (StoreError, Conflict) as error:
-        if error.code not in (LOG_DAMAGED, "unsupported_run"):
+        if not is_unreadable(error):
             raise
         return snapshots.damaged_run(row, run_id=ids.run_id(row.key, row.salt), error=error)
 
@@ -85,7 +85,7 @@ async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_byt
                 pause=_pause(row, pause),
             )
         except UNREADABLE:
-            raise _unreadable(row) from None
+            raise unreadable(row) from None
 
     size = sum([one.size for one in (first, last) if one is not None])
     return made() if size <= _BUILD_ON_LOOP_BYTES else await asyncio.to_thread(made)
@@ -101,10 +101,15 @@ async def _in_doubt(engine: RunSource, row: RunRow) -> tuple[CallName, ...]:
         closed = (await engine.receipt(row.key)).in_doubt if known is None else known
         return (*closed, *asked)[-MAX_DOUBTS:]
     except UNREADABLE:
-        raise _unreadable(row) from None
+        raise unreadable(row) from None
 
 
-def _unreadable(row: RunRow) -> StoreError | Conflict:
+def is_unreadable(error: WeftlineError) -> bool:
+    """Whether this is the error of a run that cannot be read: it is damaged, or newer code has written it."""
+    return error.code in (LOG_DAMAGED, "unsupported_run")
+
+
+def unreadable(row: RunRow) -> StoreError | Conflict:
     """Returns the error for a run with a required entry that cannot be read."""
     run_id = ids.run_id(row.key, row.salt)
     if row.format <= FORMAT:

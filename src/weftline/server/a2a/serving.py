@@ -15,6 +15,8 @@ from weftline.api.cancelling import cancel_run
 from weftline.api.following import Event, EventKind
 from weftline.api.host import Host
 from weftline.api.parsing import parsed
+from weftline.api.views import is_unreadable
+from weftline.errors import Conflict, StoreError
 from weftline.runtime.engine import Follower
 from weftline.server.a2a.dialect import Dialect, ListQuery, Operation, SentMessage
 from weftline.server.a2a.rpc import (
@@ -26,7 +28,7 @@ from weftline.server.a2a.rpc import (
     invalid,
 )
 from weftline.server.a2a.sending import Deliveries, find_task, send
-from weftline.server.a2a.tasks import STATES, Task, may_wait, read_task
+from weftline.server.a2a.tasks import STATES, Task, may_wait, read_task, unreadable_task
 from weftline.server.large import LARGE_BYTES, RequestRoom
 from weftline.store.base import LargeEntry, RunFilter, RunRow
 from weftline.store.records.agents import AgentRow
@@ -134,6 +136,15 @@ class Serving:
             await self._room.need(large.size)
             return await read_task(self._engine, row, history=history)
 
+    async def _listed(self, row: RunRow, history: int) -> Task:
+        """Returns one task of many: a run that cannot be read is no reason to list nothing."""
+        try:
+            return await self._task(row, history)
+        except (StoreError, Conflict) as error:
+            if not is_unreadable(error):
+                raise
+            return unreadable_task(row, error)
+
     async def _now(self, row: RunRow, history: int = 0) -> Task:
         return await self._as_of(await self._newest(row), history)
 
@@ -218,7 +229,7 @@ class Serving:
         tasks: list[Task] = []
         size = taken = 0
         for row in found[: query.limit]:
-            task = await self._task(row, query.history)
+            task = await self._listed(row, query.history)
             size += task.size
             if taken and size > _LIST_BYTES:
                 break

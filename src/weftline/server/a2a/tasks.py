@@ -13,8 +13,10 @@ from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from weftline.api.following import usage
-from weftline.api.views import run_view
+from weftline.api.views import run_view, unreadable
+from weftline.errors import WeftlineError
 from weftline.kernel import bodies
+from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
     KIND,
     AwaitClosed,
@@ -129,9 +131,37 @@ def context_of(run: RunView) -> str:
 async def read_task(engine: Engine, row: RunRow, *, history: int = 0, max_bytes: int | None = None) -> Task:
     """Returns the task of a run, with the last `history` messages.
 
-    Raises `LargeEntry`, without reading it, if its input or its answer has more than `max_bytes`.
+    Raises `LargeEntry`, without reading it, if its input or its answer has more than `max_bytes`, and what `run_view`
+    raises for a run that cannot be read.
     """
     run = await run_view(engine.stored, row, max_bytes=max_bytes)
+    try:
+        return await _task_of(engine, row, run, history=history)
+    except UNREADABLE:
+        raise unreadable(row) from None
+
+
+def unreadable_task(row: RunRow, error: WeftlineError) -> Task:
+    """Returns what a list shows for a run that cannot be read: where it stands, and why there is no more."""
+    run_id = ids.run_id(row.key, row.salt)
+    return Task(
+        id=run_id,
+        context_id=run_id,
+        state=STATES[row.status],
+        at_us=row.changed_at,
+        seq=row.next_seq - 1,
+        turn_seq=0,
+        message=TaskMessage(f"msg_{run_id}", "agent", error.message),
+        result=None,
+        data=None,
+        error=error.message,
+        error_class=None,
+        history=(),
+        usage=None,
+    )
+
+
+async def _task_of(engine: Engine, row: RunRow, run: RunView, *, history: int) -> Task:
     facts = await _facts(engine, row, run, history=history)
     open_calls = _open_calls(facts) if row.ended_at is None else []
     state = STATES[run.status]
