@@ -10,13 +10,14 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Raw
 
 from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value
+from weftline.locations import names_absent, path_in
 from weftline.tools.arguments import (
     MAX_ISSUES,
     InvalidArguments,
@@ -384,21 +385,6 @@ def _with_default(name: str, parameter: inspect.Parameter, hint: Any) -> Any:
 def _issues(error: ValidationError, args: dict[str, object]) -> tuple[Issue, ...]:
     issues: list[Issue] = []
     for item in error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ISSUES]:
-        path = _path_in(args, item["loc"], names_absent=item["type"] in ("missing", "extra_forbidden"))
+        path = path_in(args, item["loc"], names_absent=names_absent(item["type"]))
         issues.append(Issue(pointer(path), item["msg"], item["type"]))
     return tuple(issues)
-
-
-def _path_in(args: object, location: tuple[int | str, ...], *, names_absent: bool) -> list[str | int]:
-    """Returns the part of a pydantic location that is in the arguments, without union members and function steps."""
-    path: list[str | int] = []
-    value = args
-    for position, step in enumerate(location):
-        if isinstance(value, dict) and step in value:
-            value = cast("dict[str | int, object]", value)[step]
-        elif isinstance(value, list) and isinstance(step, int) and step < len(cast("list[object]", value)):
-            value = cast("list[object]", value)[step]
-        elif not (names_absent and position == len(location) - 1):
-            continue
-        path.append(step)
-    return path

@@ -74,7 +74,7 @@ def parse_results(fields: dict[str, Any]) -> SentResults:
         try:
             one = ResultModel.model_validate(item)
         except ValidationError as error:
-            problems[place] = [(issue.path, issue.message) for issue in issues_of(error)]
+            problems[place] = [(issue.path, issue.message) for issue in issues_of(error, item)]
             results.append(_named(item))
             continue
         found = _problems(one)

@@ -7,19 +7,20 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from weftline.errors import InvalidRequest, Issue, invalid
+from weftline.locations import names_absent, path_in
 from weftline.wire.unknown_fields import shape_of, unknown_fields, with_typos
 from weftline.wire.validation import path_of, words_of
 
 
 def refused(error: ValidationError, model: type[BaseModel], fields: dict[str, Any]) -> InvalidRequest:
     """Returns the error for an invalid body, which also names fields that look misspelt."""
-    return with_typos(invalid(issues_of(error)), unknown_fields(fields, shape_of(model)))
+    return with_typos(invalid(issues_of(error, fields)), unknown_fields(fields, shape_of(model)))
 
 
-def issues_of(error: ValidationError) -> list[Issue]:
-    """Returns the issues, which never contain what was sent, as that may be a secret."""
+def issues_of(error: ValidationError, sent: object) -> list[Issue]:
+    """Returns the issues of a body, which never contain what was sent, as that may be a secret."""
     found: list[Issue] = []
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
-        path = path_of([step for step in problem["loc"] if step != "[key]"])
-        found.append(Issue(path, words_of(problem)))
+        path = path_in(sent, problem["loc"], names_absent=names_absent(problem["type"]))
+        found.append(Issue(path_of(path), words_of(problem)))
     return found
