@@ -38,7 +38,7 @@ _READ_BEFORE = (
     "uvicorn.lifespan.off",
     "uvicorn.protocols.http.httptools_impl",
     "uvloop",
-    "weftline.agent.engine",
+    "weftline.agent.engine.engine",
     "weftline.api.operations",
     "weftline.cli.serve",
     "weftline.net.session",

@@ -130,7 +130,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 }
 """For each part of the package, what of ours it may import besides itself."""
 
-KNOW_THE_WIRE = ("wire", "api", "server", "client", "cli", "testing.torture", "agent.event_page")
+KNOW_THE_WIRE = ("wire", "api", "server", "client", "cli", "testing.torture", "agent.events.event_page")
 """The parts that speak the HTTP protocol, and the page that compares its words with ours."""
 WIRE_WORDS = re.compile(
     r"\b(toolUseId|runId|sessionId|errorClass|partialText|toolBudgets|loopDetection|inDoubt"

@@ -45,7 +45,7 @@ def loaded_by(statement: str) -> set[str]:
 
 LATER = {
     "importlib.metadata",
-    "weftline.agent.sources",
+    "weftline.agent.planning.sources",
     "weftline.api.operations",
     "weftline.providers.anthropic",
     "weftline.server.routes.every",

@@ -100,4 +100,4 @@ def test_no_text_is_left_out_here() -> None:
 
 
 def test_nothing_of_an_agent_puts_a_sentence_of_its_own_before_a_model() -> None:
-    assert sentences_of_their_own(sorted((SRC / "weftline" / "agent").glob("*.py"))) == []
+    assert sentences_of_their_own(sorted((SRC / "weftline" / "agent").rglob("*.py"))) == []

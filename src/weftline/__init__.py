@@ -94,14 +94,12 @@ __all__ = [
 
 if TYPE_CHECKING:
     from weftline.agent.agent import Agent
-    from weftline.agent.asking import Await
     from weftline.agent.behavior import Behavior, ThinkingDecay, ToolBudget, ToolSearch
     from weftline.agent.budget import Budget
-    from weftline.agent.calling import Hook, hook
     from weftline.agent.compaction import Compaction
     from weftline.agent.context import RunContext, RunInfo
-    from weftline.agent.disclosure import tool_search
-    from weftline.agent.engine import Engine
+    from weftline.agent.engine.engine import Engine
+    from weftline.agent.hooking.calling import Hook, hook
     from weftline.agent.hooks import (
         AfterModel,
         AwaitGate,
@@ -118,10 +116,12 @@ if TYPE_CHECKING:
     from weftline.agent.policy import BasicPolicy, Caps, Policy, PolicyDecision, PolicyTurn
     from weftline.agent.preset import Preset, compose_presets
     from weftline.agent.prompting import Prompt
+    from weftline.agent.requests.shortening import keep_recent
     from weftline.agent.results import RunCancelled, RunFailed, RunResult
     from weftline.agent.run import Run
+    from weftline.agent.running.asking import Await
+    from weftline.agent.running.disclosure import tool_search
     from weftline.agent.settings import Limits, Settings
-    from weftline.agent.shortening import keep_recent
     from weftline.agent.skills.format import Skill
     from weftline.agent.skills.toolset import skills
     from weftline.agent.subagents import spawn
@@ -163,7 +163,7 @@ else:
     _HOMES = {
         "AfterModel": "weftline.agent.hooks",
         "Agent": "weftline.agent.agent",
-        "Await": "weftline.agent.asking",
+        "Await": "weftline.agent.running.asking",
         "AwaitGate": "weftline.agent.hooks",
         "BeforeModel": "weftline.agent.hooks",
         "BasicPolicy": "weftline.agent.policy",
@@ -178,11 +178,11 @@ else:
         "ChildToolGate": "weftline.agent.hooks_outside",
         "Conflict": "weftline.errors",
         "ContextBuilt": "weftline.agent.hooks",
-        "Engine": "weftline.agent.engine",
+        "Engine": "weftline.agent.engine.engine",
         "Happened": "weftline.tools.base",
         "Hint": "weftline.failure",
         "Injected": "weftline.tools.injected",
-        "Hook": "weftline.agent.calling",
+        "Hook": "weftline.agent.hooking.calling",
         "Limits": "weftline.agent.settings",
         "McpError": "weftline.agent.hooks_outside",
         "McpToolGate": "weftline.agent.hooks_outside",
@@ -230,8 +230,8 @@ else:
         "compose_presets": "weftline.agent.preset",
         "fetch": "weftline.tools.builtin.fetch",
         "files": "weftline.tools.builtin.files",
-        "hook": "weftline.agent.calling",
-        "keep_recent": "weftline.agent.shortening",
+        "hook": "weftline.agent.hooking.calling",
+        "keep_recent": "weftline.agent.requests.shortening",
         "mcp": "weftline.tools.mcp.toolset",
         "present_plan": "weftline.tools.builtin.people",
         "shell": "weftline.tools.builtin.shell",
@@ -239,7 +239,7 @@ else:
         "spawn": "weftline.agent.subagents",
         "todo": "weftline.tools.builtin.todo",
         "tool": "weftline.tools.decorator",
-        "tool_search": "weftline.agent.disclosure",
+        "tool_search": "weftline.agent.running.disclosure",
         "toolset": "weftline.agent.toolsets",
     }
 

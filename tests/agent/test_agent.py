@@ -378,7 +378,7 @@ async def test_a_turn_finished_names_its_calls() -> None:
 
 
 async def test_runs_in_memory_are_forgotten_after_a_while() -> None:
-    from weftline.agent.in_memory import in_memory
+    from weftline.agent.engine.in_memory import in_memory
 
     agent = Agent(ScriptedModel(["Hello."]))
     first = await agent.run("Hi.")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weftline import Agent, Budget, Conflict, Engine, Run, RunFailed, tool
-from weftline.agent.budget_methods import BudgetUse
+from weftline.agent.engine.budget_methods import BudgetUse
 from weftline.errors import InvalidRequest, NotFound
 from weftline.events import AwaitClosed, AwaitOpened, Event
 from weftline.testing import ScriptedModel, calls

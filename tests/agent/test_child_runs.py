@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from weftline import Agent, Engine, Limits, Policy, RunContext, RunInfo, ToolContext, spawn, tool
-from weftline.agent import engine as library
+from weftline.agent.engine import engine as library
 from weftline.agent.hooks import BeforeModel
 from weftline.agent.hooks_outside import SpawnBefore
 from weftline.agent.run import Run

@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 
 from weftline import Agent, Conflict, Engine, Limits, ToolGate, hook, tool
-from weftline.agent.asking import Await
 from weftline.agent.options import RunOptions
+from weftline.agent.running.asking import Await
 from weftline.errors import InvalidRequest
 from weftline.events import AwaitOpened
 from weftline.kernel.bodies import decode_created
@@ -132,7 +132,7 @@ async def test_a_run_records_what_it_rests_on_and_each_part_changes_alone(tmp_pa
 
 _PROGRAM = """
 from weftline import Agent, tool
-from weftline.agent.digests import AgentDigests
+from weftline.agent.planning.digests import AgentDigests
 from weftline.plan import RunPlan
 
 {padding}

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from weftline import Agent, Conflict, Engine, ToolContext, WeftlineError, details, events, hook, tool
+from weftline.agent.engine.models import Models
 from weftline.agent.hooks import MessagesTaken, RunStarted
-from weftline.agent.models import Models
 from weftline.errors import NotFound, StoreError
 from weftline.messages import Assistant, User
 from weftline.providers.catalog import Catalog

@@ -14,9 +14,9 @@ from msgspec import Raw
 
 from kernel.histories import History, histories, lived
 from weftline import events
-from weftline.agent.event_page import NAMES, details_table, table
-from weftline.agent.profile_events import classes_of, profiled_events
-from weftline.agent.projection import events_of
+from weftline.agent.events.event_page import NAMES, details_table, table
+from weftline.agent.events.profile_events import classes_of, profiled_events
+from weftline.agent.events.projection import events_of
 from weftline.client.events import Frame, parse_frame
 from weftline.details.projection import DetailProjection, RunFacts
 from weftline.errors import StoreError
@@ -165,7 +165,7 @@ def test_an_unreadable_entry_is_damage_unless_newer_code_wrote_it(
 
 def test_the_page_about_events_has_the_tables_of_the_code() -> None:
     page = (Path(__file__).parents[2] / "docs" / "events.md").read_text(encoding="utf-8")
-    command = "python -m weftline.agent.event_page docs/events.md"
+    command = "python -m weftline.agent.events.event_page docs/events.md"
     for name, made in (("table", table()), ("details", details_table())):
         found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", page, re.DOTALL)
         assert found is not None and found[1].strip() == made.strip(), command

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from weftline import Behavior, Skill, ToolBudget, ToolGate, hook, skills, tool
 from weftline.agent.behavior import Exceeded, Ruling
-from weftline.agent.calling import Hooks
-from weftline.agent.code import AgentCode
 from weftline.agent.context import RunInfo
-from weftline.agent.disclosure import Disclosure, Withheld
-from weftline.agent.frame import Frame
+from weftline.agent.hooking.calling import Hooks
+from weftline.agent.running.code import AgentCode
+from weftline.agent.running.disclosure import Disclosure, Withheld
+from weftline.agent.running.frame import Frame
 from weftline.canonical import canonical_value, digest
 from weftline.messages import Text, ToolResult
 from weftline.runtime.agent_code.code import Gated, PendingCall

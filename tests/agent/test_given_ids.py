@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from weftline import Agent, Conflict, Engine
-from weftline.agent.recent_logs import MAX_RETAINED
+from weftline.agent.engine.recent_logs import MAX_RETAINED
 from weftline.agent.tracing import trace
 from weftline.errors import InvalidRequest
 from weftline.events import AwaitOpened

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from weftline import Agent, Hook, hook, tool
-from weftline.agent.calling import point_of
-from weftline.agent.hook_page import table
+from weftline.agent.hooking.calling import point_of
+from weftline.agent.hooking.hook_page import table
 from weftline.agent.hooks import (
     OTHER_NAMES,
     ContextBuilt,
@@ -133,7 +133,9 @@ def test_a_name_that_is_not_in_the_table_is_refused_when_it_is_given() -> None:
 def test_the_page_about_hooks_has_the_table_of_the_code() -> None:
     page = (Path(__file__).parents[2] / "docs" / "hooks.md").read_text(encoding="utf-8")
     found = re.search(r"<!-- table -->\n(.*?)<!-- /table -->", page, re.DOTALL)
-    assert found is not None and found[1].strip() == table().strip(), "python -m weftline.agent.hook_page docs/hooks.md"
+    assert found is not None and found[1].strip() == table().strip(), (
+        "python -m weftline.agent.hooking.hook_page docs/hooks.md"
+    )
 
 
 @tool

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weftline import Agent, Limits, RunFailed, hook, prompts, tool
-from weftline.agent.calling import Hook
+from weftline.agent.hooking.calling import Hook
 from weftline.agent.hooks import (
     AfterModel,
     BeforeModel,

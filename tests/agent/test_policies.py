@@ -30,7 +30,7 @@ from weftline import (
     ToolFailed,
     tool,
 )
-from weftline.agent.plans import plan_of
+from weftline.agent.planning.plans import plan_of
 from weftline.events import FinalForced, PolicyDecided, TurnRestarted
 from weftline.failure import Hint
 from weftline.kernel.policy import PolicyRule

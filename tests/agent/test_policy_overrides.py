@@ -13,7 +13,7 @@ import pytest
 from msgspec.json import encode
 
 from weftline import Agent, Engine, Policy, TagClause
-from weftline.agent.plans import plan_of
+from weftline.agent.planning.plans import plan_of
 from weftline.errors import InvalidRequest
 from weftline.kernel.entries import Limits
 from weftline.kernel.policy import PolicyRule

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from weftline import Agent, Behavior, Skill, ToolGate, keep_recent, skills, tool
-from weftline.agent.aliases import Aliases, check_names
 from weftline.agent.hooks import BeforeModel, ContextBuilt, ToolAfter
-from weftline.agent.pairs import repaired
-from weftline.agent.shortening import recent_turns, tail_compacted, without_stale_reads
+from weftline.agent.requests.pairs import repaired
+from weftline.agent.requests.shortening import recent_turns, tail_compacted, without_stale_reads
+from weftline.agent.running.aliases import Aliases, check_names
 from weftline.errors import Conflict
 from weftline.messages import Assistant, Image, Message, System, Text, ToolCall, ToolResult, ToolResults, User
 from weftline.providers.base import ModelRequest, ToolSpec

@@ -15,10 +15,10 @@ import pytest
 
 from agent.kit import asked
 from weftline import Agent, Engine, Limits, RunCancelled, RunContext, RunFailed, RunInfo, ToolGate, tool
-from weftline.agent import deps as deps_of_runs
+from weftline.agent.engine.in_memory import in_memory
 from weftline.agent.hooks import RunEnded
-from weftline.agent.in_memory import in_memory
 from weftline.agent.results import AgentFailed
+from weftline.agent.running import deps as deps_of_runs
 from weftline.runtime.fleet import idle_runs
 from weftline.store.base import RunFilter
 from weftline.store.sqlite.log import SqliteLog
@@ -282,9 +282,9 @@ async def test_deps_that_are_being_made_when_the_run_is_cancelled_are_undone() -
 async def test_deps_and_hooks_that_hang_keep_the_result_from_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("weftline.agent.teardown.LEAVE_S", 0.01)
-    monkeypatch.setattr("weftline.agent.sources.LEAVE_S", 0.01)
-    monkeypatch.setattr("weftline.agent.sources._ABANDONED_S", 0.01)
+    monkeypatch.setattr("weftline.agent.running.teardown.LEAVE_S", 0.01)
+    monkeypatch.setattr("weftline.agent.planning.sources.LEAVE_S", 0.01)
+    monkeypatch.setattr("weftline.agent.planning.sources._ABANDONED_S", 0.01)
     interrupted: list[str] = []
 
     @asynccontextmanager

@@ -28,7 +28,7 @@ from weftline import (
     spawn,
     tool,
 )
-from weftline.agent.ancestors import CHILD_POINTS
+from weftline.agent.hooking.ancestors import CHILD_POINTS
 from weftline.agent.hooks_outside import McpToolGate, SpawnBefore, SpawnComplete, SpawnError
 from weftline.events import AnyEvent, CallFinished, ChildEnded, ChildStarted, RunEnded, TextDelta
 from weftline.kernel.decide import decide
@@ -791,7 +791,7 @@ async def test_a_child_of_a_parent_that_was_given_up_is_cancelled_when_it_comes_
 
 
 async def test_children_of_runs_in_memory_are_forgotten_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weftline.agent.recent_logs.MAX_RETAINED", 1)
+    monkeypatch.setattr("weftline.agent.engine.recent_logs.MAX_RETAINED", 1)
     model = ByTask({"Go.": [calls("spawn", task="1"), "Top."], "1": [calls("spawn", task="2"), "One."], "2": ["Two."]})
     agent = Agent(model, tools=[spawn()])
     async with Engine() as engine:

@@ -11,8 +11,8 @@ import pytest
 from pydantic import AfterValidator
 
 from weftline import Agent, Behavior, Engine, Limits, Policy, RunContext, ToolContext, ToolGate, ask_user, hook, tool
-from weftline.agent.offline import AgentsToday
-from weftline.agent.replaying import replay_stored
+from weftline.agent.engine.offline import AgentsToday
+from weftline.agent.engine.replaying import replay_stored
 from weftline.agent.run import Run
 from weftline.api.stored_logs import StoredLogs
 from weftline.errors import WeftlineError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.json import encode
 
-from weftline.agent.snapshots import snapshot_of
+from weftline.agent.engine.snapshots import snapshot_of
 from weftline.errors import Conflict, StoreError
 from weftline.kernel.entries import FORMAT, KIND, CallStarted, RunEnded, decode_fact
 from weftline.plan import LocalRef

@@ -10,7 +10,7 @@ import pytest
 from msgspec.json import decode
 
 from runtime.kit import MoodyStore, ended, plan
-from weftline.agent.replaying import replay_stored
+from weftline.agent.engine.replaying import replay_stored
 from weftline.config import Config
 from weftline.errors import WeftlineError
 from weftline.kernel.bodies import EndedBody, decode_ended

@@ -9,7 +9,7 @@ import pytest
 
 from weftline import Agent
 from weftline import Limits as AgentLimits
-from weftline.agent.plans import client_plan
+from weftline.agent.planning.plans import client_plan
 from weftline.errors import InvalidRequest
 from weftline.kernel.entries import Limits
 from weftline.wire.agents import agent_spec_merge

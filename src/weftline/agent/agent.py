@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from typing_extensions import Unpack
 
-    from weftline.agent.engine import Engine
+    from weftline.agent.engine.engine import Engine
     from weftline.agent.options import RunOptions
     from weftline.agent.results import RunResult
     from weftline.agent.run import Run
@@ -159,7 +159,7 @@ class Agent(Definition[OutputT, DepsT]):
 async def _host(engine: Engine | None) -> Engine:
     """Returns the given engine, or the in-memory engine of the running loop."""
     if engine is None:
-        from weftline.agent.in_memory import in_memory
+        from weftline.agent.engine.in_memory import in_memory
 
         return await in_memory()
     if not hasattr(engine, "start_alone"):

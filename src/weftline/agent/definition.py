@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, Typed
 
 from weftline.agent import argument_checks
 from weftline.agent.agent_tools import AgentTool, merged, name_of, to_tool
-from weftline.agent.aliases import check_names
 from weftline.agent.behavior import Behavior, check_dedup
 from weftline.agent.budget import Budget
-from weftline.agent.calling import Hook, check_hook, point_of
 from weftline.agent.context import RunContext, RunInfo
+from weftline.agent.hooking.calling import Hook, check_hook, point_of
 from weftline.agent.hooks import OutputReady, Point
 from weftline.agent.options import check_parts
 from weftline.agent.output import OutputType
 from weftline.agent.policy import Policy, PolicyEngine, check_policy
 from weftline.agent.preset import Preset
 from weftline.agent.prompting import Prompt, checked_prompts
+from weftline.agent.running.aliases import check_names
 from weftline.agent.settings import Limits, Settings
 from weftline.errors import Conflict
 from weftline.providers.base import Provider
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm, Unpack
     from typing_extensions import TypeVar as DefaultTypeVar
 
-    from weftline.agent.observing import RunObserver
+    from weftline.agent.engine.observing import RunObserver
 
     OutputT = DefaultTypeVar("OutputT", default=str)
     DepsT = DefaultTypeVar("DepsT", default=object)
@@ -241,7 +241,7 @@ class Definition(Generic[OutputT, DepsT]):
     def _connect_skills(self, tools: Sequence[AgentTool[Any]]) -> None:
         toolsets = [one for one in tools if hasattr(one, "open")]
         if toolsets:  # most agents have none, and do not need the imports of skills
-            from weftline.agent.skill_hooks import connect_skills
+            from weftline.agent.hooking.skill_hooks import connect_skills
 
             connect_skills(toolsets, self)
 

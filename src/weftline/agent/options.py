@@ -11,8 +11,8 @@ from weftline.agent.agent_tools import AgentTool
 from weftline.agent.attachments import FileLike
 from weftline.agent.behavior import Behavior
 from weftline.agent.budget import Budget
-from weftline.agent.calling import Hook, check_hook
 from weftline.agent.context import RunContext
+from weftline.agent.hooking.calling import Hook, check_hook
 from weftline.agent.policy import Policy
 from weftline.agent.preset import Preset
 from weftline.agent.settings import Limits, Settings

@@ -14,8 +14,8 @@ from msgspec import UNSET, UnsetType
 
 from weftline.agent.agent_tools import AgentTool, merged
 from weftline.agent.behavior import Behavior
-from weftline.agent.calling import Hook
 from weftline.agent.context import RunContext
+from weftline.agent.hooking.calling import Hook
 from weftline.agent.settings import Limits, Settings
 
 _NO_BEHAVIOR, _NO_SETTINGS = Behavior(), Settings()

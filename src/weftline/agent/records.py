@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weftline.agent.projection import call_failure, object_of
+from weftline.agent.events.projection import call_failure, object_of
 from weftline.agent.results import CallRecord
 from weftline.failure import Failure
 from weftline.messages import joined_text

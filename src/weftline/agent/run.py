@@ -7,16 +7,16 @@ from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
 from weftline.agent.budget import Budget
-from weftline.agent.budget_methods import BudgetUse
-from weftline.agent.detail_projection import projection_of
-from weftline.agent.log_pages import LogPage, log_page
-from weftline.agent.merged_events import Cursor, with_children
+from weftline.agent.engine.budget_methods import BudgetUse
+from weftline.agent.engine.log_pages import LogPage, log_page
+from weftline.agent.engine.snapshots import snapshot_of
+from weftline.agent.events.detail_projection import projection_of
+from weftline.agent.events.merged_events import Cursor, with_children
+from weftline.agent.events.profile_events import Profile, classes_of, profiled_events
+from weftline.agent.events.projection import events_of
 from weftline.agent.output import OutputType
-from weftline.agent.profile_events import Profile, classes_of, profiled_events
-from weftline.agent.projection import events_of
 from weftline.agent.records import record_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
-from weftline.agent.snapshots import snapshot_of
 from weftline.agent.stored_messages import KINDS, SavedMessage, stored_messages
 from weftline.details import AnyDetail
 from weftline.details.snapshot import RunSnapshot

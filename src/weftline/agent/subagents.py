@@ -15,9 +15,9 @@ from msgspec import Raw
 from msgspec.json import decode
 
 from weftline import prompts
-from weftline.agent.briefing import Briefing
 from weftline.agent.definition import Definition
 from weftline.agent.output import OutputType
+from weftline.agent.planning.briefing import Briefing
 from weftline.failure import Failure
 from weftline.kernel.bodies import FinalResult
 from weftline.kernel.entries import Effect

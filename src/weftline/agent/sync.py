@@ -12,7 +12,7 @@ from contextvars import Context, copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
 from weftline.agent.budget import Budget
-from weftline.agent.budget_methods import BudgetUse
+from weftline.agent.engine.budget_methods import BudgetUse
 from weftline.agent.results import OutputT, RunResult
 from weftline.agent.run import Run, Status
 from weftline.agent.stored_messages import SavedMessage

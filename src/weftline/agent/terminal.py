@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from weftline.agent.calling import hook
+from weftline.agent.hooking.calling import hook
 from weftline.agent.hooks import AwaitGate
 from weftline.kernel.bodies import AskBody
 

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import TypeAlias
 
-from weftline.agent import budget_views
-from weftline.agent.budget_views import Logs, account_of, of_workspace
+from weftline.agent.engine import budget_views
+from weftline.agent.engine.budget_views import Logs, account_of, of_workspace
 from weftline.api.parsing import off_loop
 from weftline.runtime.budgets.ledger import Account
 from weftline.store.base import LargeEntry, RunRow, Stored

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from weftline.agent.thread_imports import import_export
+from weftline.agent.engine.thread_imports import import_export
 from weftline.api.controlling import ControlledRuns, pause_run, resume_run, send_message
 from weftline.api.forking import Forking, fork_run, parse_fork
 from weftline.api.operator import operated_run, operator_name

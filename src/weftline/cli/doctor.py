@@ -46,7 +46,7 @@ async def _examine(
     app: Path | None, tools: Path | None, config: Path | None, workspace: str | None, db: Path
 ) -> list[Finding]:
     from weftline.agent.loader import load_agents_file
-    from weftline.agent.sources import AgentTools, Setup
+    from weftline.agent.planning.sources import AgentTools, Setup
     from weftline.api.doctor import examine
     from weftline.config import Config, load_config
     from weftline.net.dial import Dialer

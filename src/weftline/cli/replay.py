@@ -77,8 +77,8 @@ async def _replay(
     *,
     force: bool,
 ) -> Replayed:
+    from weftline.agent.engine.replaying import offers, today
     from weftline.agent.loader import load_agents_file
-    from weftline.agent.replaying import offers, today
     from weftline.cli.ended_runs import ended_runs
     from weftline.replay.exporting import export_lines
     from weftline.replay.pytests import write_test

@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from secrets import token_hex
 
-from weftline.agent.code_agents import code_agents
-from weftline.agent.engine import Engine
+from weftline.agent.engine.engine import Engine
+from weftline.agent.planning.code_agents import code_agents
 from weftline.api.control import Control
 from weftline.api.operations import operations
 from weftline.api.scheduled import start as start_scheduled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from weftline.agent.detail_projection import projection_of
+from weftline.agent.events.detail_projection import projection_of
 from weftline.runtime.engine import Engine
 from weftline.server.display_hints import DisplayHints
 from weftline.server.large import LargeResponses

@@ -59,7 +59,7 @@ from weftline.workspace.firing import ScheduleAlarm
 from weftline.workspace.providers import own_providers
 
 if TYPE_CHECKING:
-    from weftline.agent.run_traces import RunTraces
+    from weftline.agent.tracing.run_traces import RunTraces
     from weftline.server.served_agents import ServedAgents
 
 logger = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     peers = Dialer(egress)
     agents = read_agents(settings.app, models)
     if options.traces:
-        from weftline.agent.run_traces import trace_agents
+        from weftline.agent.tracing.run_traces import trace_agents
 
         trace_agents(agents.by_name.values() if agents else ())
     own_tools = server_tools(settings.tools, app=settings.app, app_tools=agents.tools if agents else {}, pages=pages)
@@ -354,7 +354,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
 
 
 def _traces(engine: Engine) -> RunTraces:
-    from weftline.agent.run_traces import RunTraces  # with all of `weftline.agent`
+    from weftline.agent.tracing.run_traces import RunTraces  # with all of `weftline.agent`
 
     return RunTraces(engine)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from weftline.agent.child_plans import ChildPlans
-from weftline.agent.code_agents import AgentModels, code_agents
-from weftline.agent.listing import facts_around
+from weftline.agent.engine.listing import facts_around
 from weftline.agent.loader import load_agents_file
-from weftline.agent.sources import AgentTools, Setup, require_durable
+from weftline.agent.planning.child_plans import ChildPlans
+from weftline.agent.planning.code_agents import AgentModels, code_agents
+from weftline.agent.planning.sources import AgentTools, Setup, require_durable
 from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import Engine

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from weftline.agent.definition import Definition
+from weftline.agent.engine.replaying import replay_file
 from weftline.agent.loader import load_agents_file
-from weftline.agent.replaying import replay_file
 from weftline.replay.replaying import Replayed
 
 

@@ -11,7 +11,7 @@ import pytest
 from server.tools.peers import serving
 from server.tools.test_mcp_revisions import REFUSALS, modern
 from weftline import Agent, Engine, Limits, Run, mcp
-from weftline.agent.asking import Await
+from weftline.agent.running.asking import Await
 from weftline.errors import Conflict
 from weftline.events import ChildEnded
 from weftline.kernel.bodies import decode_created

@@ -20,7 +20,7 @@ from weftline import (
     hook,
     tool,
 )
-from weftline.agent.event_page import NAMES
+from weftline.agent.events.event_page import NAMES
 from weftline.agent.run import Run
 from weftline.client import AsyncClient
 from weftline.client import tool as client_tool

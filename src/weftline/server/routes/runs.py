@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 from msgspec.json import encode
 
-from weftline.agent.snapshots import snapshot_of
+from weftline.agent.engine.snapshots import snapshot_of
 from weftline.api.cancelling import cancel_run
 from weftline.api.client_calls import answer_call
 from weftline.api.creating import create_run

@@ -1,0 +1,1 @@
+"""`Engine`, where agents' runs live, and its methods by what they are about."""

@@ -1,0 +1,123 @@
+"""The toolsets that an engine has opened: each once, those of an agent concurrently."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from time import monotonic
+from typing import TypeAlias, TypeGuard
+
+from weftline.agent.hooks import Point
+from weftline.agent.hooks_outside import McpBootstrapEnd, McpBootstrapStart, McpConnect, McpError
+from weftline.agent.running.sampling import with_model
+from weftline.tools.base import ServerToolset, Tool, Toolset, is_hidden
+
+logger = logging.getLogger(__name__)
+
+Notify: TypeAlias = Callable[[Point], Awaitable[None]]
+"""Must not raise: the points it reports concern other runs too."""
+
+
+async def _discard(point: Point) -> None:
+    """For a toolset that is opened without a run."""
+
+
+class _Opening:
+    def __init__(self, toolset: Toolset, notify: Notify) -> None:
+        self.toolset = toolset
+        self.failed = False
+        """Whether the server was unreachable, so that `tools` only stand in for its own."""
+        self.tools = asyncio.create_task(self._open(notify), name="open a set of tools")
+
+    @property
+    def has_failed(self) -> bool:
+        tools = self.tools
+        return tools.done() and (self.failed or tools.cancelled() or tools.exception() is not None)
+
+    async def _open(self, notify: Notify) -> Sequence[Tool]:
+        toolset = self.toolset
+        return await self._server(toolset, notify) if is_server(toolset) else await toolset.open()
+
+    async def _server(self, server: ServerToolset, notify: Notify) -> Sequence[Tool]:
+        started = monotonic()
+
+        def elapsed_ms() -> int:
+            return round((monotonic() - started) * 1000)
+
+        await notify(McpBootstrapStart(server.name))
+        try:
+            tools = await server.open()
+        except Exception as error:
+            self.failed = True
+            logger.warning("the MCP server %s is out of reach: %s", server.name, error)
+            await notify(McpError(server.name, error))
+            await notify(McpBootstrapEnd(server.name, elapsed_ms(), error=error))
+            return server.stand_in(error)
+        await notify(McpConnect(server.name))
+        await notify(McpBootstrapEnd(server.name, elapsed_ms(), len([one for one in tools if not is_hidden(one)])))
+        return with_model(server, tools)
+
+
+class OpenToolsets:
+    """Opens toolsets.
+
+    Runs that need the same one wait for the same opening; after a failure, the next run tries again.
+    """
+
+    def __init__(self) -> None:
+        self._openings: dict[int, _Opening] = {}
+
+    def begin(self, toolsets: Iterable[Toolset], notify: Notify) -> list[asyncio.Task[Sequence[Tool]]]:
+        """Starts to open all of them at once. Failures are raised when the tools are requested."""
+        return [self._opening(one, notify, again=True).tools for one in toolsets]
+
+    async def warm(self, toolsets: Iterable[Toolset], notify: Notify) -> None:
+        """Opens all of them, and waits until they are open."""
+        openings = self.begin(toolsets, notify)
+        if openings:
+            await asyncio.wait(openings)
+
+    async def tools(self, toolset: Toolset) -> Sequence[Tool]:
+        opening = self._opening(toolset, _discard)
+        try:
+            # Shielded: if one waiting run is cancelled, the others still get the tools.
+            return await asyncio.shield(opening.tools)
+        except Exception:
+            if self._openings.get(id(toolset)) is opening:
+                del self._openings[id(toolset)]
+            raise
+
+    async def close(self) -> None:
+        openings, self._openings = list(self._openings.values()), {}
+        await self._end(openings)
+
+    async def drop(self, toolsets: Iterable[Toolset]) -> None:
+        """Closes those that are open."""
+        await self._end([one for toolset in toolsets if (one := self._openings.pop(id(toolset), None)) is not None])
+
+    async def _end(self, openings: Sequence[_Opening]) -> None:
+        for one in openings:
+            one.tools.cancel()
+        if openings:
+            await asyncio.wait([one.tools for one in openings])
+        await asyncio.gather(*[_closed(one) for one in openings])
+
+    def _opening(self, toolset: Toolset, notify: Notify, *, again: bool = False) -> _Opening:
+        opening = self._openings.get(id(toolset))
+        if opening is None or (again and opening.has_failed):
+            opening = self._openings[id(toolset)] = _Opening(toolset, notify)
+        return opening
+
+
+def is_server(toolset: Toolset) -> TypeGuard[ServerToolset]:
+    return hasattr(toolset, "stand_in")
+
+
+async def _closed(one: _Opening) -> None:
+    if one.failed or one.tools.cancelled() or one.tools.exception() is not None:
+        return  # nothing was opened
+    try:
+        await one.toolset.close()
+    except Exception:
+        logger.exception("a set of tools could not be closed")

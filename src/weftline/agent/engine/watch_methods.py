@@ -1,0 +1,83 @@
+"""The engine's methods for watching runs: their open questions, unclaimed runs and all entries."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from weftline.agent.definition import Definition
+from weftline.agent.engine.listing import open_awaits, unclaimed_runs
+from weftline.agent.planning.sources import AgentTools
+from weftline.agent.run import Run
+from weftline.agent.running.asking import Await
+from weftline.agent.threads import Thread
+from weftline.events import AnyEvent
+from weftline.kernel.entries import AwaitKind
+from weftline.runtime.deploys import can_run_here
+from weftline.runtime.engine import Observer
+from weftline.workspace.context import Workspaces
+
+if TYPE_CHECKING:
+    from weftline.runtime.engine import Engine as Runtime
+
+T = TypeVar("T")
+
+
+class WatchMethods:
+    """The methods of `Engine` for watching runs."""
+
+    workspaces: Workspaces
+    _workspace: int
+    _tools: AgentTools
+
+    if TYPE_CHECKING:
+
+        @property
+        def workspace_key(self) -> int: ...
+        async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+        async def runtime(self) -> Runtime: ...
+        async def locate(self, run_id: str) -> int: ...
+        def attach(self, run_id: str, agent: Definition[Any, Any] | None = None) -> Run[Any]: ...
+
+    async def awaits(
+        self,
+        *,
+        run_id: str | None = None,
+        agent: str | None = None,
+        kinds: Sequence[AwaitKind] = (),
+    ) -> list[Await]:
+        """Returns the open questions to people, of all runs in the engine's workspace or of some.
+
+        `run_id` selects a run and all runs below it.
+        """
+        host = await self.runtime()
+        root = None if run_id is None else await self.locate(run_id)
+        found = await open_awaits(host, self._workspace, root=root, kinds=kinds)
+        return [one for one in found if agent is None or one.agent == agent]
+
+    async def unclaimed(self) -> list[str]:
+        """Returns the unfinished runs whose agents are not registered here, newest first. They wait."""
+        return await unclaimed_runs(
+            await self.runtime(), self._workspace, knows=partial(can_run_here, tools=self._tools)
+        )
+
+    def events_of(self, run_id: str) -> AsyncIterator[AnyEvent]:
+        """Yields the events of a run, from the log and then live."""
+        return self.attach(run_id).events()
+
+    async def observe(self, observer: Observer) -> Callable[[], None]:
+        """Calls `observer` with every entry of every run from now on, run by run in the order of the log.
+
+        It gets batches of entries right after their commit, on the engine's loop, and must return at once. What it
+        raises is logged and has no other effect. Returns a function that stops it.
+        """
+
+        async def begin() -> Callable[[], None]:
+            return (await self.runtime()).observe(observer)
+
+        return await self.on_engine_loop(begin)
+
+    def thread(self, name: str) -> Thread:
+        """Returns a conversation by its name."""
+        return Thread(self, name)

@@ -1,0 +1,152 @@
+"""Calls the hooks before and after a tool call, and applies their changes to its result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from weftline import prompts
+from weftline.agent import hooks as points
+from weftline.agent.context import RunContext
+from weftline.agent.hooking.ancestors import Ancestors
+from weftline.agent.hooking.call_values import in_words, object_of, parts_of, written_object
+from weftline.agent.hooking.calling import HookFailed, Hooks
+from weftline.agent.requests.persisting import LargeResults
+from weftline.agent.running.frame import Frame
+from weftline.agent.skills.activation import USE
+from weftline.messages import Text, UserPart, joined_text
+from weftline.runtime.agent_code.code import Gated, PendingCall
+from weftline.tools.base import ReplacesContent, ToolContext, ToolOutput
+from weftline.tools.coercion import coercions
+from weftline.tools.results import output_bytes
+
+
+class AroundCalls:
+    """The hooks around the tool calls of one run."""
+
+    def __init__(self, hooks: Hooks, frame: Frame, context: RunContext[Any], *, above: Ancestors) -> None:
+        self._hooks = hooks
+        self._frame = frame
+        self._context = context
+        self._above = above
+        self._large = LargeResults(frame.behavior, run_id=context.run.id, keep=frozenset({USE}))
+
+    def wants(self, point: type[points.Point]) -> bool:
+        """Whether any hook is registered for this point, including those of the runs above."""
+        return point in self._hooks or self._above.wants(point)
+
+    def display_name(self, call: PendingCall) -> str:
+        """The name that the model knows the tool by."""
+        return self._frame.aliases.wire(call.name)
+
+    async def notify(self, point: points.Point) -> None:
+        """Calls the watchers of this point. Raises `HookFailed` if one with `fail_closed` fails."""
+        await self._hooks.watch(point, self._context)
+        await self._above.watch(point)
+
+    async def before(self, call: PendingCall, context: ToolContext) -> None:
+        hooks = self._hooks
+        if not self.wants(points.ToolBefore) and points.ArgumentsCoerced not in hooks:
+            return
+        display_name = self.display_name(call)
+        changed = coercions(written_object(call.raw_args), object_of(call.prepared))
+        if changed:
+            await self.notify(points.ArgumentsCoerced(*_where(call), changed, display_name=display_name))
+        if self.wants(points.ToolBefore):
+            prior = await call.tool.prior_content(call.args) if isinstance(call.tool, ReplacesContent) else None
+            args, counts = object_of(call.args), dict(call.counts)
+            await self.notify(
+                points.ToolBefore(
+                    call.turn,
+                    call.id,
+                    call.name,
+                    args,
+                    context.attempt,
+                    prior,
+                    counts,
+                    changed,
+                    display_name=display_name,
+                )
+            )
+
+    async def finished(self, call: PendingCall, output: ToolOutput, *, stored: bool = False) -> ToolOutput:
+        """Passes a result through the last hooks before it is stored, whether a tool or a gate produced it.
+
+        `stored` means that it was stored before, and so is small enough.
+        """
+        hooks, display_name = self._hooks, self.display_name(call)
+        if points.ToolTransform in hooks:
+            size = output_bytes(output.parts)
+            point = points.ToolTransform(
+                call.turn, call.id, call.name, output.parts, output.is_error, size, display_name=display_name
+            )
+            await self._shape(point)
+            parts = parts_of(point.result, before=output.parts, tool=call.name)
+            output = replace(output, parts=parts, is_error=point.is_error)
+        whole = output
+        output = output if stored else await self._large.stored(call, output)
+        if output is not whole and points.ToolResultStored in hooks:
+            size, stub = output_bytes(whole.parts), joined_text(output.parts)
+            await self.notify(points.ToolResultStored(*_where(call), size, stub, display_name=display_name))
+        if self.wants(points.ToolAfter):
+            seen = in_words(output.parts) if call.is_blind() else output.parts
+            size, counts = output_bytes(seen), dict(call.counts)
+            await self.notify(
+                points.ToolAfter(
+                    call.turn,
+                    call.id,
+                    call.name,
+                    seen,
+                    output.is_error,
+                    size,
+                    counts,
+                    output.bounds,
+                    output.server_data,
+                    display_name=display_name,
+                )
+            )
+        return output
+
+    async def after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
+        """Calls the hooks after a call. If one fails, the model is still told that the tool has run."""
+        try:
+            return await self._notify_after(call, output, raised)
+        except HookFailed:
+            return replace(output, parts=(Text(prompts.calls.result_withheld(self.display_name(call))),), is_error=True)
+
+    async def _notify_after(self, call: PendingCall, output: ToolOutput, raised: BaseException | None) -> ToolOutput:
+        display_name = self.display_name(call)
+        if output.is_error and self.wants(points.ToolError):
+            failed = points.ToolError(*_where(call), output.parts, raised, output.failure, display_name=display_name)
+            await self._shape(failed)
+            await self._above.shape(failed)
+            output = replace(output, parts=parts_of(failed.result, before=output.parts, tool=call.name))
+        if output.is_error and points.ToolAfterFailure in self._hooks:
+            point = points.ToolAfterFailure(*_where(call), output.parts, output.failure, display_name=display_name)
+            await self.notify(point)
+        elif not output.is_error and points.ToolAfterSuccess in self._hooks:
+            await self.notify(points.ToolAfterSuccess(*_where(call), output.parts, display_name=display_name))
+        return await self.finished(call, output)
+
+    async def unfit(self, call: PendingCall) -> Gated:
+        """Rejects a call of an unknown tool, or one with invalid arguments."""
+        display_name = self.display_name(call)
+        if call.tool is not None:
+            await self.notify(points.ArgumentsRejected(*_where(call), call.problem, display_name=display_name))
+            return Gated("invalid", call.args, (Text(call.problem),), is_error=True)
+        unknown = points.ToolUnknown(*_where(call), prompts.calls.unknown_tool(call.name), display_name=display_name)
+        await self._shape(unknown)
+        parts: tuple[UserPart, ...] = (Text(str(unknown.result)),)
+        if not unknown.suppress_error and points.ToolError in self._hooks:
+            failed = points.ToolError(*_where(call), parts, display_name=display_name)
+            await self._shape(failed)
+            parts = parts_of(failed.result, before=parts, tool=call.name)
+        return Gated("unknown", call.args, parts, is_error=True)
+
+    async def _shape(self, point: points.Point) -> None:
+        await self._hooks.shape(point, self._context)
+
+
+def _where(call: PendingCall) -> tuple[int, str, str]:
+    return call.turn, call.id, call.name
