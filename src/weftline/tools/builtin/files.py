@@ -6,7 +6,7 @@ agent = Agent("openai:gpt-5", tools=[files("./project", write=False)])
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, cast
 
 import msgspec
@@ -23,7 +23,7 @@ from weftline.tools.builtin.matching import Matcher, installed_ripgrep
 from weftline.tools.builtin.paths import display_path, parse_path
 from weftline.tools.builtin.reading import LIMIT, MAX_BYTES, checked_slice, is_binary, page
 from weftline.tools.builtin.searching import Match, Search, entry_line, inside, listed, parse_glob
-from weftline.tools.builtin.workplace import Workplace, errors_for_model, off_the_loop, workplace
+from weftline.tools.builtin.workplace import Workplace, WorkplaceTools, errors_for_model, off_the_loop, workplace
 from weftline.tools.contexts.base import ExecutionContext
 from weftline.tools.decorator import tool
 from weftline.tools.function import FunctionTool
@@ -39,21 +39,8 @@ MAX_ENTRIES = 1000
 TIMEOUT_S = 120.0
 
 
-class Files:
+class Files(WorkplaceTools):
     """The toolset for files. `tools` has the single tools, to pick some of them."""
-
-    def __init__(self, place: Workplace, tools: Sequence[Tool]) -> None:
-        self._place = place
-        self.tools = tuple(tools)
-
-    async def open(self) -> Sequence[Tool]:
-        if self.tools:
-            await self._place.enter()
-        return self.tools
-
-    async def close(self) -> None:
-        if self.tools:
-            await self._place.leave()
 
 
 def files(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 
 from weftline import prompts
-from weftline.tools.base import Tool, ToolFailed
+from weftline.tools.base import ToolFailed
 from weftline.tools.builtin.reading import whole_tail
-from weftline.tools.builtin.workplace import Workplace, errors_for_model, workplace
+from weftline.tools.builtin.workplace import WorkplaceTools, errors_for_model, workplace
 from weftline.tools.contexts.base import TIMEOUT_S, ExecResult, ExecutionContext
 from weftline.tools.decorator import tool
 
@@ -19,21 +18,8 @@ _ENDING_S = 30.0
 """How long it may take to end a command after its time is up."""
 
 
-class Shell:
+class Shell(WorkplaceTools):
     """A toolset with one tool, or none if the context has no shell."""
-
-    def __init__(self, place: Workplace, tools: Sequence[Tool]) -> None:
-        self._place = place
-        self.tools = tuple(tools)
-
-    async def open(self) -> Sequence[Tool]:
-        if self.tools:
-            await self._place.enter()
-        return self.tools
-
-    async def close(self) -> None:
-        if self.tools:
-            await self._place.leave()
 
 
 def shell(

@@ -7,13 +7,13 @@ Toolsets that were given the same context object and the same directory share on
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from weftline import prompts
-from weftline.tools.base import ToolFailed
+from weftline.tools.base import Tool, ToolFailed
 from weftline.tools.builtin.paths import display_path
 from weftline.tools.contexts.base import ContextDestroyed, ContextUnavailable, ExecutionContext, FileError, Handle
 from weftline.tools.contexts.process import ProcessContext
@@ -51,6 +51,23 @@ class Workplace:
         if not self._users and self._handle is not None:
             gone, self._handle = self._handle, None
             await self.context.destroy(gone)
+
+
+class WorkplaceTools:
+    """Tools that share a workplace, which exists from the first toolset that is opened to the last that is closed."""
+
+    def __init__(self, place: Workplace, tools: Sequence[Tool]) -> None:
+        self._place = place
+        self.tools = tuple(tools)
+
+    async def open(self) -> Sequence[Tool]:
+        if self.tools:
+            await self._place.enter()
+        return self.tools
+
+    async def close(self) -> None:
+        if self.tools:
+            await self._place.leave()
 
 
 _shared: WeakValueDictionary[tuple[int, str], Workplace] = WeakValueDictionary()
