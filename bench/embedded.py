@@ -8,6 +8,7 @@ python -m bench.embedded FOLDER MODEL_PORT ROUNDS
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -181,6 +182,7 @@ async def measure(folder: Path, model_port: int, rounds: int) -> Measured:
 def main() -> None:
     # As the server sets it.
     sys.setswitchinterval(0.001)
+    logging.getLogger("weftline").setLevel(logging.ERROR)  # the runs are meant to reach their limit of turns
     measured = uvloop.run(measure(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
     sys.stdout.buffer.write(msgspec.json.encode(measured))
 
