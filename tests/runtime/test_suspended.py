@@ -10,16 +10,31 @@ import pytest
 from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, engine_on, facts, plan
+from weftline import tool
 from weftline.kernel.entries import CallClosed, Limits
-from weftline.plan import LocalRef
+from weftline.kernel.policy import CapReached, PolicyRule
+from weftline.plan import LocalRef, ServerRef
 from weftline.runtime.fleet.timers import CLIENT_GRACE_US, MAX_GRACE_US
 from weftline.store.memory import MemoryDisk
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 
-SCRIPTS: dict[str, Any] = {"ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]}}
+SCRIPTS: dict[str, Any] = {
+    "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
+    "work_and_ask": {
+        "turns": [{"tool_calls": [{"name": "work", "args": {}}, {"name": "ask", "args": {}}]}, {"text": "thanks"}]
+    },
+}
+SECOND = 1_000_000
 GRACE_S, MAX_GRACE_S = CLIENT_GRACE_US / 1e6, MAX_GRACE_US / 1e6
+
+
+@tool(effect="idempotent", concurrent=True)
+async def work() -> str:
+    """Takes a minute."""
+    await asyncio.sleep(60)
+    return "done"
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -53,5 +68,45 @@ def test_a_client_gets_a_grace_after_the_machine_was_suspended(
             await asyncio.sleep(MAX_GRACE_S)
             closed = [head.how for head in await facts(it, silent, space) if isinstance(head, CallClosed)]
             assert closed == ["timeout"]
+
+    run(scenario())
+
+
+@pytest.mark.requirement("run.time.budget")
+@pytest.mark.parametrize("client_timeout_s", [300, 5], ids=["not overdue", "overdue"])
+@pytest.mark.parametrize("budget_s", [2, 15])
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_time_budget_does_not_wait_for_the_grace_of_a_client(
+    client_timeout_s: int, budget_s: int, restarted: bool
+) -> None:
+    """Its tool is at work beside the client's call, so its clock is running."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        clock, disk = WallClock(loop), MemoryDisk()
+        it, _ = engine_on(MoodyStore(disk), SCRIPTS, clock=clock, tools={"work": work})
+        await it.start()
+        space = await it.workspace("acme")
+        await asyncio.sleep(GRACE_S + 1)
+        limits = Limits(
+            local_timeout_us=client_timeout_s * SECOND,
+            on_local_timeout="report",
+            policy=PolicyRule(time_budget_us=budget_s * SECOND),
+        )
+        asks = replace(plan("work_and_ask", ServerRef("work"), LocalRef("ask")), limits=limits)
+        run_id = await it.create(space, asks)
+        await asyncio.sleep(1)
+        if restarted:
+            await it.stop(drain_s=0)
+            await asyncio.sleep(10)
+            it, _ = engine_on(MoodyStore(disk), SCRIPTS, clock=clock, tools={"work": work})
+            await it.start()
+        else:
+            loop.now_s += 3  # it was stalled
+        (reached,) = [head for head in await facts(it, run_id, space) if isinstance(head, CapReached)]
+        assert reached.used <= (max(budget_s, 0 if restarted else 4) + 1) * SECOND
+        assert (await ended(it, run_id, space)).status == "succeeded"
+        await it.stop(drain_s=0)
 
     run(scenario())

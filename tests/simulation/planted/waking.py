@@ -57,11 +57,11 @@ class GivesWhatCodeAsksForAGrace(EmbeddedEngine):
         timers = self._fleet.timers
         real = timers._grace_ends  # pyright: ignore[reportPrivateUsage]
 
-        def planted(run: LiveRun, now: int) -> int | None:
+        def planted(run: LiveRun, at: int) -> int:
             calls, asked = run.state.batch.calls, run.state.questions.open.values()
             nested = any(one.kind == "call" and calls[one.index].parent is not None for one in asked)
             until = timers._grace_until  # pyright: ignore[reportPrivateUsage]
-            return until if nested and until > now else real(run, now)
+            return until if nested and until > at else real(run, at)
 
         timers._grace_ends = planted  # pyright: ignore[reportPrivateUsage]
         return self

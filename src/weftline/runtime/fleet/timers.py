@@ -53,8 +53,7 @@ class Timers:
 
     def watch(self, run: LiveRun, due_at: int) -> None:
         """Makes a driven run be woken at this time, whatever its commands do."""
-        if (grace_ends := self._grace_ends(run, self._clock.now_us())) is not None:
-            due_at = max(due_at, grace_ends)
+        due_at = self._with_grace(run, max(due_at, self._clock.now_us()))
         watched = self._watched.get(run.key)
         if watched is None or due_at < watched:
             self._watched[run.key] = due_at
@@ -160,29 +159,39 @@ class Timers:
             self._alarm.at(now)
 
     def _fire(self, run: LiveRun, now: int) -> None:
-        grace_ends = self._grace_ends(run, now)
-        if grace_ends is None:
+        at = self._with_grace(run, now)
+        if at <= now:
             self._mover.fire(run, now)
         elif run.active:
-            self.watch(run, grace_ends)
+            self.watch(run, at)
         else:
-            self._alarm.at(grace_ends)
+            self._alarm.at(at)
 
-    def _grace_ends(self, run: LiveRun, now: int) -> int | None:
-        """When the grace period ends in which clients and people who were asked before this server was down or stalled
-        may still answer, or clients send a heartbeat; None if it is over.
+    def _with_grace(self, run: LiveRun, at: int) -> int:
+        """When a run that is due at this time is given the time: all that has expired by then is acted upon, so later
+        if that includes a question with a grace period, unless its time budget is used up first.
         """
-        if now >= self._grace_until and now >= self._away_until + MAX_LEASE_US:
-            return None
+        grace_ends = self._grace_ends(run, at)
+        if grace_ends <= at:
+            return at
+        budget_ends = policies.deadline_at(run.state)
+        return grace_ends if budget_ends is None else max(at, min(grace_ends, budget_ends))
+
+    def _grace_ends(self, run: LiveRun, at: int) -> int:
+        """When the grace period ends in which clients and people who were asked before this server was down or stalled
+        may still answer, or clients send a heartbeat, although their time is up at `at`; 0 if there is none.
+        """
+        if at >= self._grace_until and at >= self._away_until + MAX_LEASE_US:
+            return 0
         ends = 0
         for question in run.state.questions.open.values():
-            if question.deadline_at is not None:
+            if question.deadline_at is not None and question.deadline_at <= at:
                 asked_at = question.asked_at or question.deadline_at - run.state.limits.local_timeout_us
                 if asked_at < self._away_until:
                     ends = max(ends, self._grace_until)
-            if question.lease is not None and not question.lease.lost:
+            if question.lease is not None and not question.lease.lost and question.lease.until <= at:
                 ends = max(ends, self._lease_grace_ends(question.lease))
-        return ends if ends > now else None
+        return ends
 
     def _lease_grace_ends(self, lease: Lease) -> int:
         """A lease from before the last absence holds for its whole duration after it."""

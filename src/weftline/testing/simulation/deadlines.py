@@ -2,7 +2,7 @@
 
 Exceptions are times when the server was down, stalled or had a faulty or slow disk, and the grace period after a start
 in which clients and people may still answer earlier questions. When a run is given the time, all its expired deadlines
-are acted upon at once. So while one of its questions has its grace period, those asked after the start wait with it,
+are acted upon at once. So while an expired question has its grace period, those that expire after it wait with it,
 until it is answered or the grace period is over, and no longer.
 """
 
@@ -111,7 +111,11 @@ def when_s(evidence: Evidence, entry: Entry) -> float:
 def _overdue_s(evidence: Evidence, one: _Question, questions: Sequence[_Question]) -> float:
     """The time by which it must have been acted upon."""
     for life in evidence.times.values():
-        older = [other for other in questions if other.asked_s < life.since_s < other.closed_s]
+        older = [
+            other
+            for other in questions
+            if other.asked_s < life.since_s < other.closed_s and other.deadline_s <= one.deadline_s
+        ]
         grace_ends_s = min(life.since_s + _GRACE_S, max([other.closed_s for other in older], default=0.0))
         by_s = max(one.deadline_s, grace_ends_s, life.since_s) + LATE_S
         if by_s >= life.until_s:
