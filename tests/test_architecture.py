@@ -22,7 +22,7 @@ MAX_LINES = 600
 BASE = frozenset(
     {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
     | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.suggestions"}
-    | {"weftline.a2a_answers", "weftline.mcp_answers", "weftline.percent"}
+    | {"weftline.a2a_responses", "weftline.mcp_responses", "weftline.percent"}
     | {"weftline.failure", "weftline.outcome"}
     | {"weftline.fences", "weftline.surrogates"}
     | {"weftline.trace_context"}
@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.redaction": frozenset({"weftline.percent", "weftline.spellings"}),
     "weftline.spellings": frozenset(),
     "weftline.json_size": frozenset(),
-    "weftline.mcp_answers": frozenset(),
+    "weftline.mcp_responses": frozenset(),
     "weftline.reminders": frozenset(),
     "weftline.schema_cost": frozenset({"weftline.percent"}),
     "weftline.suggestions": frozenset(),
@@ -79,7 +79,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.titles": frozenset(),
     "weftline.round_robin": frozenset(),
     "weftline.bounded": frozenset({"weftline.round_robin"}),
-    "weftline.a2a_answers": frozenset({"weftline.json_size"}),
+    "weftline.a2a_responses": frozenset({"weftline.json_size"}),
     "weftline.net": BASE | {"weftline._version"},
     "weftline.kernel": BASE,
     "weftline.plan": MIDDLE,

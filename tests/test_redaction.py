@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline.a2a_answers import state_of
+from weftline.a2a_responses import state_of
 from weftline.messages import File, Image, Text
 from weftline.process.logs import configure_logs
 from weftline.providers.base import ToolSpec

@@ -66,14 +66,15 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
     ours = {name for name in loaded if name.startswith("weftline.")}
     assert {".".join(name.split(".")[:2]) for name in ours} <= {
         "weftline._version",
-        "weftline.a2a_answers",
+        "weftline.a2a_responses",
         "weftline.background",
         "weftline.canonical",
         "weftline.client",
         "weftline.events",
         "weftline.failure",
         "weftline.json_size",
-        "weftline.mcp_answers",
+        "weftline.locations",
+        "weftline.mcp_responses",
         "weftline.messages",
         "weftline.net",
         "weftline.outcome",

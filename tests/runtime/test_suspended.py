@@ -14,6 +14,7 @@ from weftline import tool
 from weftline.kernel.entries import CallClosed, Limits
 from weftline.kernel.policy import CapReached, PolicyRule
 from weftline.plan import LocalRef, ServerRef
+from weftline.runtime.clock import SteadyClock
 from weftline.runtime.fleet.timers import CLIENT_GRACE_US, MAX_GRACE_US
 from weftline.store.memory import MemoryDisk
 from weftline.testing.simulation.loop import VirtualLoop
@@ -22,6 +23,13 @@ from weftline.tools.base import ToolOutput
 
 SCRIPTS: dict[str, Any] = {
     "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]},
+    "retried": {
+        "turns": [
+            {"error": {"class": "overloaded", "retryable": True}},
+            {"error": {"class": "overloaded", "retryable": True}},
+            {"text": "thanks"},
+        ]
+    },
     "work_and_ask": {
         "turns": [{"tool_calls": [{"name": "work", "args": {}}, {"name": "ask", "args": {}}]}, {"text": "thanks"}]
     },
@@ -110,3 +118,34 @@ def test_a_time_budget_does_not_wait_for_the_grace_of_a_client(
         await it.stop(drain_s=0)
 
     run(scenario())
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_deadlines_and_retries_are_on_time_although_the_clock_is_set_back(
+    when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        wall = WallClock(loop)
+        it, provider = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, clock=SteadyClock(lambda: wall.now_us() * 1000))
+        async with it:
+            space = await it.workspace("acme")
+            await asyncio.sleep(GRACE_S + 1)
+            if when == "before":
+                wall.offset_s -= 3600
+            asks = replace(
+                plan("ask", LocalRef("ask")), limits=Limits(local_timeout_us=3 * SECOND, on_local_timeout="report")
+            )
+            waiting, retried = await it.create(space, asks), await it.create(space, plan("retried"))
+            await asyncio.sleep(0.05)
+            assert len(provider.requests) == 2, "the second run waits to ask again"
+            if when == "during":
+                wall.offset_s -= 3600
+            await asyncio.sleep(10)
+            for run_id in (waiting, retried):
+                row = await it.stored.row(await it.locate(run_id, workspace=space))
+                assert row is not None and row.status == "succeeded"
+
+    run(scenario())
+    assert "the system's clock was set back" in caplog.text

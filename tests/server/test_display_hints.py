@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
+from weftline.api.display_hints import DisplayHints
 from weftline.kernel.bodies import OpenedBody, encode
 from weftline.kernel.entries import CallOpened
-from weftline.server.display_hints import DisplayHints
 from weftline.wire.events import project
 
 from .kit import Api, of_type

@@ -85,3 +85,19 @@ def test_nor_can_it_loosen_those_of_an_agent_in_python() -> None:
     tight = client_plan(agent, asked, code="payments", model=None).limits
     assert (tight.await_timeout_us, tight.grant_ttl_us) == (5_000_000, 1_000_000)
     assert (tight.on_await_expired, tight.four_eyes, tight.on_deploy) == ("end", True, "pin")
+
+
+@pytest.mark.parametrize(
+    ("own_s", "sent_ms", "limit_s"),
+    [(2, None, 2), (2, 600_000, 2), (2, 1_000, 1), (None, 600_000, 600), (None, 1_000, 1), (None, None, 300)],
+)
+def test_a_client_cannot_give_external_tools_of_an_agent_in_python_more_time(
+    own_s: float | None, sent_ms: int | None, limit_s: int
+) -> None:
+    own = AgentLimits() if own_s is None else AgentLimits(external_timeout_s=own_s, on_external_timeout="report")
+    agent = Agent("scripted:x", name="payments", limits=own)
+    budgets = {} if sent_ms is None else {"localToolTimeoutMs": sent_ms}
+    sent = plan_from_spec(enc({"prompt": "x", "budgets": budgets}))
+    limits = client_plan(agent, sent, code="payments", model=None).limits
+    assert limits.local_timeout_us == limit_s * 1_000_000
+    assert limits.on_local_timeout == ("end" if own_s is None else "report")

@@ -60,10 +60,10 @@ class _PartOf:
 @hook(AwaitGate)
 async def ask_in_terminal(gate: AwaitGate) -> None:
     """Asks on the terminal, one question after the other. Without a terminal, the question is left to others."""
-    await asyncio.to_thread(_ask, gate)
+    await asyncio.to_thread(_ask_in_turn, gate)
 
 
-def _ask(gate: AwaitGate) -> None:
+def _ask_in_turn(gate: AwaitGate) -> None:
     with _one_at_a_time:
         try:
             if gate.parts:

@@ -14,7 +14,7 @@ from urllib.parse import urljoin
 import msgspec
 
 from weftline import prompts
-from weftline.a2a_answers import FAILED, UNDER_WAY, WAITS, answer_text, state_of, unwrapped
+from weftline.a2a_responses import FAILED, UNDER_WAY, WAITS, answer_text, state_of, unwrapped
 from weftline.client.context import ToolContext
 from weftline.client.errors import InvalidSpec, NetworkError, ToolError
 from weftline.client.events import OfferedCall

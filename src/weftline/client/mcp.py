@@ -23,7 +23,7 @@ from weftline.client.errors import ClientError, InvalidSpec, NetworkError, ToolE
 from weftline.client.events import OfferedCall
 from weftline.client.tools import Handler
 from weftline.client.workers import HandlerWorkers
-from weftline.mcp_answers import is_closed, read_leniently
+from weftline.mcp_responses import is_closed, read_leniently
 
 if TYPE_CHECKING:
     from mcp import Client as McpClient

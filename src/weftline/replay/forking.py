@@ -65,13 +65,13 @@ async def fork_point(log: LogReader, row: RunRow, *, turn: int) -> ForkPoint:
     """
     first = await require_whole(log, row)
     try:
-        return await _fork_point(log, row, first, turn=turn)
+        return await _read_fork_point(log, row, first, turn=turn)
     except UNREADABLE:
         run_id = ids.run_id(row.key, row.salt)
         raise StoreError(f"The log of run {run_id} is damaged: it cannot be forked.", code=LOG_DAMAGED) from None
 
 
-async def _fork_point(log: LogReader, row: RunRow, first: Stored, *, turn: int) -> ForkPoint:
+async def _read_fork_point(log: LogReader, row: RunRow, first: Stored, *, turn: int) -> ForkPoint:
     created, plan = await asyncio.to_thread(_created, first.body)
     if plan.path:
         raise InvalidRequest("The run of a subagent cannot be forked; fork the one above it.")

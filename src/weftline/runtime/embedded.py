@@ -33,7 +33,7 @@ from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.budgets.ledger import Ledger
 from weftline.runtime.budgets.raised_limits import wake_waiting
-from weftline.runtime.clock import Clock, SystemClock
+from weftline.runtime.clock import Clock, SteadyClock
 from weftline.runtime.creating import RunCreator
 from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.deploys import can_run_here
@@ -102,7 +102,7 @@ class EmbeddedEngine:
         self._limits = limits or WorkspaceLimits()
         self._max_recoveries = max_recoveries
         self._public_errors = dict(public_errors or {})
-        self.clock: Clock = clock or SystemClock()
+        self.clock: Clock = clock or SteadyClock()
         self.ready = False
         self._released = asyncio.Event()
 

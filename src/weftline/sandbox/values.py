@@ -76,7 +76,7 @@ def copied(value: object, path: str, *, functions: Functions | None = None, max_
     Raises `Refused` with the path of what is not plain data.
     """
     try:
-        return _copied(value, functions, set(), Parts(max_parts) if max_parts is not None else None)
+        return _deep_copy(value, functions, set(), Parts(max_parts) if max_parts is not None else None)
     except TooManyParts:
         raise Refused(
             f"{path}: a value of more than {max_parts:,} parts cannot cross the border of the sandbox"
@@ -87,7 +87,7 @@ def copied(value: object, path: str, *, functions: Functions | None = None, max_
         raise Refused(f"{path}: {unfit}") from None
 
 
-def _copied(value: object, functions: Functions | None, above: set[int], parts: Parts | None) -> object:
+def _deep_copy(value: object, functions: Functions | None, above: set[int], parts: Parts | None) -> object:
     if value is None or isinstance(value, bool):
         return value
     if type(value) is bytes:
@@ -133,7 +133,7 @@ def _container(
         items: list[object] = []
         for index, item in enumerate(value):
             try:
-                items.append(_copied(item, functions, above, parts))
+                items.append(_deep_copy(item, functions, above, parts))
             except _Unfit as unfit:
                 unfit.keys.append(index)
                 raise
@@ -153,7 +153,7 @@ def _mapping(
         if name in made:
             raise _Unfit("keys that differ only in an unpaired surrogate cannot cross the border of the sandbox")
         try:
-            made[name] = _copied(item, functions, above, parts)
+            made[name] = _deep_copy(item, functions, above, parts)
         except _Unfit as unfit:
             unfit.keys.append(name)
             raise

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from weftline.api.cursors import SealedCursors
+from weftline.api.display_hints import DisplayHints
 from weftline.api.principal import NOBODY
 from weftline.errors import NotFound, RateLimited, WeftlineError
 from weftline.log_context import current_request, fields
@@ -23,7 +24,6 @@ from weftline.runtime.fair_queue import FairQueue
 from weftline.runtime.ids import new_salt
 from weftline.server.a2a.sending import Deliveries
 from weftline.server.auth import Authenticator
-from weftline.server.display_hints import DisplayHints
 from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
 from weftline.server.large import LARGE_BYTES, LargeResponses

@@ -114,10 +114,10 @@ def is_page(router: Router, request: Request) -> bool:
     if not isinstance(found, WrongMethod):
         return False
     matches = [router.match(method, request.path) for method in found.allowed]
-    return any(isinstance(one, Match) and _is_page(one.route) for one in matches)
+    return any(isinstance(one, Match) and _is_page_route(one.route) for one in matches)
 
 
-def _is_page(route: Route) -> bool:
+def _is_page_route(route: Route) -> bool:
     return route.by_cookie or any(kind in (HtmlPage, Redirect) for kind in (route.returns, *get_args(route.returns)))
 
 

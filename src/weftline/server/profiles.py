@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from weftline.agent.events.detail_projection import projection_of
+from weftline.api.display_hints import DisplayHints
 from weftline.runtime.engine import Engine
-from weftline.server.display_hints import DisplayHints
 from weftline.server.large import LargeResponses
 from weftline.server.sse import View, profiled
 from weftline.wire.details import ProfiledFrames

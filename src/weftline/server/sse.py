@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from weftline.api.display_hints import DisplayHints
 from weftline.api.views import run_summary
 from weftline.errors import WeftlineError
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.declared import Header, QueryParameter
-from weftline.server.display_hints import DisplayHints
 from weftline.server.http import DISCONNECT, FLOW, Disconnect, Flow, Headers, Request
 from weftline.wire.damage import unreadable_event
 from weftline.wire.details import ProfiledFrames

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from weftline import prompts
-from weftline.a2a_answers import FAILED, UNDER_WAY, WAITS, Fields, answer_text, state_of, unwrapped
+from weftline.a2a_responses import FAILED, UNDER_WAY, WAITS, Fields, answer_text, objects, state_of, unwrapped
 from weftline.json_size import excess
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of
@@ -234,7 +234,7 @@ class A2ATool(RemoteTool):
         if card is None:
             return []
         forms: list[Form] = []
-        for interface in _objects(card.get("supportedInterfaces")):
+        for interface in objects(card.get("supportedInterfaces")):
             url, binding = interface.get("url"), interface.get("protocolBinding")
             if isinstance(url, str) and binding in ("JSONRPC", "HTTP+JSON"):
                 newer = str(interface.get("protocolVersion", "1.0")) >= "1.0"
@@ -418,8 +418,3 @@ def _object(data: bytes) -> Fields | None:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return cast(Fields, value) if isinstance(value, dict) else None
-
-
-def _objects(value: object) -> list[Fields]:
-    items = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast(Fields, item) for item in items if isinstance(item, dict)]

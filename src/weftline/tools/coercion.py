@@ -47,7 +47,7 @@ def coerced(args: Mapping[str, Any], schema: Raw | bytes) -> dict[str, Any] | No
         if not types or _fits(value, types):
             continue
         for kind in types:
-            made = _coerced(value, kind)
+            made = _converted(value, kind)
             if made is not _FAILED:
                 changed[name] = made
                 break
@@ -105,7 +105,7 @@ def _fits(value: object, types: list[str]) -> bool:
             return "object" in types
 
 
-def _coerced(value: object, kind: str) -> object:
+def _converted(value: object, kind: str) -> object:
     """Returns the value converted to the type, or `_FAILED`."""
     if kind == "string" and isinstance(value, bool | int | float):
         return msgspec.json.encode(value).decode()

@@ -105,7 +105,7 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
             if fits(result):
                 return ToolResultBody(sent.tool_use_id, result=result, unknown=unknown, token=token)
         case None, error:
-            if _fits(error, MAX_ERROR_BYTES):
+            if _is_within(error, MAX_ERROR_BYTES):
                 return ToolResultBody(sent.tool_use_id, error=error, failure=sent.failure, unknown=unknown, token=token)
         case _:
             raise invalid([Issue("error", "give exactly one of `result` and `error`")])
@@ -119,7 +119,7 @@ def text_result(call_id: str, text: str) -> ToolResultBody:
 
 def fits(text: str) -> bool:
     """Whether a text is small enough for a result, or for a message to a run."""
-    return _fits(text, MAX_RESULT_BYTES)
+    return _is_within(text, MAX_RESULT_BYTES)
 
 
 def _inexact_tool_result(body: bytes) -> tuple[ToolResult, tuple[UnknownField, ...]]:
@@ -160,6 +160,6 @@ def _unknown_in_result(fields: dict[str, Raw]) -> tuple[UnknownField, ...]:
     return unknown_fields(sent, _TOOL_RESULT)
 
 
-def _fits(text: str, max_bytes: int) -> bool:
+def _is_within(text: str, max_bytes: int) -> bool:
     # Most texts are short enough in any encoding.
     return len(text) * 4 <= max_bytes or (len(text) <= max_bytes and len(text.encode()) <= max_bytes)

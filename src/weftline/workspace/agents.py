@@ -73,7 +73,7 @@ async def replace(at: Workspaces, workspace: int, id: str, draft: AgentDraft, *,
         raise read_only(id)
 
     def query() -> Query[AgentRow]:
-        row = yield from _find(id, workspace=workspace)
+        row = yield from _by_id_or_slug(id, workspace=workspace)
         earlier = at.vault.open_headers(row.secrets, workspace=workspace)
         headers = kept_secrets(
             draft.headers, urls=dialled_urls(draft.spec), earlier=earlier, earlier_urls=dialled_urls(row.spec)
@@ -98,7 +98,7 @@ async def delete(at: Workspaces, workspace: int, id: str) -> None:
         raise read_only(id)
 
     def query() -> Query[None]:
-        row = yield from _find(id, workspace=workspace)
+        row = yield from _by_id_or_slug(id, workspace=workspace)
         yield from agents.delete(row.key)
 
     await at.records.write(query())
@@ -117,7 +117,7 @@ async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) ->
 
 async def find(at: Workspaces, workspace: int, name: str) -> AgentRow:
     """The agent with this id or slug. Raises `NotFound`."""
-    return at.code.find(name, workspace=workspace) or await at.records.read(_find(name, workspace=workspace))
+    return at.code.find(name, workspace=workspace) or await at.records.read(_by_id_or_slug(name, workspace=workspace))
 
 
 # What a caller may see and use
@@ -176,17 +176,17 @@ async def use(at: Workspaces, caller: Caller, agent_id: str) -> AgentRow:
     if caller.agents and agent_id not in caller.agents:
         raise _forbidden()
     if agent_id in at.code:
-        return _usable(caller, at.code.find(agent_id, workspace=caller.workspace), agent_id)
-    return _usable(caller, await at.records.read(agents.by_id(agent_id, workspace=caller.workspace)), agent_id)
+        return _require_usable(caller, at.code.find(agent_id, workspace=caller.workspace), agent_id)
+    return _require_usable(caller, await at.records.read(agents.by_id(agent_id, workspace=caller.workspace)), agent_id)
 
 
 async def use_by_slug(at: Workspaces, caller: Caller, slug: str) -> AgentRow:
     """Like `use`, for an agent that is named by its slug."""
     row = at.code.by_slug(slug, workspace=caller.workspace)
-    return _usable(caller, row or await at.records.read(agents.by_slug(slug, workspace=caller.workspace)), slug)
+    return _require_usable(caller, row or await at.records.read(agents.by_slug(slug, workspace=caller.workspace)), slug)
 
 
-def _usable(caller: Caller, row: AgentRow | None, name: str) -> AgentRow:
+def _require_usable(caller: Caller, row: AgentRow | None, name: str) -> AgentRow:
     if row is None and not caller.agents:
         raise no_such_agent(name)
     if row is None or not _is_usable(caller, row):
@@ -239,7 +239,7 @@ def _columns(draft: AgentDraft, *, slug: str, sealed: bytes | None) -> AgentColu
     )
 
 
-def _find(name: str, *, workspace: int) -> Query[AgentRow]:
+def _by_id_or_slug(name: str, *, workspace: int) -> Query[AgentRow]:
     row = yield from agents.by_id(name, workspace=workspace)
     if row is None:
         row = yield from agents.by_slug(name, workspace=workspace)

@@ -33,7 +33,7 @@ async def slug_of(at: Workspaces, workspace: int) -> str | None:
 
 async def features(at: Workspaces, slug: str) -> dict[str, bool]:
     """Every feature, and whether it is on."""
-    return await at.records.read(_features(slug))
+    return await at.records.read(_read_features(slug))
 
 
 async def set_feature(at: Workspaces, slug: str, feature: str, *, on: bool) -> dict[str, bool]:
@@ -44,7 +44,7 @@ async def set_feature(at: Workspaces, slug: str, feature: str, *, on: bool) -> d
     def switch() -> Query[dict[str, bool]]:
         key = yield from existing(slug)
         yield from workspaces.switch_on(key, feature) if on else workspaces.switch_off(key, feature)
-        return (yield from _features(slug))
+        return (yield from _read_features(slug))
 
     switched = await at.records.write(switch())
     await at.changed(Change("credentials"))
@@ -74,7 +74,7 @@ def existing(slug: str) -> Query[int]:
     return key
 
 
-def _features(slug: str) -> Query[dict[str, bool]]:
+def _read_features(slug: str) -> Query[dict[str, bool]]:
     key = yield from existing(slug)
     off = yield from workspaces.features_off(key)
     return {feature: feature not in off for feature in FEATURES}

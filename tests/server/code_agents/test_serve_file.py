@@ -17,10 +17,10 @@ import pytest
 
 from commands import weftline
 from weftline.agent.loader import load_agents_file
+from weftline.agent.served_agents import ServedAgents
 from weftline.cli.admin import administer
 from weftline.errors import WeftlineError
 from weftline.providers.catalog import Catalog
-from weftline.server.served_agents import ServedAgents
 from weftline.testing import ServerProcess
 
 from ..hosted.test_mcp import connected, text_of

@@ -201,11 +201,13 @@ def client_plan(agent: Definition[Any, Any], sent: RunPlan, *, code: str, model:
         max_tool_turns=sent.limits.max_tool_turns if tighter else plan.limits.max_tool_turns,
         on_max_tool_turns=sent.limits.on_max_tool_turns if tighter else plan.limits.on_max_tool_turns,
         tool_budgets=_tightest(sent.limits.tool_budgets, plan.limits.tool_budgets),
-        local_timeout_us=sent.limits.local_timeout_us,
+        local_timeout_us=_shorter(sent.limits.local_timeout_us, plan.limits.local_timeout_us),
         policy=plan.limits.policy if sent.limits.policy is None else sent.limits.policy.within(plan.limits.policy),
         interrupts_allowed=plan.limits.interrupts_allowed and sent.limits.interrupts_allowed,
         budget=plan.limits.budget if sent.limits.budget is None else sent.limits.budget.within(plan.limits.budget),
-        on_local_timeout=sent.limits.on_local_timeout,
+        on_local_timeout="report"
+        if "report" in (sent.limits.on_local_timeout, plan.limits.on_local_timeout)
+        else "end",
         leases=sent.limits.leases,
         in_doubt="ask" if "ask" in (sent.limits.in_doubt, plan.limits.in_doubt) else "report",
         await_timeout_us=_smaller(sent.limits.await_timeout_us, plan.limits.await_timeout_us),
@@ -228,6 +230,12 @@ def client_plan(agent: Definition[Any, Any], sent: RunPlan, *, code: str, model:
 def _smaller(one: int | None, other: int | None) -> int | None:
     given = [us for us in (one, other) if us is not None]
     return min(given) if given else None
+
+
+def _shorter(sent_us: int, own_us: int) -> int:
+    """Returns the shorter time for calls that are executed outside; the default of one does not limit the other."""
+    given = [us for us in (sent_us, own_us) if us != _NO_LIMITS.local_timeout_us]
+    return min(given, default=own_us)
 
 
 def _ttl(sent_us: int, own_us: int) -> int:

@@ -69,15 +69,15 @@ def described(spec: ToolSpec) -> str:
 
 
 def tool_schema(spec: ToolSpec) -> ToolSchema:
-    return _tool_schema(bytes(spec.parameters))
+    return _schema_for_tool(bytes(spec.parameters))
 
 
 def answer_schema(output: OutputSchema) -> AnswerSchema:
-    return _answer_schema(bytes(output.schema))
+    return _schema_for_answer(bytes(output.schema))
 
 
 @lru_cache(maxsize=1024)
-def _tool_schema(parameters: bytes) -> ToolSchema:
+def _schema_for_tool(parameters: bytes) -> ToolSchema:
     top = _decoded(parameters)
     if top is None:
         return ToolSchema(b'{"type":"object","properties":{}}')
@@ -91,7 +91,7 @@ def _tool_schema(parameters: bytes) -> ToolSchema:
 
 
 @lru_cache(maxsize=256)
-def _answer_schema(schema: bytes) -> AnswerSchema:
+def _schema_for_answer(schema: bytes) -> AnswerSchema:
     given = _decoded(schema)
     if given is None:
         return AnswerSchema(schema, strict=False)

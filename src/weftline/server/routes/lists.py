@@ -60,10 +60,10 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
         metadata=wanted.metadata,
     )
     async with app.pages.of(principal.workspace):
-        return await _runs(app, request, matching)
+        return await _page_of_runs(app, request, matching)
 
 
-async def _runs(app: App, request: Request, matching: RunFilter) -> Response:
+async def _page_of_runs(app: App, request: Request, matching: RunFilter) -> Response:
     prefix, limit = request.query_value("idPrefix"), matching.limit - 1
     if prefix is None:
         rows = await app.engine.stored.runs(matching)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from weftline import prompts
 from weftline._version import __version__
-from weftline.mcp_answers import read_leniently
+from weftline.mcp_responses import read_leniently
 from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.redaction import Redactor

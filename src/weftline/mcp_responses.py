@@ -1,4 +1,4 @@
-"""Tolerates answers of MCP servers that the official client would refuse as a whole because of one malformed piece.
+"""Tolerates responses of MCP servers that the official client would refuse as a whole because of one malformed piece.
 
 Unreadable tools are dropped from a list, and unreadable blocks of a result are replaced by a note.
 """
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 _EXCERPT_CHARS = 100
 _MAX_ITEMS = 5000
-"""The most items that are checked one by one; a longer answer is refused as a whole."""
+"""The most items that are checked one by one; a longer response is refused as a whole."""
 
 
 def unreadable_block(kind: object) -> str:
@@ -25,31 +25,31 @@ def unreadable_block(kind: object) -> str:
 
 
 def read_leniently(client: Client, *, server: str, redact: Callable[[str], str] = str) -> None:
-    """Makes an open connection accept the valid parts of an answer.
+    """Makes an open connection accept the valid parts of a response.
 
     `server` is for the log, as is what `redact` leaves.
     """
     session = client.session
-    # The point where the package returns raw answers, before it validates them.
+    # The point where the package returns raw responses, before it validates them.
     dispatcher: Any = getattr(session, "_dispatcher", None)
     if dispatcher is None:
         return
-    send = dispatcher.send_raw_request
+    send_raw = dispatcher.send_raw_request
 
     def left_out(tool: object) -> None:
         name: object = cast("dict[str, object]", tool).get("name") if isinstance(tool, dict) else None
         label = repr(redact(name[:_EXCERPT_CHARS])) if isinstance(name, str) else "without a name"
         logger.warning("the MCP server %s lists a malformed tool, which is left out: %s", server, label)
 
-    async def answered(method: str, params: Mapping[str, Any] | None, opts: Any = None) -> dict[str, Any]:
-        raw: dict[str, Any] = await send(method, params, opts)
+    async def send(method: str, params: Mapping[str, Any] | None, opts: Any = None) -> dict[str, Any]:
+        raw: dict[str, Any] = await send_raw(method, params, opts)
         if method == "tools/list":
             return _readable(method, raw, "tools", session.protocol_version, left_out)
         if method == "tools/call":
             return _readable(method, raw, "content", session.protocol_version, _described)
         return raw
 
-    dispatcher.send_raw_request = answered
+    dispatcher.send_raw_request = send
 
 
 def is_closed(client: Client) -> bool:

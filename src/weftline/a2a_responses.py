@@ -1,4 +1,4 @@
-"""Reads the answers of A2A agents, for both the server and the client."""
+"""Reads the responses of A2A agents, for both the server and the client."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def answer_text(result: Mapping[str, object]) -> str | None:
     status = result.get("status")
     message = cast(Fields, status).get("message") if isinstance(status, dict) else None
     message_parts = _parts(cast(Fields, message).get("parts")) if isinstance(message, dict) else []
-    made = [part for artifact in _objects(result.get("artifacts")) for part in _parts(artifact.get("parts"))]
+    made = [part for artifact in objects(result.get("artifacts")) for part in _parts(artifact.get("parts"))]
     result_parts = _parts(result.get("parts"))
     text = _read(result_parts, _text)
     if text is not None:
@@ -95,10 +95,11 @@ def _anything(part: Fields) -> str | None:
 
 
 def _parts(value: object) -> list[Fields]:
-    inner = [part.get("root", part) for part in _objects(value)]
+    inner = [part.get("root", part) for part in objects(value)]
     return [cast(Fields, part) for part in inner if isinstance(part, dict)]
 
 
-def _objects(value: object) -> list[Fields]:
+def objects(value: object) -> list[Fields]:
+    """Returns the objects of a list, without anything else in it."""
     items = cast("list[object]", value) if isinstance(value, list) else []
     return [cast(Fields, item) for item in items if isinstance(item, dict)]
