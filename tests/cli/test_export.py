@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def test_a_run_is_taken_from_one_store_to_another(
     file, db = tmp_path / "run.jsonl", tmp_path / "data"
     written = weftline("export", run_id[:-2], "-o", str(file), "--db", str(server.db))
     assert written.code == 0 and written.out.strip() == str(file), written
-    printed = weftline("export", run_id, "--db", str(server.db))
+    printed = weftline("export", run_id, "-o", "-", "--db", str(server.db))
     assert printed.out.encode() == file.read_bytes()
     taken = weftline("export", run_id, "-o", str(file), "--db", str(server.db))
     assert taken.code == 1 and "already exists" in taken.err
@@ -86,3 +87,25 @@ def test_a_session_is_taken_from_one_store_to_another(tmp_path: Path) -> None:
             return [getattr(message, "text", "") for message in await engine.thread("sums").messages()]
 
     assert asyncio.run(said()) == ["Two and two?", "Four."]
+
+
+@pytest.mark.parametrize("kind", ["run.created", "turn.completed", "run.ended"])
+@pytest.mark.parametrize("column", ["head", "body"])
+def test_a_damaged_run_is_not_taken_anywhere(tmp_path: Path, kind: str, column: str) -> None:
+    db, file = tmp_path / "data", tmp_path / "run.jsonl"
+
+    async def lead() -> str:
+        agent = Agent(ScriptedModel(["Four."]), name="sums")
+        async with Engine(db, agents=[agent]) as engine:
+            return (await agent.run("Two and two?", engine=engine)).run_id
+
+    run_id = asyncio.run(lead())
+    rows = sqlite3.connect(db / "weftline.db")
+    with rows:
+        assert rows.execute(f"UPDATE entries SET {column} = X'7b22' WHERE kind = ?", (kind,)).rowcount == 1
+    rows.close()
+    for command in (["export", run_id, "-o", str(file)], ["replay", run_id], ["compare", run_id, run_id]):
+        done = weftline(*command, "--db", str(db))
+        assert done.code and f"The log of run {run_id} is damaged" in done.err, done
+        assert "Traceback" not in done.err
+    assert not file.exists()

@@ -25,6 +25,8 @@ def command(run_id: str, output: Path | None, force: bool, workspace: str | None
     RUN is the id of a run, or the beginning of one, or the id of a session: then its messages and all of its runs are
     written, which must have ended. The store may be in use by a server.
     """
+    if output == Path("-"):
+        output = None
     if as_json and output is None:
         raise click.UsageError("--json says what was written to a file: name one with --output.")
     if output is not None and not output.absolute().parent.is_dir():

@@ -14,9 +14,8 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.messages import Usage
-from weftline.replay.refusing import require_whole
+from weftline.replay.refusing import readable_entries, require_whole
 from weftline.runtime import ids
-from weftline.runtime.reads.paging import entries
 from weftline.store.base import LogReader, RunRow
 
 
@@ -80,7 +79,7 @@ async def _read(log: LogReader, row: RunRow, *, upto: int) -> _Read:
     before = Usage()
     ended: RunEnded | None = None
     text = ""
-    async for item in entries(log, row.key):
+    async for item in readable_entries(log, row):
         if not item.head:
             continue
         head = decode_fact.decode(item.head)

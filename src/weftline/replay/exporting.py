@@ -27,10 +27,9 @@ from weftline.replay.format import (
     encode_line,
     entry_line,
 )
-from weftline.replay.refusing import children_of, find_run, require_whole
+from weftline.replay.refusing import children_of, find_run, readable_entries, require_whole
 from weftline.runtime import ids
 from weftline.runtime.message_parts import blobs_of
-from weftline.runtime.reads.paging import entries
 from weftline.store.base import GIVEN, LogReader, RunFilter, RunRow
 from weftline.store.database import Database
 from weftline.store.records import threads
@@ -91,7 +90,7 @@ async def _runs_and_contents(
         for message in history:
             yield digest.take(encode_line(MessageLine(run_id, Raw(message))))
         named = [decode_message(message) for message in history]
-        async for item in entries(log, one.key):
+        async for item in readable_entries(log, one):
             if item.kind == "run.created":
                 named += decode_plan(decode_created(item.body).plan).messages
             yield digest.take(entry_line(run_id, item))
@@ -118,10 +117,10 @@ def messages_of(history: Sequence[bytes]) -> list[Message]:
     return [decode_message(message) for message in history]
 
 
-async def log_digest(log: LogReader, key: int, run_id: str) -> str:
+async def log_digest(log: LogReader, row: RunRow) -> str:
     """The digest of the lines that the entries of a run would be exported as."""
-    digest = Digest()
-    async for item in entries(log, key):
+    digest, run_id = Digest(), ids.run_id(row.key, row.salt)
+    async for item in readable_entries(log, row):
         digest.take(entry_line(run_id, item))
     return digest.hex
 
@@ -135,7 +134,7 @@ async def _family(log: LogReader, row: RunRow) -> list[tuple[RunRow, str | None]
         await require_whole(log, one)
         found.append((one, parent))
         run_id = ids.run_id(one.key, one.salt)
-        children = await children_of(log, one.key)
+        children = await children_of(log, one)
         waiting += [(await find_run(log, child, workspace=row.workspace), run_id) for child in children]
     return found
 
@@ -157,7 +156,7 @@ async def _listed(log: LogReader, row: RunRow, *, parent: str | None) -> Exporte
         started_at=row.started_at,
         ended_at=row.ended_at or 0,
         last_seq=row.next_seq - 1,
-        sha256=await log_digest(log, row.key, run_id),
+        sha256=await log_digest(log, row),
         plan_sha256=sha256(bytes(decode_created(first.body).plan)).hexdigest(),
         agent=row.agent,
         metadata=decode(row.metadata, type=dict[str, str]),

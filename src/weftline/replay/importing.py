@@ -63,7 +63,7 @@ async def import_runs(log: LogReader, target: ImportTarget, export: Export, *, w
                 f"{run.row.id} is already here, in another workspace. Import it into another store.",
                 code="import_conflict",
             )
-        elif await log_digest(log, key, run.row.id) != run.row.sha256:
+        elif await log_digest(log, row) != run.row.sha256:
             raise Conflict(f"{run.row.id} is already here, with different content.", code="import_conflict")
         else:
             present.append(run.row.id)

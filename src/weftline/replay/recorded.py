@@ -8,9 +8,8 @@ from typing import Protocol
 from weftline.replay.exporting import history_of
 from weftline.replay.format import Offered
 from weftline.replay.reading import Export, ExportedRun
-from weftline.replay.refusing import children_of, find_run, require_whole
+from weftline.replay.refusing import children_of, find_run, readable_entries, require_whole
 from weftline.runtime import ids
-from weftline.runtime.reads.paging import entries
 from weftline.store.base import LogReader, RunRow, Stored
 
 
@@ -40,7 +39,7 @@ class StoredRun:
         self._log, self._row = log, row
 
     async def facts(self) -> AsyncGenerator[Stored]:
-        async for item in entries(self._log, self._row.key):
+        async for item in readable_entries(self._log, self._row):
             if item.head:
                 yield item
 
@@ -65,7 +64,7 @@ async def recorded_in_store(log: LogReader, row: RunRow) -> list[Recorded]:
     """The run and those below it. Raises `Conflict` if one of them has not ended or is incomplete."""
     await require_whole(log, row)
     found: list[Recorded] = [StoredRun(log, row)]
-    for child in await children_of(log, row.key):
+    for child in await children_of(log, row):
         found += await recorded_in_store(log, await find_run(log, child, workspace=row.workspace))
     return found
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from weftline.errors import Conflict, NotFound
+from collections.abc import AsyncGenerator
+
+from weftline.errors import LOG_DAMAGED, Conflict, NotFound, StoreError, entry_damaged
+from weftline.kernel.damage import UNREADABLE, fact_is_readable
 from weftline.kernel.entries import CallStarted, decode_fact
 from weftline.runtime import ids
 from weftline.runtime.reads.finding import row_of
+from weftline.runtime.reads.paging import entries
 from weftline.runtime.supported import unsupported
 from weftline.store.base import LogReader, RunRow, Stored
 
@@ -21,7 +25,7 @@ async def find_run(log: LogReader, run_id: str, *, workspace: int | None = None)
 async def require_whole(log: LogReader, row: RunRow) -> Stored:
     """The first entry of a run that has ended and whose log is complete and can be read.
 
-    Raises `Conflict`: `unsupported_run`, `run_unfinished` or `run_trimmed`.
+    Raises `Conflict`: `unsupported_run`, `run_unfinished` or `run_trimmed`, and `StoreError` (`log_damaged`).
     """
     run_id = ids.run_id(row.key, row.salt)
     if newer := unsupported(row):
@@ -31,10 +35,24 @@ async def require_whole(log: LogReader, row: RunRow) -> Stored:
     first = await log.entry(row.key, 1)
     if first is None or first.kind != "run.created":
         raise Conflict(f"The log of {run_id} has been removed by retention.", code="run_trimmed")
+    if not fact_is_readable(first.kind, first.head, first.body):
+        raise entry_damaged(run_id, first.seq)
     return first
 
 
-async def children_of(log: LogReader, key: int) -> list[str]:
+async def readable_entries(log: LogReader, row: RunRow) -> AsyncGenerator[Stored]:
+    """All entries of a run that has ended, in order. Raises `StoreError` (`log_damaged`) at one that cannot be read."""
+    async for item in entries(log, row.key):
+        if item.head and not fact_is_readable(item.kind, item.head, item.body):
+            raise entry_damaged(ids.run_id(row.key, row.salt), item.seq)
+        yield item
+
+
+async def children_of(log: LogReader, row: RunRow) -> list[str]:
     """The ids of the runs that executed calls of a run, in the order in which they began."""
-    heads = [decode_fact.decode(head) for head in await log.heads(key, kinds=("call.started",))]
+    try:
+        heads = [decode_fact.decode(head) for head in await log.heads(row.key, kinds=("call.started",))]
+    except UNREADABLE:
+        run_id = ids.run_id(row.key, row.salt)
+        raise StoreError(f"The log of run {run_id} is damaged: a call cannot be read.", code=LOG_DAMAGED) from None
     return [head.child for head in heads if isinstance(head, CallStarted) and head.child]

@@ -43,8 +43,8 @@ class SteadyClock:
             self._ahead_us += back_us
             if back_us > _REPORT_US:
                 logger.warning(
-                    "the system's clock was set back by about %.0f s: times in logs of runs are ahead of it by about %.0f s until"
-                    " the next start",
+                    "the system's clock was set back by about %.0f s: until the next start, times in the logs of runs"
+                    " are ahead of it by about %.0f s",
                     back_us / 1_000_000,
                     self._ahead_us / 1_000_000,
                 )

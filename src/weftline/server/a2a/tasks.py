@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from msgspec import DecodeError, Raw, Struct, ValidationError
+from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
@@ -18,6 +18,7 @@ from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
+    FORMAT,
     KIND,
     AwaitClosed,
     AwaitOpened,
@@ -218,14 +219,17 @@ async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> 
     limit = max(_LOOK_BACK, history)
     stored = await engine.stored.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
     # Nothing newer than the row: followers of the task get that as an event.
-    return [read for one in stored if one.seq < row.next_seq and (read := _read(one)) is not None]
+    newer = row.format > FORMAT
+    return [read for one in stored if one.seq < row.next_seq and (read := _read(one, skip=newer)) is not None]
 
 
-def _read(one: Stored) -> _Read | None:
-    """Decodes an entry; None for one written by newer code."""
+def _read(one: Stored, *, skip: bool) -> _Read | None:
+    """Decodes an entry; None for one that cannot be decoded, if those may be skipped."""
     try:
         return _Read(one.seq, decode_fact.decode(one.head), one.body)
-    except ValidationError:
+    except UNREADABLE:
+        if not skip:
+            raise
         return None
 
 
