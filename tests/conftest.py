@@ -16,7 +16,8 @@ from typing import Any
 
 import argon2
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from forked import Nursery, fork_from
 from weftline.sandbox import deno, monty
@@ -35,6 +36,7 @@ _AUTHORITY = Path(__file__).parent / "fixtures" / "authority.pem"
 """All that is trusted: no test talks to the world, and with its 150 authorities every TLS context would take 25 ms."""
 _LEFT_OUT = pytest.StashKey[int]()
 _NURSERY = pytest.StashKey[Nursery]()
+_TABLES = pytest.StashKey[int]()
 
 # What is imported and collected stays to the end: looking through it for garbage again and again is for nothing.
 gc.disable()
@@ -119,7 +121,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[_LEFT_OUT] = len(left_out)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection(session: pytest.Session) -> None:
+    if session.config.option.forks > 1 and not session.config.option.collectonly:
+        pid = os.fork()
+        if not pid:
+            try:
+                _read_character_tables()
+            finally:
+                os._exit(0)
+        session.config.stash[_TABLES] = pid
+
+
+@settings(max_examples=1)
+@given(st.text())
+def _read_character_tables(_: str) -> None:
+    """In a fresh checkout Hypothesis spends two seconds on tables of all characters, which it then keeps in files. One
+    process makes them while we collect, instead of every worker for itself."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if pid := session.config.stash.get(_TABLES, None):
+        os.waitpid(pid, 0)
+        _read_character_tables()
     gc.freeze()
     gc.set_threshold(5_000)  # tests are short, and most of what they leave goes without being looked for
     gc.enable()

@@ -27,6 +27,7 @@ from weftline.testing.crash import arm
 _LARGEST_REQUEST_BYTES = 1 << 20
 _READ_BEFORE = (
     "aiohttp",
+    "anyio._backends._asyncio",
     "apsw",
     "argon2",
     "genai_prices.data",
@@ -41,6 +42,7 @@ _READ_BEFORE = (
     "weftline.agent.engine.engine",
     "weftline.api.operations",
     "weftline.cli.serve",
+    "weftline.client.sync",
     "weftline.net.session",
     "weftline.providers.anthropic.provider",
     "weftline.providers.google.provider",

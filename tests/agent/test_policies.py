@@ -313,7 +313,7 @@ async def test_a_final_turn_that_never_answers_fails_the_run_with_its_reason() -
 async def test_an_attempt_that_takes_too_long_counts_as_a_time_out_and_is_tried_again() -> None:
     slow = ScriptedModel([SLOW, calls("look"), SLOW, "There."])
     async with asyncio.timeout(60), Engine() as engine:
-        run = await engine.start(Agent(slow, tools=[look]), "Go.", policy=Policy(plan_timeout_s=0.03))
+        run = await engine.start(Agent(slow, tools=[look]), "Go.", policy=Policy(plan_timeout_s=1.0))
         result = await run.result()
         again = [(event.turn, event.reason) async for event in run if isinstance(event, TurnRestarted)]
     assert (result.status, result.text, result.attempts) == ("succeeded", "There.", 4)
@@ -332,9 +332,9 @@ def test_a_policy_that_does_not_say_gives_a_model_call_two_minutes() -> None:
 async def test_attempts_are_repeated_within_the_time_budget_and_then_the_model_has_its_last_word() -> None:
     slow = SlowUntilItsLastWord(["Enough."])
     agent = Agent(slow, limits=Limits(max_retries=1000))
-    result = await agent.run("Go.", policy=Policy(plan_timeout_s=0.01, time_budget_s=0.4))
+    result = await agent.run("Go.", policy=Policy(plan_timeout_s=0.01, time_budget_s=2.0))
     assert (result.status, result.reason, result.text) == ("succeeded", "time_budget", "Enough.")
-    assert result.turns == 1 and result.attempts > 1
+    assert result.turns == 1 and result.attempts > 2
 
 
 @pytest.mark.requirement("run.batch.isolated")
@@ -369,7 +369,7 @@ async def test_a_call_that_takes_longer_than_its_rule_raises_or_returns_nonsense
 async def test_a_subagent_is_cancelled_when_the_time_of_its_parent_is_up() -> None:
     slow = Agent(ScriptedModel([SLOW] * 4), name="slow")
     agent, _ = scripted(calls("slow", task="Think."), tools=[slow.as_tool("Thinks.")])
-    result = await agent.run("Go.", policy=Policy(time_budget_s=0.1))
+    result = await agent.run("Go.", policy=Policy(time_budget_s=2.0))
     assert (result.status, result.reason) == ("succeeded", "time_budget")
     assert [call.how for call in result.calls] == ["failed"]
 

@@ -91,7 +91,7 @@ async def test_an_answer_that_does_not_come_is_given_up_and_one_that_is_silent_i
     stand_in.run("run_1", stream(success(2)))
     stand_in.on("POST", RUNS, stream(hybrid(1, "started"), then="hang", headers=MINE))
     async with AsyncClient(
-        api_key="k", workspace="acme", base_url=stand_in.url, retry=QUICK, idle_timeout_s=0.05
+        api_key="k", workspace="acme", base_url=stand_in.url, retry=QUICK, idle_timeout_s=0.5
     ) as client:
         assert (await client.run("hi")).text == "done"
 

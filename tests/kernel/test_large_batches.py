@@ -90,15 +90,16 @@ def lines_of(play: Callable[[int], World], count: int) -> int:
     """How many lines of the kernel run: what a batch costs, without a clock."""
     lines = 0
 
-    def trace(frame: FrameType, event: str, _arg: Any) -> Any:
+    def enter(frame: FrameType, _event: str, _arg: Any) -> Any:
+        return follow if "/weftline/kernel/" in frame.f_code.co_filename else None
+
+    def follow(_frame: FrameType, _event: str, _arg: Any) -> Any:
         nonlocal lines
-        if "/weftline/kernel/" not in frame.f_code.co_filename:
-            return None
         lines += 1
-        return trace
+        return follow
 
     before = sys.gettrace()
-    sys.settrace(trace)
+    sys.settrace(enter)
     try:
         world = play(count)
     finally:

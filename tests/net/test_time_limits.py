@@ -146,10 +146,10 @@ async def test_an_answer_that_is_here_may_be_read_at_leisure() -> None:
         serving(answering(HELLO, stay=True)) as url,
         serving(answering(b"", stay=True)) as silent,
         transport() as http,
-        http.post(url, headers={}, body=b"{}", limits=replace(LIMITS, idle_s=0.5, total_s=0.5)) as response,
+        http.post(url, headers={}, body=b"{}", limits=replace(LIMITS, idle_s=2.0, total_s=2.0)) as response,
     ):
         with pytest.raises(RequestFailed):
-            await post(http, silent, limits=replace(LIMITS, first_byte_s=1.0))
+            await post(http, silent, limits=replace(LIMITS, first_byte_s=2.5))
         assert await response.read() == b"hello"
 
 

@@ -191,7 +191,7 @@ LARGE_SCRIPTS: dict[str, Any] = {
     "edge_numbers": {"turns": [calls(local("lookup", q=[1e300] * 6_000)), {"text": "heard {{tool_results.0}}"}]},
     "long_numbers": {"turns": [calls(local("lookup", q=[10**4_000] * 20)), {"text": "heard {{tool_results.0}}"}]},
 }
-"""Apart from the others: to read them takes a server five times as long as the rest of its start."""
+"""Apart from the others: to read them takes a server as long as the rest of its start."""
 
 TOOLS = '''
 """Server tools for the tests of the server."""

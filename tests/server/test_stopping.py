@@ -18,7 +18,8 @@ from .scripts import SCRIPTS, TOOLS
 
 ENDLESS = {"turns": [{"deltas": [f"part {number} " for number in range(5000)], "delay_ms": 20}]}
 """Not over, however late the test is, when the server is stopped or killed."""
-SLOW = {"turns": [{"deltas": [f"part {number} " for number in range(60)], "delay_ms": 20}]}
+SLOW = {"turns": [{"deltas": [f"part {number} " for number in range(60)], "delay_ms": 100}]}
+"""Not over before a test has looked at the server that waits for it."""
 
 
 @pytest.mark.requirement("wire.sse.shutdown", "run.crash.graceful")

@@ -274,8 +274,12 @@ def _call(value: object, what: str, place: _Place) -> ScriptedCall:
         place.refuse(f"'{what}.name' must not be empty")
     args = fields.get("args", {})
     try:
-        compiled, has_slots = _compile(args, f"{what}.args", place)
         text = msgspec.json.encode(args).decode()
+        if "{{" not in text:  # which no JSON has outside of strings
+            return ScriptedCall(name, text)
+        compiled, has_slots = _compile(args, f"{what}.args", place)
+    except UnicodeEncodeError:
+        place.refuse(f"'{what}.args' contains an unpaired surrogate")
     except (TypeError, ValueError, RecursionError) as error:
         place.refuse(f"'{what}.args' is not JSON: {error}")
     return ScriptedCall(name, None, compiled) if has_slots else ScriptedCall(name, text)

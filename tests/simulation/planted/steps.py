@@ -65,9 +65,9 @@ BUGS = (
         "goes_on_as_if_nothing_were_lost",
         "K2 K13 C3 C4 C6 C12",
         step=lambda: goes_on_as_if_nothing_were_lost,
-        first_seed=1,
+        first_seed=2,
     ),
-    Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel, first_seed=84),
+    Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel, first_seed=91),
     Bug(
         "forgets_deadlines_while_commands_run",
         "D1 D2",
