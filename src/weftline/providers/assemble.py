@@ -99,20 +99,21 @@ class Assembler:
         """Takes the next chunks in upstream order."""
         # Nearly all of a stream is text, and the deltas of one read are taken together.
         for kind, run in groupby(chunks, type):
-            if kind is TextDelta and not self.complete:
+            if self.complete:
+                raise self._continued()
+            if kind is TextDelta:
                 self._take_texts([*map(_text, run)])
             else:
+                take = self.takes[kind]
                 for chunk in run:
-                    self._take(chunk)
+                    take(self, chunk)
         if len(self._pieces) - self._blocks >= _BLOCK:
             # A string takes fifty bytes besides its characters, of which a delta has ten or twenty.
             self._pieces[self._blocks :] = ["".join(self._pieces[self._blocks :])]
             self._blocks += 1
 
-    def _take(self, chunk: Chunk) -> None:
-        if self.complete:
-            raise ProviderError("server", f"{self.provider}: the stream continued after its end")
-        self.takes[type(chunk)](self, chunk)
+    def _continued(self) -> ProviderError:
+        return ProviderError("server", f"{self.provider}: the stream continued after its end")
 
     def _take_thinking(self, chunk: ThinkingDelta) -> None:
         if chunk.text:
@@ -143,6 +144,8 @@ class Assembler:
         self.usage = clean_usage(chunk.usage)
 
     def _end(self, chunk: Finish) -> None:
+        if self.complete:
+            raise self._continued()
         self._close_run()
         self._finish = chunk.reason
         self.complete = True
