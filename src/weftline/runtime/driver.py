@@ -289,9 +289,7 @@ class Driver:
             run.driving.facts += tuple([draft.head for draft in facts])
         if self._services.public_errors and state.ended:
             facts = in_public(facts, self._services.public_errors)
-        account = work.account
-        bookings = account.pop_bookings() if account is not None and account.booked else ()
-        self._log.append(run, facts, state=state, at=at, thread_end=end, bookings=bookings)
+        self._log.append(run, facts, state=state, at=at, thread_end=end)
         if state.parent is not None and any(_asks(draft.head) for draft in facts):
             self._on_calls(run, self.note)
         if work.nested_callers:
@@ -339,7 +337,7 @@ class Driver:
         state, commands, due_at = result.state, result.commands, result.due_at
         if result.entries:
             self._append(run, result.entries, state, at=at, end=result.thread_end)
-        if not state.ended:
+        if state.step != "ended":
             log.due_at = 0 if commands or WATCHING in driving.tasks else due_at
         driving.due_at = due_at
         driving.rested_at = -1 if commands else state.version
