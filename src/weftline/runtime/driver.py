@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from weftline.kernel import policies
@@ -408,7 +408,8 @@ class Driver:
         """
         try:
             work = run.work
-            outcome = await self._command(command, state, work, self._services, RunSink(self._log, run, self._ask))
+            sink = RunSink(self._log, run, self._ask, run.log.state.totals.attempts)
+            outcome = await self._command(command, state, work, self._services, sink)
         except asyncio.CancelledError:
             if self.stopping and isinstance(command, CallModel) and run.work.answering and is_being_cancelled():
                 self._record_abandoned(run, command)
@@ -489,16 +490,14 @@ def _take_back(work: WorkingSet) -> None:
         work.account.take_back()
 
 
-class RunSink:
+class RunSink(Struct, eq=False):
     """The embedded engine's side of a running command."""
 
-    __slots__ = ("_ask", "_attempt", "_log", "_run")
-
-    def __init__(self, log: Log, run: LiveRun, ask: Callable[[LiveRun, Outcome], bool]) -> None:
-        self._log = log
-        self._run = run
-        self._ask = ask
-        self._attempt = run.log.state.totals.attempts
+    _log: Log
+    _run: LiveRun
+    _ask: Callable[[LiveRun, Outcome], bool]
+    _attempt: int
+    """How many model calls had been begun when the command was decided on."""
 
     async def permit(self, *, all: bool = False) -> None:
         """Returns when a model may be called: the outcome of the previous attempt is durable, and the store accepts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from weftline.api.views import run_summary
@@ -222,24 +223,20 @@ def _frames(batches: Sequence[EntryBatch], view: View) -> tuple[bytes, bool]:
     return b"".join(frames), False
 
 
-def sse_frames(batch: EntryBatch) -> bytes:
-    """Returns the frames of a batch, ready to send. Raises `UnreadableLog`; entries of newer code are left out, except
-    the last one of a run that has ended.
-    """
-    return _framed(batch, None)
-
-
 def view_with(hints: DisplayHints) -> View:
     """Returns `sse_frames` with the operator's own display hints for calls."""
-    return (lambda batch: _framed(batch, None, hints)) if hints else sse_frames
+    return partial(sse_frames, hints=hints) if hints else sse_frames
 
 
 def profiled(frames: ProfiledFrames) -> View:
     """Returns `sse_frames` for a stream with a profile."""
-    return lambda batch: _framed(batch, frames)
+    return partial(sse_frames, profile=frames)
 
 
-def _framed(batch: EntryBatch, profile: ProfiledFrames | None, hints: DisplayHints | None = None) -> bytes:
+def sse_frames(batch: EntryBatch, *, profile: ProfiledFrames | None = None, hints: DisplayHints | None = None) -> bytes:
+    """Returns the frames of a batch, ready to send. Raises `UnreadableLog`; entries of newer code are left out, except
+    the last one of a run that has ended.
+    """
     frames: list[bytes] = []
     heads, run_id, after, upto = batch.heads, batch.run_id, batch.after, batch.last_seq
     # A commit with a single delta is so frequent that even a function call is noticeable.
