@@ -20,7 +20,7 @@ from typing import Any, ClassVar, final
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from weftline.messages import Assistant, AssistantPart, Text, Thinking, ToolCall, Usage, visible_text
+from weftline.messages import Assistant, AssistantPart, Text, Thinking, ToolCall, Usage
 from weftline.providers.answer_limits import MAX_CALLS, MAX_PARTS, too_many_calls, too_many_parts
 from weftline.providers.base import (
     CallArgs,
@@ -221,7 +221,7 @@ class Assembler(Struct, eq=False):
     @property
     def text(self) -> str:
         """All text so far, without thinking."""
-        return visible_text(self.message().parts)
+        return self.message().text
 
     takes: ClassVar[dict[type[Chunk], Callable[[Assembler, Any], None]]] = {
         ThinkingDelta: _take_thinking,

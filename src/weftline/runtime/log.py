@@ -163,7 +163,11 @@ class Log:
         account = run.work.account
         if account is not None and account.booked:
             write.bookings += account.pop_bookings()
-        outbox.add(drafts, size)
+        outbox.size += size
+        if outbox.drafts is None:
+            outbox.drafts = [*drafts]
+        else:
+            outbox.drafts += drafts
         log.stored.newer += size
         log.state = state
         log.next_seq += len(drafts)
