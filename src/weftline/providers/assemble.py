@@ -57,28 +57,43 @@ class _Call(Struct):
     done: bool = False
 
 
-class Assembler(Struct, eq=False):
+class Assembler:
     """The message so far. `message()`, `text` and `usage` may be read at any time, even after a failure.
 
     A stream that breaks the protocol (a chunk after `Finish`, pieces of a call that never began) raises
     `ProviderError` of class `server`, and so does one with more calls or parts than `answer_limits` allow.
     """
 
-    provider: str
-    complete: bool = False
-    """Whether the stream reached its `Finish`. Otherwise the message is only what arrived before the cut."""
-    usage: Usage = Usage()
-    """The last usage reported, sanitized; all zero if there was none."""
-    _finish: str | None = None
-    _parts: list[AssistantPart | _Call] = []
-    _calls: dict[str | int, _Call] = {}
-    _call_count: int = 0
-    _pieces: list[str] = []
-    """The open block of text or thinking, not yet in `_parts`."""
-    _blocks: int = 0
-    """How many of the first pieces are joined blocks."""
-    _in_text: bool = False
-    _in_thinking: bool = False
+    __slots__ = (
+        "_blocks",
+        "_call_count",
+        "_calls",
+        "_finish",
+        "_in_text",
+        "_in_thinking",
+        "_parts",
+        "_pieces",
+        "complete",
+        "provider",
+        "usage",
+    )
+
+    def __init__(self, provider: str) -> None:
+        self.provider = provider
+        self.complete = False
+        """Whether the stream reached its `Finish`. Otherwise the message is only what arrived before the cut."""
+        self.usage = Usage()
+        """The last usage reported, sanitized; all zero if there was none."""
+        self._finish: str | None = None
+        self._parts: list[AssistantPart | _Call] = []
+        self._calls: dict[str | int, _Call] = {}
+        self._call_count = 0
+        # The open block of text or thinking, not yet in `_parts`.
+        self._pieces: list[str] = []
+        self._blocks = 0
+        """How many of the first pieces are joined blocks."""
+        self._in_text = False
+        self._in_thinking = False
 
     def feed(self, chunks: Sequence[Chunk]) -> None:
         """Takes the next chunks in upstream order."""

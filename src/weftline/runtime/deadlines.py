@@ -14,8 +14,6 @@ from collections.abc import Callable
 from contextvars import Context
 from types import TracebackType
 
-from msgspec import Struct
-
 
 class Deadlines:
     """All methods belong to one event loop."""
@@ -39,32 +37,33 @@ class Deadlines:
         self._limits.pop(seconds, None)
 
 
-class Deadline(Struct, eq=False):
-    _limit: _Limit
-    expired: bool = False
-    """Whether this deadline caused a `TimeoutError`: the code inside may raise its own."""
-    at_s: float = 0.0
-    _task: asyncio.Task[object] | None = None
-    """The task inside it."""
-    _cancelling: int = 0
+class Deadline:
+    __slots__ = ("_cancelling", "_limit", "_over", "_task", "at_s", "expired")
+
+    def __init__(self, limit: _Limit) -> None:
+        self._limit = limit
+        self.expired = False
+        """Whether this deadline caused a `TimeoutError`: the code inside may raise its own."""
+        self.at_s = 0.0
+        self._over = False
 
     def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._task, self._cancelling = task, task.cancelling()
+        self._task = task
+        self._cancelling = task.cancelling()
         self._limit.add(self)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._limit.open.pop(self, None)
-        task, self._task = self._task, None
-        if self.expired and task is not None:
-            by_others = task.uncancel() > self._cancelling  # at the same time: it is passed on
-            if kind is asyncio.CancelledError and not by_others:
-                raise TimeoutError from error
+        self._over = True
+        # A cancellation by someone else at the same time is passed on.
+        if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
 
     def expire(self) -> None:
         """Cancels the task once: a second cancellation, or one after the task has left, would never be undone."""
-        if not self.expired and self._task is not None:
+        if not self.expired and not self._over:
             self.expired = True
             self._task.cancel()
 

@@ -31,33 +31,55 @@ MAX_RECENT_BYTES = 4 * 1024 * 1024
 MAX_RECENT_BYTES_PER_RUN = QUEUE_BYTES
 
 
-class Subscription(Struct, eq=False):
+class Subscription:
     """Follows one run from a cursor."""
 
-    _hub: Hub
-    run: int
-    run_id: str
-    workspace: int
-    last_seq: int
-    """The last seq that is or was queued for the reader."""
-    taken: int
-    """The last seq that the reader has received."""
-    behind: bool
-    """Whether the next batch has to be read from the log."""
-    ended: bool = False
-    left: bool = False
-    """Whether the reader has disconnected."""
-    follows_below: bool = False
-    _over: bool = False
-    """Whether the server is stopping."""
-    _announced: int = 0
-    _batches: list[EntryBatch] = []
-    _size: int = 0
-    _tick: bool = False
-    _news_below: bool = False
-    _quiet: int = 0
-    """Beats since the reader was given anything."""
-    _waiter: asyncio.Future[None] | None = None
+    __slots__ = (
+        "_announced",
+        "_batches",
+        "_hub",
+        "_news_below",
+        "_over",
+        "_quiet",
+        "_size",
+        "_tick",
+        "_waiter",
+        "behind",
+        "ended",
+        "follows_below",
+        "last_seq",
+        "left",
+        "run",
+        "run_id",
+        "taken",
+        "workspace",
+    )
+
+    def __init__(self, hub: Hub, run: int, run_id: str, after: int, *, workspace: int) -> None:
+        self._hub = hub
+        self.run = run
+        self.run_id = run_id
+        self.workspace = workspace
+        self.last_seq = after
+        """The last seq that is or was queued for the reader."""
+        self.taken = after
+        """The last seq that the reader has received."""
+        self.behind = True
+        """Whether the next batch has to be read from the log."""
+        self.ended = False
+        self.left = False
+        """Whether the reader has disconnected."""
+        self._over = False
+        """Whether the server is stopping."""
+        self._announced = 0
+        self._batches: list[EntryBatch] = []
+        self._size = 0
+        self._tick = False
+        self.follows_below = False
+        self._news_below = False
+        self._quiet = 0
+        """Beats since the reader was given anything."""
+        self._waiter: asyncio.Future[None] | None = None
 
     async def next(self) -> Sequence[EntryBatch] | None:
         """The batches that are due, at least one; an empty list after `QUIET_BEATS` without any; None at the end."""
@@ -205,11 +227,11 @@ class Hub:
 
     def subscribe(self, run: int, run_id: str, *, after: int, workspace: int) -> Subscription:
         """Subscribes with a place that is already reserved."""
-        first = max(after, 0)
-        recent = self._recent.get(run) if after == 0 else None
-        subscription = Subscription(self, run, run_id, workspace, first, first, behind=recent is None)
+        subscription = Subscription(self, run, run_id, max(after, 0), workspace=workspace)
         self._topics.setdefault(run, []).append(subscription)
-        if recent is not None:
+        recent = self._recent.get(run)
+        if recent is not None and after == 0:
+            subscription.behind = False
             for batch in recent.batches:
                 subscription.push(batch)
         if self._closing:
