@@ -261,20 +261,20 @@ def clean_usage(usage: Usage) -> Usage:
     plain = {*map(type, counts)} == {int} and min(counts) >= 0 and max(counts) <= MAX_COUNT
     if plain and usage.cached + usage.cache_write <= usage.input and usage.reasoning <= usage.output:
         return usage
-    tokens_in = _count(usage.input)
-    tokens_out = _count(usage.output)
-    cached = min(_count(usage.cached), tokens_in)
+    tokens_in = clean_count(usage.input)
+    tokens_out = clean_count(usage.output)
+    cached = min(clean_count(usage.cached), tokens_in)
     return Usage(
         input=tokens_in,
         cached=cached,
-        reasoning=min(_count(usage.reasoning), tokens_out),
+        reasoning=min(clean_count(usage.reasoning), tokens_out),
         output=tokens_out,
-        cache_write=min(_count(usage.cache_write), tokens_in - cached),
+        cache_write=min(clean_count(usage.cache_write), tokens_in - cached),
     )
 
 
-def _count(value: object) -> int:
-    # Structs do not check their fields, so these may be whatever the API sent.
+def clean_count(value: object) -> int:
+    """Sanitizes one count. Structs do not check their fields, so it may be whatever the API sent."""
     if type(value) is int and 0 <= value <= MAX_COUNT:
         return value
     if isinstance(value, float):
