@@ -128,7 +128,7 @@ class ThrottledProvider:
         try:
             async for chunks in stream:
                 if UsageUpdate in map(type, chunks):
-                    usage = [chunk.usage for chunk in chunks if type(chunk) is UsageUpdate][-1]
+                    usage = next(chunk.usage for chunk in reversed(chunks) if type(chunk) is UsageUpdate)
                     tokens = usage.input + usage.output
                 yield chunks
         except ProviderError as error:

@@ -95,7 +95,8 @@ _PARTS = (
 )
 KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
 """The entries that a conversation is built from, in addition to the plan in `run.created`."""
-_TYPES = frozenset(_PARTS)
+PARTS: frozenset[type[Fact]] = frozenset(_PARTS)
+"""The facts of these entries; all others mean nothing for a conversation."""
 
 
 class Conversation(Struct, eq=False, gc=False):
@@ -212,8 +213,6 @@ class Conversation(Struct, eq=False, gc=False):
 
     def take(self, head: Fact, body: bytes, turn: TurnBody | None = None) -> None:
         """Adds what a fact means for the conversation; `turn` avoids decoding a body that was just encoded."""
-        if type(head) not in _TYPES:
-            return
         match head:
             case TurnCompleted():
                 self._complete(head, turn or bodies.decode_turn(body), len(body))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from types import CoroutineType
 from typing import Any, Protocol
 
 from msgspec import UNSET, Struct
@@ -513,8 +514,8 @@ class RunSink(Struct, eq=False):
         if all:
             await log.durable(self._run)
 
-    async def durable(self) -> None:
-        await self._log.durable(self._run)
+    def durable(self) -> CoroutineType[Any, Any, None]:
+        return self._log.durable(self._run)
 
     def emit(self, kind: str, lines: bytes, count: int = 1) -> None:
         self._log.observe(self._run, kind, lines, count)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from weftline.messages import Message, Usage
 from weftline.net.errors import RequestFailed
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
-from weftline.net.sse import SseParser
+from weftline.net.sse import SseEvent, SseParser
 from weftline.net.transport import AiohttpTransport, Response, Transport
 from weftline.providers.assemble import clean_count, clean_usage
 from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, NativeRequest, ProviderError
@@ -302,18 +302,17 @@ def _class_by_code(detail: ErrorDetail) -> ErrorClass | None:
 async def _chunks_of(response: Response, reader: Reader) -> AsyncGenerator[list[Chunk]]:
     """Yields the chunks of an answer, streamed or whole; `reader` says afterwards how it ended."""
     if response.headers.get("content-type", "").startswith("application/json"):
-        yield _read(reader.whole, [await read_json(response)], reader)
+        yield _read(reader.whole, [SseEvent("", await read_json(response))], reader)
         return
     parser = WholePairs(SseParser())
     pieces = response.chunks()
     try:
         async for piece in pieces:
-            yield _read(reader.feed, [event.data for event in parser.feed(piece)], reader)
+            yield _read(reader.feed, parser.feed(piece), reader)
             if reader.finished or reader.failure is not None:
                 break
         else:
-            chunks = _read(reader.feed, [event.data for event in parser.end()], reader)
-            yield chunks + reader.end()
+            yield _read(reader.feed, parser.end(), reader) + reader.end()
     except RequestFailed:
         # Repeating the request would cost twice.
         if not (rest := reader.end()):
@@ -324,12 +323,12 @@ async def _chunks_of(response: Response, reader: Reader) -> AsyncGenerator[list[
         await _drained(pieces)
 
 
-def _read(read: Callable[[bytes], list[Chunk]], documents: Iterable[bytes], reader: Reader) -> list[Chunk]:
-    """Returns the chunks of some documents of an answer. An error becomes a failure, after what was read before it."""
+def _read(read: Callable[[bytes], list[Chunk]], events: Iterable[SseEvent], reader: Reader) -> list[Chunk]:
+    """Returns the chunks of some events of an answer. An error becomes a failure, after what was read before it."""
     chunks: list[Chunk] = []
     try:
-        for data in documents:
-            chunks += read(data)
+        for event in events:
+            chunks += read(event.data)
     except ProviderError as error:
         reader.failure = error
     except (msgspec.DecodeError, UnicodeDecodeError):
