@@ -211,6 +211,8 @@ class ChatReader:
             usage = usage_of(answer.usage, reasoning_outside_output=self._profile.reasoning_outside_output)
             if usage is not None:
                 chunks.append(UsageUpdate(usage))
+        if answer.error is UNSET and self._reason is None:
+            return chunks
         failed = answer.error is not UNSET and present(answer.error)
         if reason is not None and (failed or self._reason == "error"):
             self._reason = reason

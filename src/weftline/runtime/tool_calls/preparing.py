@@ -25,7 +25,7 @@ from weftline.runtime.live import WorkingSet, is_being_cancelled
 from weftline.runtime.pacing import LARGE_CHARS
 from weftline.runtime.people.awaits import put_to_people
 from weftline.runtime.services import Services
-from weftline.runtime.tool_calls.injecting import injecting
+from weftline.runtime.tool_calls.injecting import injecting, takes_injected
 from weftline.runtime.tool_calls.shaping import shaped_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.tools import hinting
@@ -116,7 +116,8 @@ async def prepare_call(
         args = _as_object(call.args)
         return Prepared(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated), args)
     shaping = shaping_of(tool)
-    tool = injecting(tool, work, turn=turn, call_id=call.id, parent=parent)
+    if takes_injected(tool):
+        tool = injecting(tool, work, turn=turn, call_id=call.id, parent=parent)
     refused: _Rejected | None = None
     if shaping is not None and shaping.adapt is not None:
         try:

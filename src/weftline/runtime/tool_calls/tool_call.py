@@ -29,7 +29,7 @@ from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.runtime.tool_calls.asking import AskingCall, tool_timeout_s
 from weftline.runtime.tool_calls.fallbacks import refused_in_clients_place
-from weftline.runtime.tool_calls.injecting import injecting
+from weftline.runtime.tool_calls.injecting import injecting, takes_injected
 from weftline.runtime.tool_calls.memory import RunMemory
 from weftline.runtime.tool_calls.progress import ProgressNotes
 from weftline.runtime.tool_calls.shaping import shaped_result
@@ -55,8 +55,9 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
         gone = ToolOutput.of(prompts.calls.tool_gone(call.tool), is_error=True)
         return closed(command, call, work, gone, "failed", attempt=command.attempt)
     args = work.conversation.turn.args[command.index]
-    parent = work.conversation.turn.parent_of(command.index)
-    tool = injecting(tool, work, turn=command.turn, call_id=call.id, parent=parent)
+    if takes_injected(tool):
+        parent = work.conversation.turn.parent_of(command.index)
+        tool = injecting(tool, work, turn=command.turn, call_id=call.id, parent=parent)
     if call.fallback and (refused := await refused_in_clients_place(tool, args, work)) is not None:
         if _may_have_happened(command, call):
             doubt = ToolOutput.of(prompts.calls.in_doubt(call.tool), in_doubt=True)
@@ -324,7 +325,7 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
     call = state.batch.calls[index]
     conversation = work.conversation
     tool = (work.toolbox or EMPTY).get(call.name)
-    if tool is not None:
+    if tool is not None and takes_injected(tool):
         tool = injecting(tool, work, turn=turn, call_id=call.id, parent=conversation.turn.parent_of(index))
     under_way = [one.name for one in state.batch.calls if not one.gated and one.stage != "closed"]
     return PendingCall(
