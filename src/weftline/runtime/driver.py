@@ -43,7 +43,7 @@ from weftline.runtime import step as stepping
 from weftline.runtime.agent_code.code import RunCode
 from weftline.runtime.fleet.lineage import OnCalls
 from weftline.runtime.live import CUT_BEGUN, GONE, WATCHING, Draft, LiveRun, WorkingSet, is_being_cancelled
-from weftline.runtime.log import Log
+from weftline.runtime.log import WINDOW_BYTES, Log
 from weftline.runtime.model_calls.model_call import abandoned
 from weftline.runtime.public_errors import in_public
 from weftline.runtime.services import Outcome, Services, Sink
@@ -529,7 +529,8 @@ class RunSink(Struct, eq=False):
         return self._ask(self._run, outcome)
 
     def full(self) -> bool:
-        return self._log.full(self._run)
+        outbox = self._run.log.outbox
+        return outbox.size + outbox.flight_size > WINDOW_BYTES
 
 
 def _is_unfinished(run: LiveRun) -> bool:

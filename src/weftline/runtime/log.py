@@ -231,11 +231,6 @@ class Log:
             with suppress(WeftlineError):
                 await self.mark(run)
 
-    def full(self, run: LiveRun) -> bool:
-        """Whether so much of the run is waiting to be written that its source should pause."""
-        outbox = run.log.outbox
-        return outbox.size + outbox.flight_size > WINDOW_BYTES
-
     async def wait_writable(self) -> None:
         """Waits until the store accepts writes."""
         while self.refusal is not None:

@@ -375,7 +375,7 @@ def _request(
         reasoning=plan.reasoning,
         output_schema=plan.output_schema,
         cache_key=work.run_id if work.plan.path else work.session_id or work.run_id,
-        max_output_tokens=_max_output_tokens(command, state, work),
+        max_output_tokens=_reserved_output(command, state) or sampling.max_output_tokens,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         stop=sampling.stop,
@@ -388,10 +388,10 @@ def _request(
     return request
 
 
-def _max_output_tokens(command: CallModel, state: State, work: WorkingSet) -> int | None:
-    """The most tokens that the answer may have: what was reserved for it."""
+def _reserved_output(command: CallModel, state: State) -> int:
+    """The tokens that were reserved for the answer, which may not have more; 0 without a reservation."""
     held = state.budget.holds.get(attempt_slot(command.turn, command.attempt)) if state.budget.holds else None
-    return work.plan.sampling.max_output_tokens if held is None or not held.output else held.output
+    return 0 if held is None else held.output
 
 
 def _offered(toolbox: Toolbox, withheld: Collection[str]) -> Sequence[ToolSpec]:
