@@ -291,8 +291,11 @@ class _ModelCall(Struct, eq=False):
         turn.problem = problem
         if work.conversation.shared.unsaved:
             turn.state = work.conversation.shared.changes()
+        draft = Draft(head, bodies.encode(turn), turn)
+        if ProviderCall not in map(type, message.parts):
+            return Outcome(draft)
         executed = [note_body(part, turn=command.turn) for part in message.parts if type(part) is ProviderCall]
-        return Outcome(Draft(head, bodies.encode(turn), turn), notes=((PROVIDER_CALL, executed),) if executed else ())
+        return Outcome(draft, notes=((PROVIDER_CALL, executed),))
 
     def _active_us(self) -> int:
         return int((self._time_s() - self.started_s) * 1_000_000)
