@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import CoroutineType
 from typing import Any, Protocol
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from weftline.kernel import policies
@@ -409,8 +409,7 @@ class Driver:
         """
         try:
             work = run.work
-            sink = RunSink(self._log, run, self._ask, run.log.state.totals.attempts)
-            outcome = await self._command(command, state, work, self._services, sink)
+            outcome = await self._command(command, state, work, self._services, RunSink(self._log, run, self._ask))
         except asyncio.CancelledError:
             if self.stopping and isinstance(command, CallModel) and run.work.answering and is_being_cancelled():
                 self._record_abandoned(run, command)
@@ -491,14 +490,16 @@ def _take_back(work: WorkingSet) -> None:
         work.account.take_back()
 
 
-class RunSink(Struct, eq=False):
+class RunSink:
     """The embedded engine's side of a running command."""
 
-    _log: Log
-    _run: LiveRun
-    _ask: Callable[[LiveRun, Outcome], bool]
-    _attempt: int
-    """How many model calls had been begun when the command was decided on."""
+    __slots__ = ("_ask", "_attempt", "_log", "_run")
+
+    def __init__(self, log: Log, run: LiveRun, ask: Callable[[LiveRun, Outcome], bool]) -> None:
+        self._log = log
+        self._run = run
+        self._ask = ask
+        self._attempt = run.log.state.totals.attempts
 
     async def permit(self, *, all: bool = False) -> None:
         """Returns when a model may be called: the outcome of the previous attempt is durable, and the store accepts

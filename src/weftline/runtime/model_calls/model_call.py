@@ -94,7 +94,7 @@ async def call_model(
         except ProviderError as error:
             return call.failed(error)
     request = with_reminders(request, work, turn=command.turn)
-    request.note = ProviderNotes(sink, command.turn)
+    request.note = ProviderNotes(sink, turn=command.turn)
     assembler = call.assembler
     assembler.provider = model.provider.name
     await permitted(work, sink)

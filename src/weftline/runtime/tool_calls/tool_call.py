@@ -66,7 +66,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     if call.effect != "read":
         await sink.durable()
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
-    notes = ProgressNotes(sink, call.id, call.name)
+    notes = ProgressNotes(sink, call=call.id, name=call.name)
     context.on_progress, context.emit = notes.take, notes.emit
     asking = None
     if call.host:
