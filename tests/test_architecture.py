@@ -25,7 +25,7 @@ BASE = frozenset(
     | {"weftline.a2a_responses", "weftline.mcp_responses", "weftline.percent"}
     | {"weftline.failure", "weftline.outcome"}
     | {"weftline.fences", "weftline.surrogates"}
-    | {"weftline.trace_context"}
+    | {"weftline.deadlines", "weftline.trace_context"}
     | {"weftline.labels", "weftline.locations", "weftline.reminders"}
     | {"weftline.titles", "weftline.round_robin", "weftline.engine_options", "weftline.run_ids"}
 )
@@ -74,6 +74,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.reminders": frozenset(),
     "weftline.schema_cost": frozenset({"weftline.percent"}),
     "weftline.suggestions": frozenset(),
+    "weftline.deadlines": frozenset(),
     "weftline.trace_context": frozenset(),
     "weftline.surrogates": frozenset(),
     "weftline.titles": frozenset(),

@@ -87,14 +87,13 @@ class Content:
     def remember(self, head: TurnCompleted, text: str, args: list[dict[str, object]], final: list[bytes]) -> None:
         """The turn that a model has just completed: its words, its arguments as it wrote them and as they are final."""
         parts: list[AssistantPart] = [Text(text)] if text else []
-        for call, written in zip(head.calls, args, strict=True):
-            parts.append(ToolCall(call.id, call.name, json.dumps(written)))
-        invalid = {
-            index: prompts.calls.invalid_arguments(call.name, ["bad: not allowed"])
-            for index, call in enumerate(head.calls)
-            if call.verdict == "invalid"
-        }
-        self.turn = bodies.turn_body(Assistant(tuple(parts)), args=final, invalid=invalid)
+        made: list[bodies.TurnCall] = []
+        for call, given, one in zip(head.calls, args, final, strict=True):
+            written = json.dumps(given)
+            parts.append(ToolCall(call.id, call.name, written))
+            invalid = prompts.calls.invalid_arguments(call.name, ["bad: not allowed"])
+            made.append(bodies.turn_call(written, args=one, invalid=invalid if call.verdict == "invalid" else ""))
+        self.turn = bodies.turn_body(Assistant(tuple(parts)), made)
         self.args = bodies.turn_args(self.turn)
 
     def remember_further(self, final: bytes) -> None:

@@ -23,12 +23,18 @@ def asking(*args: str) -> Assistant:
     return Assistant((Text("Let me see."), *(ToolCall(f"c{n}", "look", each) for n, each in enumerate(args))))
 
 
+def turn_of(message: Assistant, args: list[bytes], invalid: tuple[str, ...] = ()) -> bodies.TurnBody:
+    texts = invalid or ("",) * len(args)
+    made = zip(message.calls, args, texts, strict=True)
+    return bodies.turn_body(message, [bodies.turn_call(call.args, args=one, invalid=text) for call, one, text in made])
+
+
 def stored(body: bodies.TurnBody) -> bodies.TurnBody:
     return bodies.decode_turn(bodies.encode(body))
 
 
 def test_final_arguments_that_are_the_models_own_text_are_stored_once() -> None:
-    body = bodies.turn_body(asking('{"a":1}', "{}"), args=[b'{"a":1}', b"{}"], invalid={})
+    body = turn_of(asking('{"a":1}', "{}"), [b'{"a":1}', b"{}"])
     assert body.calls == ()
     assert bodies.encode(body).count(b"{}") == 1
     assert bodies.turn_args(stored(body)) == [b'{"a":1}', b"{}"]
@@ -36,24 +42,25 @@ def test_final_arguments_that_are_the_models_own_text_are_stored_once() -> None:
 
 def test_final_arguments_come_back_byte_for_byte() -> None:
     final = [b'{"a":1,"b":1e2}', b'{"a":1}', '{"ü":"\u2028"}'.encode()]
-    body = stored(bodies.turn_body(asking('{"a": 1}', '{"a":1}', "not JSON"), args=final, invalid={}))
+    body = stored(turn_of(asking('{"a": 1}', '{"a":1}', "not JSON"), final))
     assert bodies.turn_args(body) == final
     assert [one.args is UNSET for one in body.calls] == [False, True, False]
 
 
 def test_what_the_model_reads_of_invalid_arguments_stands_with_the_turn() -> None:
-    body = stored(bodies.turn_body(asking("{}", "{}"), args=[b"{}", b"{}"], invalid={1: "a is missing"}))
+    body = stored(turn_of(asking("{}", "{}"), [b"{}", b"{}"], ("", "a is missing")))
     assert [one.invalid for one in body.calls] == ["", "a is missing"]
     assert bodies.turn_args(body) == [b"{}", b"{}"]
 
 
 def test_every_call_needs_its_arguments() -> None:
+    body = bodies.TurnBody(asking("{}", "{}"), (bodies.TurnCall(Raw(b"{}")),))
     with pytest.raises(ValueError):
-        bodies.turn_body(asking("{}", "{}"), args=[b"{}"], invalid={})
+        bodies.turn_args(body)
 
 
 def test_half_a_character_in_the_models_text_is_never_taken_for_the_final_arguments() -> None:
-    body = bodies.turn_body(asking('"\ud800"'), args=[b'"?"'], invalid={})
+    body = turn_of(asking('"\ud800"'), [b'"?"'])
     assert body.calls == (bodies.TurnCall(Raw(b'"?"')),)
 
 

@@ -94,7 +94,8 @@ def test_the_start_names_the_run_and_its_agent_and_nothing_else_of_its_plan() ->
 
 def test_a_message_shows_arguments_as_the_model_wrote_them() -> None:
     message = Assistant((Text("I look."), ToolCall("c1", "look", '{"at": "here"}'), ToolCall("c2", "look", "not JSON")))
-    body = bodies.turn_body(message, args=[b'{"at":"here","injected":1}', b"{}"], invalid={1: "No."})
+    made = (bodies.TurnCall(Raw(b'{"at":"here","injected":1}')), bodies.TurnCall(Raw(b"{}"), "No."))
+    body = bodies.TurnBody(message, made)
     calls = (AskedCall("c1", "look", "d1"), AskedCall("c2", "look", "d2", "invalid"))
     head = TurnCompleted(0, 1, "tool_use", calls=calls, metadata={"response_id": "r"})
     assert event(head, body) == (
@@ -110,7 +111,7 @@ def test_a_message_shows_arguments_as_the_model_wrote_them() -> None:
             ],
         },
     )
-    plain = bodies.turn_body(Assistant((Text("Done."),)), args=[], invalid={})
+    plain = bodies.TurnBody(Assistant((Text("Done."),)))
     assert event(TurnCompleted(1, 1, "end_turn"), plain)[1] == {"text": "Done.", "turn": 1, "finishReason": "end_turn"}
 
 

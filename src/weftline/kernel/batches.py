@@ -398,13 +398,14 @@ def _after(s: State) -> Decision:
     for call in s.batch.own:
         if call.terminal and call.how == "returned":
             return end(s, "succeeded", reason=s.policy.reached, call=call.id)
-    match policies.lacks_something(s):
-        case "finalize":
-            return Decision((_force_final("tool_failure"),))
-        case "await_clarification" if s.batch.lacking is not None:
-            return Decision((ask_person(s, s.batch.lacking, "clarification"),))
-        case _:
-            pass
+    if s.batch.lacking is not None:
+        match policies.lacks_something(s):
+            case "finalize":
+                return Decision((_force_final("tool_failure"),))
+            case "await_clarification":
+                return Decision((ask_person(s, s.batch.lacking, "clarification"),))
+            case _:
+                pass
     limits, streak = s.limits, s.guards.streak
     budget, size = limits.tool_output_budget_bytes, s.batch.bytes
     if budget is not None and size > budget and not s.guards.final:

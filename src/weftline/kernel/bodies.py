@@ -7,7 +7,7 @@ know, so if ignoring a field would be misleading, it needs a new entry, which ol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
 from msgspec.json import Decoder, Encoder, decode
@@ -356,8 +356,7 @@ class ToolNote(Struct):
 
 
 encode = Encoder().encode
-_NOBODY: dict[int, AskBody] = {}
-_NO_FAILURES: dict[int, Failure] = {}
+_UNCHANGED = TurnCall()
 decode_created = Decoder(CreatedBody).decode
 decode_turn = Decoder(TurnBody).decode
 decode_state_changed = Decoder(StateBody).decode
@@ -382,34 +381,15 @@ decode_progress = Decoder(ProgressNote).decode
 decode_tool_note = Decoder(ToolNote).decode
 
 
-def turn_body(
-    message: Assistant,
-    *,
-    args: Sequence[bytes],
-    invalid: Mapping[int, str],
-    asks: Mapping[int, AskBody] = _NOBODY,
-    failures: Mapping[int, Failure] = _NO_FAILURES,
-) -> TurnBody:
-    """The body of a completed turn. `args` has the final bytes of each of the message's calls, in order."""
-    made = message.calls
-    if not made and not args:
-        return TurnBody(message)
-    calls = [
-        turn_call(
-            asked.args,
-            args=final,
-            invalid=invalid.get(index, ""),
-            ask=asks.get(index),
-            failure=failures.get(index),
-        )
-        for index, (asked, final) in enumerate(zip(made, args, strict=True))
-    ]
-    plain = not invalid and not asks and not [call for call in calls if call.args is not UNSET]
-    return TurnBody(message, () if plain else tuple(calls))
+def turn_body(message: Assistant, calls: Sequence[TurnCall]) -> TurnBody:
+    """The body of a completed turn. `calls` is what became of each of the message's calls, in order; it is not stored
+    if nothing did.
+    """
+    return TurnBody(message, tuple(calls) if any(map(_UNCHANGED.__ne__, calls)) else ())
 
 
 def turn_call(
-    written: str, *, args: bytes, invalid: str, ask: AskBody | None, failure: Failure | None = None
+    written: str, *, args: bytes, invalid: str = "", ask: AskBody | None = None, failure: Failure | None = None
 ) -> TurnCall:
     """What became of a call's arguments. They are not stored again if they are unchanged."""
     return TurnCall(UNSET if args == written.encode(errors="surrogatepass") else Raw(args), invalid, ask, failure)

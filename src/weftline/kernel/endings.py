@@ -71,7 +71,7 @@ def end(
         attempts=s.totals.attempts,
         model=s.attempt.model,
         active_us=s.totals.active_us,
-        undelivered=tuple([message.id for message in s.control.queue]),
+        undelivered=tuple([message.id for message in s.control.queue]) if s.control.queue else (),
         call=call,
     )
     append.append(New(ended, text))

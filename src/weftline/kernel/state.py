@@ -284,8 +284,12 @@ class State(Room, frozen=True):
         """Whether something was begun that a new driver would have to adopt. A child run has a driver of its own."""
         if self.attempt.open or self.compaction.open:
             return True
-        begun = [self.batch.calls[index] for index in self.batch.running if not self.may_be_cut_off(index)]
-        return any(call.child is None and not call.awaiting and not call.asked_back for call in begun)
+        for index in self.batch.running:
+            call = self.batch.calls[index]
+            adopted = call.child is None and not call.awaiting and not call.asked_back
+            if adopted and not self.may_be_cut_off(index):
+                return True
+        return False
 
     def is_waiting(self, index: int) -> bool:
         """Whether the call waits for nested calls that can only advance through somebody outside."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from io import BytesIO
@@ -19,6 +20,7 @@ import aiohttp
 from yarl import URL
 
 from weftline._version import __version__
+from weftline.deadlines import Deadlines
 from weftline.net.address import Address, InvalidAddress, parse
 from weftline.net.egress import AddressCheck, EgressRefused, allowed
 from weftline.net.errors import RequestFailed
@@ -66,6 +68,7 @@ class HttpSession:
         self._proxy_hosts = proxies.hosts
         self._max_body_bytes = max_body_bytes
         self._timeouts: dict[float | None, aiohttp.ClientTimeout] = {}
+        self._deadlines = Deadlines()
         resolver = None if check is None else _CheckedResolver(check, trusted=self._proxy_hosts)
         self._session = aiohttp.ClientSession(
             connector=_Connector(
@@ -102,7 +105,8 @@ class HttpSession:
             host = address.host
             if address.basic is not None and not any(name.lower() == "authorization" for name in headers):
                 headers = {**headers, "Authorization": address.basic}
-            async with asyncio.timeout(limits.head_s):
+            head_s = limits.head_s
+            with nullcontext() if head_s is None else self._deadlines.after(head_s):
                 proxy = await self._route(address) if self._proxies or self._check is not None else None
                 response = await self._exchange(method, dialled, headers, body, limits, proxy, resend)
         except InvalidAddress as error:

@@ -14,6 +14,7 @@ from typing import NoReturn
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from weftline.deadlines import Deadlines
 from weftline.kernel import bodies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import TurnBody, turn_args
@@ -53,7 +54,6 @@ from weftline.replay.present_code import CodeSource, PresentCode
 from weftline.replay.recorded import Recorded
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.conversation import Conversation
-from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls.cutting import input_bytes
 from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S, describe_invalid_answer

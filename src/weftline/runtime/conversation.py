@@ -95,7 +95,8 @@ _PARTS = (
 )
 KINDS: tuple[str, ...] = tuple([KIND[cls] for cls in _PARTS])
 """The entries that a conversation is built from, in addition to the plan in `run.created`."""
-_TYPES = frozenset(_PARTS)
+PARTS: frozenset[type[Fact]] = frozenset(_PARTS)
+"""The facts of these entries; all others mean nothing for a conversation."""
 
 
 class Conversation(Struct, eq=False, gc=False):
@@ -212,8 +213,6 @@ class Conversation(Struct, eq=False, gc=False):
 
     def take(self, head: Fact, body: bytes, turn: TurnBody | None = None) -> None:
         """Adds what a fact means for the conversation; `turn` avoids decoding a body that was just encoded."""
-        if type(head) not in _TYPES:
-            return
         match head:
             case TurnCompleted():
                 self._complete(head, turn or bodies.decode_turn(body), len(body))
@@ -299,9 +298,11 @@ class Conversation(Struct, eq=False, gc=False):
         if head.parent:
             return
         calls.last_hint = turn.hints.get(head.index, calls.last_hint)
-        self._grow(size if visible is closed.parts else output_bytes(visible))
+        grown = size if visible is closed.parts else output_bytes(visible)
+        self.size += grown
+        self._whole_size += grown
         if (results := turn.all_results) is not None:
-            self._add(results, 0)
+            self._add(results, 0)  # counted one by one
             for text in turn.after_results:
                 self._add(User.of(text, injected=True), len(text))
             turn.after_results = ()
@@ -336,10 +337,6 @@ class Conversation(Struct, eq=False, gc=False):
         self.messages.append(message)
         if self.view.compacted is not None:
             self.view.add(message)
-        if size:
-            self._grow(size)
-
-    def _grow(self, size: int) -> None:
         self.size += size
         self._whole_size += size
 

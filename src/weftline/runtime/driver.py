@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from types import CoroutineType
 from typing import Any, Protocol
 
 from msgspec import UNSET
@@ -42,7 +43,7 @@ from weftline.runtime import step as stepping
 from weftline.runtime.agent_code.code import RunCode
 from weftline.runtime.fleet.lineage import OnCalls
 from weftline.runtime.live import CUT_BEGUN, GONE, WATCHING, Draft, LiveRun, WorkingSet, is_being_cancelled
-from weftline.runtime.log import Log
+from weftline.runtime.log import WINDOW_BYTES, Log
 from weftline.runtime.model_calls.model_call import abandoned
 from weftline.runtime.public_errors import in_public
 from weftline.runtime.services import Outcome, Services, Sink
@@ -289,9 +290,7 @@ class Driver:
             run.driving.facts += tuple([draft.head for draft in facts])
         if self._services.public_errors and state.ended:
             facts = in_public(facts, self._services.public_errors)
-        account = work.account
-        bookings = account.pop_bookings() if account is not None and account.booked else ()
-        self._log.append(run, facts, state=state, at=at, thread_end=end, bookings=bookings)
+        self._log.append(run, facts, state=state, at=at, thread_end=end)
         if state.parent is not None and any(_asks(draft.head) for draft in facts):
             self._on_calls(run, self.note)
         if work.nested_callers:
@@ -339,7 +338,7 @@ class Driver:
         state, commands, due_at = result.state, result.commands, result.due_at
         if result.entries:
             self._append(run, result.entries, state, at=at, end=result.thread_end)
-        if not state.ended:
+        if state.step != "ended":
             log.due_at = 0 if commands or WATCHING in driving.tasks else due_at
         driving.due_at = due_at
         driving.rested_at = -1 if commands else state.version
@@ -516,8 +515,8 @@ class RunSink:
         if all:
             await log.durable(self._run)
 
-    async def durable(self) -> None:
-        await self._log.durable(self._run)
+    def durable(self) -> CoroutineType[Any, Any, None]:
+        return self._log.durable(self._run)
 
     def emit(self, kind: str, lines: bytes, count: int = 1) -> None:
         self._log.observe(self._run, kind, lines, count)
@@ -531,7 +530,8 @@ class RunSink:
         return self._ask(self._run, outcome)
 
     def full(self) -> bool:
-        return self._log.full(self._run)
+        outbox = self._run.log.outbox
+        return outbox.size + outbox.flight_size > WINDOW_BYTES
 
 
 def _is_unfinished(run: LiveRun) -> bool:

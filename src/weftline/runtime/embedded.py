@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
+from weftline.deadlines import Deadlines
 from weftline.errors import LOG_DAMAGED, StoreError, Unavailable, WeftlineError, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts
 from weftline.kernel.entries import (
@@ -35,7 +36,6 @@ from weftline.runtime.budgets.ledger import Ledger
 from weftline.runtime.budgets.raised_limits import wake_waiting
 from weftline.runtime.clock import Clock, SteadyClock
 from weftline.runtime.creating import RunCreator
-from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.deploys import can_run_here
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
 from weftline.runtime.engine import DRAIN_S, Create, Leased, Observer, Resumed

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
+from weftline.deadlines import Deadlines
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
-from weftline.runtime.deadlines import Deadlines
 from weftline.runtime.live import Draft
 from weftline.runtime.pacing import LargeSteps
 

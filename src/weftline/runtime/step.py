@@ -46,6 +46,7 @@ from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
 from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 from weftline.runtime.budgets.reserving import budget_body, settled_if_raised, weighed
+from weftline.runtime.conversation import PARTS
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls import compacting
 from weftline.runtime.model_calls.models import cost_nusd, model_ref
@@ -161,10 +162,12 @@ def _has_expired_grant(state: State, at: int) -> bool:
 
 def take_in(state: State, work: WorkingSet, draft: Draft, *, at: int) -> State:
     """Folds one fact into the state and into the conversation, and books what it spends."""
-    work.conversation.take(draft.head, draft.body, draft.turn)
-    after = evolve(state, draft.head, at)
+    head = draft.head
+    if type(head) in PARTS:
+        work.conversation.take(head, draft.body, draft.turn)
+    after = evolve(state, head, at)
     if after.budget is not state.budget and work.account is not None:
-        work.account.took(state, after, draft.head)
+        work.account.took(state, after, head)
     return after
 
 

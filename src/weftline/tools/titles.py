@@ -36,5 +36,7 @@ def display_hint(tool: Tool | None, name: str, args: bytes) -> str:
     template = getattr(tool, "display_hint", "")
     if isinstance(template, str) and template and (hint := hint_from(template, args, tool=name)):
         return hint
-    title = titled(name) if tool is None else one_line(title_of(tool))
+    if tool is None or (not getattr(tool, "title", "") and tool.spec.name == name):
+        return ""
+    title = one_line(title_of(tool))
     return "" if title == titled(name) else title

@@ -28,7 +28,7 @@ from weftline.kernel.entries import ANSWERS, KIND, OF_RUN, AwaitClosed, AwaitOut
 from weftline.kernel.state import Question
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.people.awaits import covers, may_decide, question_of
-from weftline.runtime.tool_calls.injecting import injecting
+from weftline.runtime.tool_calls.injecting import injecting, takes_injected
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.store.base import LogReader
 from weftline.tools.arguments import InvalidArguments
@@ -212,7 +212,8 @@ async def edited(run: LiveRun, index: int, args: dict[str, Any]) -> bytes:
     if tool is None:
         raise Conflict(f"The tool {call.name} is not available, so its arguments cannot be checked.")
     parent = run.work.conversation.turn.parent_of(index)
-    tool = injecting(tool, run.work, turn=run.state.turn - 1, call_id=call.id, parent=parent)
+    if takes_injected(tool):
+        tool = injecting(tool, run.work, turn=run.state.turn - 1, call_id=call.id, parent=parent)
     try:
         written = canonical_value(args).decode()
         return await (tool.prepare(written) if toolbox.code is None else toolbox.code.prepare(tool, written))

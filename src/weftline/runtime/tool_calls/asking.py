@@ -158,10 +158,7 @@ class AskingCall:
         prepared = await prepare_call(
             call, self._work, self._services, turn=command.turn, parent=self._id, withheld=self._withheld
         )
-        made = bodies.turn_call(
-            written, args=prepared.args, invalid=prepared.invalid, ask=prepared.ask, failure=prepared.failure
-        )
-        body = bodies.AskedBody(written, made, self.clock_ms)
+        body = bodies.AskedBody(written, prepared.stored(written), self.clock_ms)
         index = len(conversation.turn.args)
         head = CallAsked(command.turn, index, command.index, prepared.asked)
         if self._closed or not self._sink.take(Outcome(Draft(head, bodies.encode(body)), command.attempt)):

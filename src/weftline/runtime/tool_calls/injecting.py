@@ -29,9 +29,7 @@ def takes_injected(tool: object) -> bool:
 
 
 def injecting(tool: Tool, work: WorkingSet, *, turn: int, call_id: str, parent: str = "") -> Tool:
-    """The tool for one call: itself, unless the run fills something in. `parent` is the call that asked for it."""
-    if not takes_injected(tool):
-        return tool
+    """A tool that `takes_injected`, for one call. `parent` is the call that asked for it."""
     known: dict[str, object] = {
         "run_id": work.run_id,
         "turn": turn,

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from weftline import prompts
 from weftline.canonical import NotCanonical, canonical, digest
 from weftline.failure import Failure
-from weftline.kernel.bodies import AskBody, TurnBody, turn_body
+from weftline.kernel.bodies import AskBody, TurnBody, TurnCall, turn_body, turn_call
 from weftline.kernel.entries import AskedCall
 from weftline.messages import Assistant, ToolCall, joined_text
 from weftline.runtime.agent_code.code import RunCode
@@ -25,7 +25,7 @@ from weftline.runtime.live import WorkingSet, is_being_cancelled
 from weftline.runtime.pacing import LARGE_CHARS
 from weftline.runtime.people.awaits import put_to_people
 from weftline.runtime.services import Services
-from weftline.runtime.tool_calls.injecting import injecting
+from weftline.runtime.tool_calls.injecting import injecting, takes_injected
 from weftline.runtime.tool_calls.shaping import shaped_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.tools import hinting
@@ -64,6 +64,10 @@ class Prepared(Struct, frozen=True):
     ask: AskBody | None = None
     failure: Failure | None = None
 
+    def stored(self, written: str) -> TurnCall:
+        """What is stored of it beside its arguments as they were written."""
+        return turn_call(written, args=self.args, invalid=self.invalid, ask=self.ask, failure=self.failure)
+
 
 async def prepare_calls(
     message: Assistant, work: WorkingSet, services: Services, *, turn: int, withheld: Collection[str] = ()
@@ -73,10 +77,7 @@ async def prepare_calls(
     if not calls:
         return (), TurnBody(message)
     asked: list[AskedCall] = []
-    found: list[bytes] = []
-    invalid: dict[int, str] = {}
-    asks: dict[int, AskBody] = {}
-    failures: dict[int, Failure] = {}
+    stored: list[TurnCall] = []
     for index, call in enumerate(calls):
         if len(call.args) > LARGE_CHARS:
             await services.large.wait_for_slot()
@@ -84,14 +85,8 @@ async def prepare_calls(
             await asyncio.sleep(0)  # lets other tasks run
         prepared = await prepare_call(call, work, services, turn=turn, withheld=withheld)
         asked.append(prepared.asked)
-        found.append(prepared.args)
-        if prepared.invalid:
-            invalid[index] = prepared.invalid
-        if prepared.ask is not None:
-            asks[index] = prepared.ask
-        if prepared.failure is not None:
-            failures[index] = prepared.failure
-    return tuple(asked), turn_body(message, args=found, invalid=invalid, asks=asks, failures=failures)
+        stored.append(prepared.stored(call.args))
+    return tuple(asked), turn_body(message, stored)
 
 
 async def prepare_call(
@@ -116,7 +111,8 @@ async def prepare_call(
         args = _as_object(call.args)
         return Prepared(AskedCall(call.id, call.name, digest(args), "unknown", concurrent=True, gated=gated), args)
     shaping = shaping_of(tool)
-    tool = injecting(tool, work, turn=turn, call_id=call.id, parent=parent)
+    if takes_injected(tool):
+        tool = injecting(tool, work, turn=turn, call_id=call.id, parent=parent)
     refused: _Rejected | None = None
     if shaping is not None and shaping.adapt is not None:
         try:

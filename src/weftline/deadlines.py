@@ -52,7 +52,11 @@ class Deadline:
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
-        self._limit.add(self)
+        limit = self._limit
+        self.at_s = limit.loop.time() + limit.seconds
+        limit.open[self] = None
+        if not limit.has_timer:
+            limit.set_timer(self.at_s)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._limit.open.pop(self, None)
@@ -72,29 +76,28 @@ class _Limit:
     """The deadlines of one length, oldest first."""
 
     def __init__(self, seconds: float, loop: asyncio.AbstractEventLoop, on_idle: Callable[[float], None]) -> None:
-        self._seconds = seconds
-        self._loop = loop
+        self.seconds = seconds
+        self.loop = loop
         self._on_idle = on_idle
         self.open: dict[Deadline, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self.has_timer = False
+        """Whether a timer is set for the oldest."""
         self._context = Context()
         """Without it, the timer would run in the context of the call that set it, and keep that call's run in
         memory.
         """
 
-    def add(self, deadline: Deadline) -> None:
-        deadline.at_s = self._loop.time() + self._seconds
-        self.open[deadline] = None
-        if self._timer is None:
-            self._timer = self._loop.call_at(deadline.at_s, self._ring, context=self._context)
+    def set_timer(self, at_s: float) -> None:
+        self.has_timer = True
+        self.loop.call_at(at_s, self._ring, context=self._context)
 
     def _ring(self) -> None:
-        self._timer = None
+        self.has_timer = False
         while self.open:
             oldest = next(iter(self.open))
-            if oldest.at_s > self._loop.time():
-                self._timer = self._loop.call_at(oldest.at_s, self._ring, context=self._context)
+            if oldest.at_s > self.loop.time():
+                self.set_timer(oldest.at_s)
                 return
             del self.open[oldest]
             oldest.expire()
-        self._on_idle(self._seconds)
+        self._on_idle(self.seconds)
