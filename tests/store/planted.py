@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
+from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import Loaded, LogStore, Page, Store, Write, Written
 from weftline.store.copies import Copied
 from weftline.store.database import Database
 from weftline.store.memory import MemoryDisk, MemoryStore
+
+from .subjects import MemorySubject
+
+Plant: TypeAlias = Callable[[LogStore], Any]
 
 
 class Planted:
@@ -154,10 +159,87 @@ class ForgetsTheTrial(Planted):
         pass
 
 
+def without(**parts: Any) -> Plant:
+    """A store that ignores some fields of every write: it sees these values instead."""
+
+    class Without(Planted):
+        def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+            return self.inner.flush([replace(write, **parts) for write in writes])
+
+    return Without
+
+
+def created_without(**parts: Any) -> Plant:
+    """The same for the fields of new runs."""
+
+    class CreatedWithout(Planted):
+        def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+            news = [write.new and replace(write.new, **parts) for write in writes]
+            return self.inner.flush([replace(write, new=new) for write, new in zip(writes, news, strict=True)])
+
+    return CreatedWithout
+
+
+def answering(method: str, change: Callable[[Any], Any]) -> Plant:
+    """A store that changes what one of its methods returns."""
+
+    def plant(inner: LogStore) -> Planted:
+        async def changed(*args: Any, **options: Any) -> Any:
+            return change(await getattr(inner, method)(*args, **options))
+
+        planted = Planted(inner)
+        setattr(planted, method, changed)
+        return planted
+
+    return plant
+
+
+def rows_with(**parts: Any) -> Callable[[list[Any]], list[Any]]:
+    """Rows that all have these values."""
+    return lambda rows: [replace(row, **parts) for row in rows]
+
+
+class LooksInEveryThread(Planted):
+    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
+        return await self.inner.awaits(replace(wanted, thread=None))
+
+
+class KeepsTheHold(Planted):
+    async def lift_hold(self) -> None:
+        pass
+
+
+class Recorded:
+    """Notes which members of a store, or of its log, are used."""
+
+    def __init__(self, inner: Any, used: set[str]) -> None:
+        self._inner, self._used = inner, used
+
+    def __getattr__(self, name: str) -> Any:
+        self._used.add(name)
+        member = getattr(self._inner, name)
+        return Recorded(member, self._used) if name == "log" else member
+
+
+class RecordedSubject:
+    def __init__(self, used: set[str]) -> None:
+        self._inner, self._used = MemorySubject(), used
+
+    @property
+    def store(self) -> Any:
+        return Recorded(self._inner.store, self._used)
+
+    async def reopen(self, *, cleanly: bool = True) -> None:
+        await self._inner.reopen(cleanly=cleanly)
+
+    async def restore(self) -> None:
+        await self._inner.restore()
+
+
 class PlantedStore:
     """A store whose log has the bug."""
 
-    def __init__(self, inner: MemoryStore, plant: Callable[[LogStore], Any]) -> None:
+    def __init__(self, inner: MemoryStore, plant: Plant) -> None:
         self.inner = inner
         self.log: LogStore = plant(inner.log)
         self.records: Database = inner.records
@@ -178,7 +260,7 @@ class PlantedStore:
 
 
 class PlantedSubject:
-    def __init__(self, plant: Callable[[LogStore], Any]) -> None:
+    def __init__(self, plant: Plant) -> None:
         self._disk, self._plant = MemoryDisk(), plant
         self.store: Store = PlantedStore(MemoryStore(self._disk), plant)
 
@@ -186,3 +268,7 @@ class PlantedSubject:
         if cleanly:
             await self.store.close()
         self.store = PlantedStore(MemoryStore(self._disk), self._plant)
+
+    async def restore(self) -> None:
+        self._disk.held = True
+        await self.reopen()
