@@ -10,12 +10,10 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import Loaded, LogStore, Page, Store, Write, Written
+from weftline.store.base import Loaded, LogStore, Page, RunRow, Store, Write, Written
 from weftline.store.copies import Copied
 from weftline.store.database import Database
 from weftline.store.memory import MemoryDisk, MemoryStore
-
-from .subjects import MemorySubject
 
 Plant: TypeAlias = Callable[[LogStore], Any]
 
@@ -209,31 +207,47 @@ class KeepsTheHold(Planted):
         pass
 
 
-class Recorded:
-    """Notes which members of a store, or of its log, are used."""
+class PlainEpochs(Planted):
+    """Not a bug: epochs that count from 1, whoever owns the store."""
 
-    def __init__(self, inner: Any, used: set[str]) -> None:
-        self._inner, self._used = inner, used
+    def __init__(self, inner: LogStore, issued: list[int]) -> None:
+        super().__init__(inner)
+        self._issued = issued
+        """What each of them is to the store inside."""
 
-    def __getattr__(self, name: str) -> Any:
-        self._used.add(name)
-        member = getattr(self._inner, name)
-        return Recorded(member, self._used) if name == "log" else member
+    def _number(self, epoch: int) -> int:
+        if epoch not in self._issued:
+            self._issued.append(epoch)
+        return self._issued.index(epoch) + 1
+
+    def _inside(self, write: Write) -> Write:
+        children = tuple([self._inside(child) for child in write.children])
+        return replace(write, epoch=self._issued[write.epoch - 1], children=children)
+
+    def next_epoch(self) -> int:
+        return self._number(self.inner.next_epoch())
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        return self.inner.flush([self._inside(write) for write in writes])
+
+    async def run(self, key: int) -> RunRow | None:
+        row = await self.inner.run(key)
+        return row and replace(row, epoch=self._number(row.epoch))
+
+    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        loaded = await self.inner.claim(key, kinds=kinds)
+        if loaded is None:
+            return None
+        row = replace(loaded.row, epoch=self._number(loaded.row.epoch))
+        return replace(loaded, row=row, epoch=self._number(loaded.epoch))
+
+    def release(self, key: int, epoch: int) -> None:
+        self.inner.release(key, self._issued[epoch - 1])
 
 
-class RecordedSubject:
-    def __init__(self, used: set[str]) -> None:
-        self._inner, self._used = MemorySubject(), used
-
-    @property
-    def store(self) -> Any:
-        return Recorded(self._inner.store, self._used)
-
-    async def reopen(self, *, cleanly: bool = True) -> None:
-        await self._inner.reopen(cleanly=cleanly)
-
-    async def restore(self) -> None:
-        await self._inner.restore()
+def with_plain_epochs() -> Plant:
+    issued: list[int] = []
+    return lambda inner: PlainEpochs(inner, issued)
 
 
 class PlantedStore:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from protocols import members_of
+from protocols import Suite, members_of
 from weftline.store.base import LogStore, Store
-from weftline.testing.store import CHECKS, Check
+from weftline.testing import store
+from weftline.testing.store import CHECKS, Check, claims
 
 from .planted import (
     ChildrenInTheNextTransaction,
@@ -21,7 +22,6 @@ from .planted import (
     Plant,
     Planted,
     PlantedSubject,
-    RecordedSubject,
     RowsJoinedToTheRun,
     TellsTooMuch,
     ToldTooEarly,
@@ -29,11 +29,14 @@ from .planted import (
     answering,
     created_without,
     rows_with,
+    with_plain_epochs,
     without,
 )
 
 CHECK: dict[str, Check] = {getattr(check, "__name__", ""): check for check in CHECKS}
 
+
+SUITE = Suite(store, "Subject")
 
 BUGS: list[tuple[str, Plant, str]] = [
     ("epochs for work in flight", EpochsOnlyForWorkInFlight, "every_claim_has_a_new_epoch"),
@@ -110,9 +113,15 @@ async def test_the_wrapper_alone_breaks_nothing(name: str) -> None:
     await CHECK[name](PlantedSubject(Planted))
 
 
-async def test_every_member_of_the_protocols_is_used_by_the_suite() -> None:
+@pytest.mark.parametrize("check", claims.CHECKS, ids=lambda check: check.__name__)
+async def test_a_store_may_number_its_claims_as_it_likes(check: Check) -> None:
+    await check(PlantedSubject(with_plain_epochs()))
+
+
+def test_every_member_of_the_protocols_is_used_by_the_suite() -> None:
     """A member that no check uses can do anything, or nothing."""
-    used: set[str] = set()
-    for check in CHECKS:
-        await check(RecordedSubject(used))
-    assert members_of(LogStore, Store) - used == {"close"}, "only the subject closes it"
+    assert members_of(LogStore, Store) - SUITE.uses(("log", "store")) == {"close"}, "only the subject closes it"
+
+
+def test_every_check_is_listed() -> None:
+    assert SUITE.functions() == set(CHECK)

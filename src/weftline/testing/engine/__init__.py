@@ -19,7 +19,9 @@ from __future__ import annotations
 from weftline.testing.engine import (
     answering,
     asking,
+    children,
     controlling,
+    crashing,
     creating,
     following,
     leasing,
@@ -27,6 +29,7 @@ from weftline.testing.engine import (
     restarting,
     threads,
     timing,
+    upkeep,
 )
 from weftline.testing.engine.bench import Bench, Check, Subject
 from weftline.testing.engine.world import World
@@ -44,5 +47,8 @@ CHECKS: tuple[Check, ...] = (
     *threads.CHECKS,
     *timing.CHECKS,
     *restarting.CHECKS,
+    *crashing.CHECKS,
+    *children.CHECKS,
+    *upkeep.CHECKS,
 )
 """Every promise, each checked on a new engine."""
