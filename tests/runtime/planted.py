@@ -48,7 +48,11 @@ def idle(name: str, answer: Any = None) -> NewEngine:
 
 def mute(name: str, answer: Any = None) -> NewEngine:
     """The same for a method that is not awaited."""
-    return with_method(name, lambda _: lambda *args, **options: answer)
+
+    def nothing(*args: Any, **options: Any) -> Any:
+        return answer
+
+    return with_method(name, lambda _: nothing)
 
 
 def hasty(name: str, answer: Any = None) -> NewEngine:

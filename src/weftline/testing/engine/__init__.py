@@ -11,6 +11,8 @@ It needs a `Subject` around an engine on a new, empty store, started with the mo
         finally:
             await subject.close()
 
+`weftline.testing.engine.faults` has a store that a subject can kill, or make refuse writes.
+
 Every broken promise is an `AssertionError`.
 """
 

@@ -100,12 +100,18 @@ class FaultyRecords:
         self._faults = faults
 
     async def read(self, query: Query[T], *, heavy: bool = False) -> T:
-        return await _while_alive(self._faults, self._inner.read, query, heavy=heavy)
+        self._faults.check()
+        value = await self._inner.read(query, heavy=heavy)
+        self._faults.check()
+        return value
 
     async def write(self, query: Query[T]) -> T:
         if self._faults.refuses:
             raise _refusal()
-        return await _while_alive(self._faults, self._inner.write, query)
+        self._faults.check()
+        value = await self._inner.write(query)
+        self._faults.check()
+        return value
 
 
 class FaultyStore:
