@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from weftline.store.base import Loaded, LogStore, Page, Store, Write, Written
+from weftline.store.awaits import AwaitFilter, OpenAwait
+from weftline.store.base import Loaded, LogStore, Page, RunRow, Store, Write, Written
 from weftline.store.copies import Copied
 from weftline.store.database import Database
 from weftline.store.memory import MemoryDisk, MemoryStore
+
+Plant: TypeAlias = Callable[[LogStore], Any]
 
 
 class Planted:
@@ -154,10 +157,103 @@ class ForgetsTheTrial(Planted):
         pass
 
 
+def without(**parts: Any) -> Plant:
+    """A store that ignores some fields of every write: it sees these values instead."""
+
+    class Without(Planted):
+        def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+            return self.inner.flush([replace(write, **parts) for write in writes])
+
+    return Without
+
+
+def created_without(**parts: Any) -> Plant:
+    """The same for the fields of new runs."""
+
+    class CreatedWithout(Planted):
+        def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+            news = [write.new and replace(write.new, **parts) for write in writes]
+            return self.inner.flush([replace(write, new=new) for write, new in zip(writes, news, strict=True)])
+
+    return CreatedWithout
+
+
+def answering(method: str, change: Callable[[Any], Any]) -> Plant:
+    """A store that changes what one of its methods returns."""
+
+    def plant(inner: LogStore) -> Planted:
+        async def changed(*args: Any, **options: Any) -> Any:
+            return change(await getattr(inner, method)(*args, **options))
+
+        planted = Planted(inner)
+        setattr(planted, method, changed)
+        return planted
+
+    return plant
+
+
+def rows_with(**parts: Any) -> Callable[[list[Any]], list[Any]]:
+    """Rows that all have these values."""
+    return lambda rows: [replace(row, **parts) for row in rows]
+
+
+class LooksInEveryThread(Planted):
+    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
+        return await self.inner.awaits(replace(wanted, thread=None))
+
+
+class KeepsTheHold(Planted):
+    async def lift_hold(self) -> None:
+        pass
+
+
+class PlainEpochs(Planted):
+    """Not a bug: epochs that count from 1, whoever owns the store."""
+
+    def __init__(self, inner: LogStore, issued: list[int]) -> None:
+        super().__init__(inner)
+        self._issued = issued
+        """What each of them is to the store inside."""
+
+    def _number(self, epoch: int) -> int:
+        if epoch not in self._issued:
+            self._issued.append(epoch)
+        return self._issued.index(epoch) + 1
+
+    def _inside(self, write: Write) -> Write:
+        children = tuple([self._inside(child) for child in write.children])
+        return replace(write, epoch=self._issued[write.epoch - 1], children=children)
+
+    def next_epoch(self) -> int:
+        return self._number(self.inner.next_epoch())
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        return self.inner.flush([self._inside(write) for write in writes])
+
+    async def run(self, key: int) -> RunRow | None:
+        row = await self.inner.run(key)
+        return row and replace(row, epoch=self._number(row.epoch))
+
+    async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        loaded = await self.inner.claim(key, kinds=kinds)
+        if loaded is None:
+            return None
+        row = replace(loaded.row, epoch=self._number(loaded.row.epoch))
+        return replace(loaded, row=row, epoch=self._number(loaded.epoch))
+
+    def release(self, key: int, epoch: int) -> None:
+        self.inner.release(key, self._issued[epoch - 1])
+
+
+def with_plain_epochs() -> Plant:
+    issued: list[int] = []
+    return lambda inner: PlainEpochs(inner, issued)
+
+
 class PlantedStore:
     """A store whose log has the bug."""
 
-    def __init__(self, inner: MemoryStore, plant: Callable[[LogStore], Any]) -> None:
+    def __init__(self, inner: MemoryStore, plant: Plant) -> None:
         self.inner = inner
         self.log: LogStore = plant(inner.log)
         self.records: Database = inner.records
@@ -178,7 +274,7 @@ class PlantedStore:
 
 
 class PlantedSubject:
-    def __init__(self, plant: Callable[[LogStore], Any]) -> None:
+    def __init__(self, plant: Plant) -> None:
         self._disk, self._plant = MemoryDisk(), plant
         self.store: Store = PlantedStore(MemoryStore(self._disk), plant)
 
@@ -186,3 +282,7 @@ class PlantedSubject:
         if cleanly:
             await self.store.close()
         self.store = PlantedStore(MemoryStore(self._disk), self._plant)
+
+    async def restore(self) -> None:
+        self._disk.held = True
+        await self.reopen()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weftline.store import open_store
+from weftline.store import open_store, restore_store
 from weftline.store.base import Store
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.sqlite.connection import connect
@@ -25,6 +25,13 @@ class SqliteSubject:
             db.close()
         self.store = open_store(self._path)
 
+    async def restore(self) -> None:
+        backup, path = self._path.with_name("backup"), self._path.with_name("restored")
+        await self.store.back_up(backup)
+        await self.store.close()
+        restore_store(backup, path)
+        self._path, self.store = path, open_store(path)
+
 
 class MemorySubject:
     def __init__(self) -> None:
@@ -34,4 +41,9 @@ class MemorySubject:
     async def reopen(self, *, cleanly: bool = True) -> None:
         if cleanly:
             await self.store.close()
+        self.store = MemoryStore(self._disk)
+
+    async def restore(self) -> None:
+        await self.store.close()
+        self._disk.held = True
         self.store = MemoryStore(self._disk)

@@ -2,51 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
+from msgspec.structs import replace
 
-from weftline.store.base import LogStore
-from weftline.testing.store import CHECKS, Check
+from protocols import Suite, members_of
+from weftline.store.base import LogStore, Store
+from weftline.testing import store
+from weftline.testing.store import CHECKS, Check, claims
 
 from .planted import (
     ChildrenInTheNextTransaction,
     EndInTwoTransactions,
     EpochsOnlyForWorkInFlight,
     ForgetsTheTrial,
+    KeepsTheHold,
     LastFirst,
+    LooksInEveryThread,
     OneForAll,
+    Plant,
     Planted,
     PlantedSubject,
     RowsJoinedToTheRun,
     TellsTooMuch,
     ToldTooEarly,
     WakesFirst,
+    answering,
+    created_without,
+    rows_with,
+    with_plain_epochs,
+    without,
 )
 
 CHECK: dict[str, Check] = {getattr(check, "__name__", ""): check for check in CHECKS}
 
 
+SUITE = Suite(store, "Subject")
+
+BUGS: list[tuple[str, Plant, str]] = [
+    ("epochs for work in flight", EpochsOnlyForWorkInFlight, "every_claim_has_a_new_epoch"),
+    ("epochs for work in flight", EpochsOnlyForWorkInFlight, "a_write_of_an_earlier_claim_changes_nothing"),
+    ("rows joined to the run", RowsJoinedToTheRun, "a_write_of_an_earlier_claim_changes_nothing"),
+    ("rows joined to the run", RowsJoinedToTheRun, "a_fenced_write_does_not_affect_others_in_its_batch"),
+    ("last first", LastFirst, "flushes_take_effect_in_the_order_of_the_calls"),
+    ("one for all", OneForAll, "a_stale_write_does_not_affect_others_in_its_batch"),
+    ("told too early", ToldTooEarly, "acknowledged_writes_are_readable"),
+    ("end in two transactions", EndInTwoTransactions, "an_end_that_fails_releases_nothing"),
+    ("children later", ChildrenInTheNextTransaction, "a_child_is_not_created_with_a_stale_write"),
+    ("children later", ChildrenInTheNextTransaction, "a_write_fails_if_its_child_cannot_be_created"),
+    ("wakes first", WakesFirst, "the_end_of_a_child_makes_its_parent_due"),
+    ("tells too much", TellsTooMuch, "pages_are_cut_by_bytes"),
+    ("forgets the trial", ForgetsTheTrial, "a_death_is_charged_once_to_the_run_that_was_on_trial_alone"),
+    ("wakes ignored", without(wakes=None), "the_end_of_a_child_makes_its_parent_due"),
+    ("bookings ignored", without(bookings=()), "what_a_run_spends_is_booked_with_its_write"),
+    ("closes ignored", without(closes=None), "the_account_of_a_run_is_closed_when_the_run_ends"),
+    ("imported ignored", without(imported=False), "webhooks_are_not_notified_of_imported_runs"),
+    ("always imported", without(imported=True), "webhooks_are_notified_of_ends_and_of_awaits"),
+    ("awaits ignored", without(awaits=()), "an_await_is_listed_until_it_is_answered"),
+    ("answers ignored", without(answered=()), "an_await_is_listed_until_it_is_answered"),
+    ("progress ignored", without(progress=0), "a_suspect_is_cleared_when_something_that_it_began_has_ended"),
+    ("format ignored", without(format=0), "a_row_has_the_values_of_the_last_write"),
+    ("rules lost", created_without(rules=1), "a_due_run_comes_with_what_decides_whether_it_may_be_driven"),
+    ("secrets lost", created_without(secrets=None), "a_claim_brings_all_that_a_driver_needs"),
+    ("blobs lost", created_without(blobs=()), "a_blob_is_stored_with_its_run_and_survives_a_crash"),
+    ("a held store stays held", KeepsTheHold, "a_restored_store_is_held_until_its_hold_is_lifted"),
+    (
+        "pages without a format",
+        answering("page", lambda page: page and replace(page, format=0)),
+        "a_page_has_the_format_of_the_latest_write",
+    ),
+    (
+        "nothing is below another run",
+        answering("due_now", rows_with(below=False)),
+        "a_due_run_comes_with_what_decides_whether_it_may_be_driven",
+    ),
+    (
+        "threads without a format",
+        answering("due_now", rows_with(thread_format=0)),
+        "a_due_run_comes_with_what_decides_whether_it_may_be_driven",
+    ),
+    (
+        "awaits of every thread",
+        LooksInEveryThread,
+        "awaits_are_found_by_the_thread_of_their_run_or_of_the_one_at_the_top",
+    ),
+    (
+        "no run was ever another owner's",
+        answering("claim", lambda loaded: loaded and replace(loaded, taken_over=False)),
+        "a_claim_tells_whether_an_earlier_owner_wrote_last",
+    ),
+    (
+        "every run was another owner's",
+        answering("claim", lambda loaded: loaded and replace(loaded, taken_over=True)),
+        "a_claim_tells_whether_an_earlier_owner_wrote_last",
+    ),
+]
+"""What each does wrong, and the check that is there for it."""
+
+
 @pytest.mark.parametrize(
     ("plant", "noticed_by"),
-    [
-        (EpochsOnlyForWorkInFlight, "every_claim_has_a_new_epoch"),
-        (EpochsOnlyForWorkInFlight, "a_write_of_an_earlier_claim_changes_nothing"),
-        (RowsJoinedToTheRun, "a_write_of_an_earlier_claim_changes_nothing"),
-        (RowsJoinedToTheRun, "a_fenced_write_does_not_affect_others_in_its_batch"),
-        (LastFirst, "flushes_take_effect_in_the_order_of_the_calls"),
-        (OneForAll, "a_stale_write_does_not_affect_others_in_its_batch"),
-        (ToldTooEarly, "acknowledged_writes_are_readable"),
-        (EndInTwoTransactions, "an_end_that_fails_releases_nothing"),
-        (ChildrenInTheNextTransaction, "a_child_is_not_created_with_a_stale_write"),
-        (ChildrenInTheNextTransaction, "a_write_fails_if_its_child_cannot_be_created"),
-        (WakesFirst, "the_end_of_a_child_makes_its_parent_due"),
-        (TellsTooMuch, "pages_are_cut_by_bytes"),
-        (ForgetsTheTrial, "a_death_is_charged_once_to_the_run_that_was_on_trial_alone"),
-    ],
+    [pytest.param(plant, noticed_by, id=f"{what}-{noticed_by}") for what, plant, noticed_by in BUGS],
 )
-async def test_a_store_with_a_bug_is_noticed(plant: Callable[[LogStore], Any], noticed_by: str) -> None:
+async def test_a_store_with_a_bug_is_noticed(plant: Plant, noticed_by: str) -> None:
     with pytest.raises(AssertionError):
         await CHECK[noticed_by](PlantedSubject(plant))
 
@@ -54,3 +111,17 @@ async def test_a_store_with_a_bug_is_noticed(plant: Callable[[LogStore], Any], n
 @pytest.mark.parametrize("name", sorted(CHECK))
 async def test_the_wrapper_alone_breaks_nothing(name: str) -> None:
     await CHECK[name](PlantedSubject(Planted))
+
+
+@pytest.mark.parametrize("check", claims.CHECKS, ids=lambda check: check.__name__)
+async def test_a_store_may_number_its_claims_as_it_likes(check: Check) -> None:
+    await check(PlantedSubject(with_plain_epochs()))
+
+
+def test_every_member_of_the_protocols_is_used_by_the_suite() -> None:
+    """A member that no check uses can do anything, or nothing."""
+    assert members_of(LogStore, Store) - SUITE.uses(("log", "store")) == {"close"}, "only the subject closes it"
+
+
+def test_every_check_is_listed() -> None:
+    assert SUITE.functions() == set(CHECK)

@@ -163,9 +163,6 @@ class Readiness(Protocol):
     @property
     def clock(self) -> Clock: ...
 
-    @property
-    def ready(self) -> bool: ...
-
     def require_accepting(self) -> None:
         """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""
         ...

@@ -62,7 +62,6 @@ from weftline.runtime.step import write_down
 from weftline.runtime.supported import left_alone, left_to_newer, unsupported
 from weftline.runtime.trials import STORE_RETRY_S, Trials
 from weftline.store.base import DueRun, Loaded, LogStore, RunRow
-from weftline.store.claims import same_owner
 from weftline.store.database import Database
 from weftline.store.records import threads
 
@@ -118,7 +117,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
         work = WorkingSet(run_id, RunPlan(messages=()), Conversation([]))
     work.unique_id = ids.unique_id(row.key, row.salt)
     log = RunLog(loaded.epoch)
-    log.taken_over = not same_owner(loaded.epoch, row.epoch)
+    log.taken_over = loaded.taken_over
     log.state = state
     log.next_seq, log.durable = row.next_seq, row.next_seq - 1
     log.due_at = row.due_at

@@ -263,7 +263,9 @@ class Loaded(Struct):
 
     row: RunRow
     epoch: int
-    """The epoch of this claim, higher than that of any earlier claim of the run."""
+    """The epoch of this claim, higher than that of any earlier claim of the run. Nothing else can be read from it."""
+    taken_over: bool
+    """Whether the latest write to the run came from an earlier owner of the store: nobody may have driven it since."""
     created: bytes
     """The body of its first entry."""
     facts: list[Stored]

@@ -5,23 +5,22 @@ from __future__ import annotations
 from weftline.store.base import Write
 
 
-def same_owner(one: int, other: int) -> bool:
-    """Whether two epochs belong to the same owner of the store, so that nothing else drove its runs in between."""
-    return one >> 32 == other >> 32
-
-
 class Claims:
     """The latest claim of each run, until it is released. None of this is durable, because the next owner's epochs are
     higher anyway.
     """
 
     def __init__(self, owner_epoch: int) -> None:
-        self._last = owner_epoch << 32
+        self._before = self._last = owner_epoch << 32
         self._newest: dict[int, int] = {}
 
     def next_epoch(self) -> int:
         self._last += 1
         return self._last
+
+    def earlier(self, epoch: int) -> bool:
+        """Whether an epoch belongs to an earlier owner."""
+        return epoch <= self._before
 
     def claim(self, run: int) -> int:
         epoch = self._newest[run] = self.next_epoch()

@@ -28,7 +28,7 @@ class TakesDowntimeForWork(SimulatedLog):
 
     async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
         loaded = await super().claim(key, kinds=kinds)
-        return None if loaded is None else replace(loaded, row=replace(loaded.row, epoch=loaded.epoch))
+        return None if loaded is None else replace(loaded, taken_over=False)
 
 
 BUGS = (

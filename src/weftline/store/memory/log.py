@@ -80,6 +80,7 @@ class MemoryLog:
         return Loaded(
             row,
             epoch,
+            self._claims.earlier(row.epoch),
             first.body if first else b"",
             facts=run.facts(after=row.state_seq if row.state else 0),
             conversation=run.facts(kinds=kinds) if kinds else [],

@@ -94,10 +94,10 @@ class SqliteLog(SqliteLogReader):
                 await self._writer.caught_up()
             try:
                 with snapshot(self._reader) as db:
-                    loaded = _load(db, key, epoch=epoch, kinds=kinds, limit=ON_THE_LOOP)
+                    loaded = _load(db, key, epoch=epoch, claims=self._claims, kinds=kinds, limit=ON_THE_LOOP)
             except NotOnTheLoop:
                 loaded = await self._threads.read(
-                    lambda db: _load(db, key, epoch=epoch, kinds=kinds, limit=IN_A_THREAD), run=key
+                    lambda db: _load(db, key, epoch=epoch, claims=self._claims, kinds=kinds, limit=IN_A_THREAD), run=key
                 )
             return loaded
         finally:
@@ -143,7 +143,9 @@ class SqliteLog(SqliteLogReader):
         return reported
 
 
-def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str], limit: ReadLimit) -> Loaded | None:
+def _load(
+    db: apsw.Connection, key: int, *, epoch: int, claims: Claims, kinds: Sequence[str], limit: ReadLimit
+) -> Loaded | None:
     """None for an unknown run. Raises `NotOnTheLoop` instead of reading more than `limit` on the loop."""
     rows = rows_of(db, _RUN, (key,))
     if not rows:
@@ -157,6 +159,7 @@ def _load(db: apsw.Connection, key: int, *, epoch: int, kinds: Sequence[str], li
     return Loaded(
         row,
         epoch,
+        claims.earlier(row.epoch),
         created[0] if created else b"",
         facts=read_facts(db, key, after=folded) if folded < row.next_seq - 1 else [],
         conversation=read_facts(db, key, kinds=kinds) if kinds else [],

@@ -11,6 +11,8 @@ It needs a `Subject` around an engine on a new, empty store, started with the mo
         finally:
             await subject.close()
 
+`weftline.testing.engine.faults` has a store that a subject can kill, or make refuse writes.
+
 Every broken promise is an `AssertionError`.
 """
 
@@ -19,7 +21,9 @@ from __future__ import annotations
 from weftline.testing.engine import (
     answering,
     asking,
+    children,
     controlling,
+    crashing,
     creating,
     following,
     leasing,
@@ -27,6 +31,7 @@ from weftline.testing.engine import (
     restarting,
     threads,
     timing,
+    upkeep,
 )
 from weftline.testing.engine.bench import Bench, Check, Subject
 from weftline.testing.engine.world import World
@@ -44,5 +49,8 @@ CHECKS: tuple[Check, ...] = (
     *threads.CHECKS,
     *timing.CHECKS,
     *restarting.CHECKS,
+    *crashing.CHECKS,
+    *children.CHECKS,
+    *upkeep.CHECKS,
 )
 """Every promise, each checked on a new engine."""

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from weftline.errors import NotFound
 from weftline.kernel.bodies import ClosedBody, encode
-from weftline.kernel.entries import CallClosed, CallStarted, CancelRequested, HistoryPinned, RunAdopted, TimerFired
+from weftline.kernel.calls import external_id
+from weftline.kernel.entries import (
+    CallClosed,
+    CallStarted,
+    CancelRequested,
+    HistoryPinned,
+    Limits,
+    RunAdopted,
+    TimerFired,
+)
 from weftline.messages import Text, ToolResults
+from weftline.runtime.tool_calls.provided import Provided
 from weftline.testing.engine.bench import Bench, Check, facts, refusal
 from weftline.tools.base import ToolOutput
 
@@ -85,6 +98,43 @@ async def an_answer_after_a_cancel_is_accepted_and_changes_nothing(bench: Bench)
     assert [one.how for one in facts(lines, CallClosed)] == ["cancelled"]
 
 
+async def the_results_of_a_turn_are_accepted_together_or_not_at_all(bench: Bench) -> None:
+    run = await bench.run("ask_three")
+    calls = await bench.offers(run, 3)
+    results = [Provided(call_id=call, name="ask", result=f"result of {call}") for call in reversed(calls)]
+
+    async def provide(some: Sequence[Provided] = results, *, id: str = external_id(0), key: str = "k") -> bool:
+        return await bench.engine.provide(run.key, id, some, idempotency_key=key)
+
+    for wrong in (
+        results[:2],
+        [*results, Provided(call_id="nothing", result=1)],
+        [*results[:2], replace(results[2], name="hold")],
+    ):
+        assert await refusal(provide(wrong)) == "invalid_answer"
+    assert await refusal(provide(id=external_id(1))) == "unknown_await"
+    assert await bench.count(run, CallClosed) == 0, "some of the results were accepted"
+    assert await provide()
+    await bench.ended(run)
+    assert [one.id for one in facts(await bench.lines(run), CallClosed)] == calls
+    assert await provide()
+    assert await refusal(provide(key="another")) == "run_terminal"
+    assert await bench.count(run, CallClosed) == 3
+
+
+async def a_result_that_nobody_waits_for_any_more_is_dropped(bench: Bench) -> None:
+    """Of a tool that goes on although its run has ended."""
+    run = await bench.run("linger", limits=Limits(local_timeout_us=50_000))
+    await bench.began()
+    assert (await bench.ended(run)).code == "local_timeout"
+    before = await bench.lines(run)
+    bench.world.released.set()
+    await bench.world.returned.wait()
+    assert (await bench.ended(await bench.run("note"))).status == "succeeded"
+    assert await bench.lines(run) == before
+    assert (await bench.row(run)).next_seq == before[-1].seq + 1
+
+
 async def a_request_from_outside_is_accepted_only_while_it_applies(bench: Bench) -> None:
     run = await bench.run("ask")
     (call,) = await bench.offers(run)
@@ -120,6 +170,8 @@ CHECKS: tuple[Check, ...] = (
     an_answer_to_nothing_is_refused_and_changes_nothing,
     an_error_is_a_result_too,
     an_answer_after_a_cancel_is_accepted_and_changes_nothing,
+    the_results_of_a_turn_are_accepted_together_or_not_at_all,
+    a_result_that_nobody_waits_for_any_more_is_dropped,
     a_request_from_outside_is_accepted_only_while_it_applies,
     what_is_not_a_request_is_refused_from_outside,
 )

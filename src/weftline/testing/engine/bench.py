@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from weftline.errors import WeftlineError
 from weftline.kernel.bodies import decode_ended
-from weftline.kernel.entries import CallOpened, Fact, Limits, RunEnded
+from weftline.kernel.entries import KIND, CallOpened, Fact, Limits, RunEnded
 from weftline.messages import User
 from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef
 from weftline.runtime.engine import Engine
@@ -28,6 +28,8 @@ TOOLS: tuple[ToolRef, ...] = (
     ServerRef("pay"),
     ServerRef("note"),
     ServerRef("refund"),
+    ServerRef("linger"),
+    ServerRef("delegate"),
 )
 
 T = TypeVar("T", bound=Fact)
@@ -43,10 +45,25 @@ class Subject(Protocol):
     def store(self) -> Store: ...
 
     async def restart(self, change: Callable[[Store], Awaitable[None]] | None = None) -> None:
-        """Ends the engine without waiting for running work, and starts another on the same store.
+        """Ends the engine without waiting for running work, unless it has crashed, and starts another on the same
+        store.
 
         `change` is called in between, while only the caller has the store open.
         """
+        ...
+
+    def crash(self) -> None:
+        """Kills the engine at this moment: what it has not made durable is lost, and nothing that it still does reaches
+        the store or anybody else. `restart` must follow.
+        """
+        ...
+
+    def refuse_writes(self, refuse: bool) -> None:
+        """Makes the store refuse all writes, as a full disk does, or accept them again."""
+        ...
+
+    async def restore(self) -> None:
+        """Ends the engine, and starts another on a store that was restored from a backup of its own."""
         ...
 
 
@@ -130,6 +147,34 @@ class Bench:
         lines = await self.lines(run)
         assert isinstance(lines[-1].fact, RunEnded), f"{run.id} has ended with {lines[-1]}"
         return decode_ended(lines[-1].body).text
+
+    async def crash(self) -> None:
+        """Kills the engine at this moment, and starts another."""
+        self.subject.crash()
+        await self.subject.restart()
+
+    async def run_until_crash(self, model: str, moment: str) -> Run:
+        """Creates a run, kills the engine at the very moment at which the run gets there (see `World.reached`), and
+        starts another.
+        """
+        crashed = asyncio.Event()
+
+        def crash() -> None:
+            self.subject.crash()
+            crashed.set()
+
+        self.world.moments[moment] = crash
+        self.world.opens.clear()
+        run = await self.run(model)
+        self.world.opens.set()
+        async with asyncio.timeout(TIMEOUT_S):
+            await crashed.wait()
+        await self.subject.restart()
+        return run
+
+    async def count(self, run: Run, kind: type[Fact]) -> int:
+        """How many facts of a kind the store has by now."""
+        return len(await self.engine.stored.newest_facts(run.key, kinds=(KIND[kind],), limit=99, max_bytes=2**20))
 
     async def began(self) -> None:
         """Returns when a waiting tool has been called."""

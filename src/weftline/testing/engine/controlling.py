@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 
 from weftline.kernel import bodies
@@ -98,6 +99,19 @@ async def a_follow_up_comes_when_the_run_would_end(bench: Bench) -> None:
     assert texts == ["x", "also this", "and then?"]
 
 
+async def a_message_with_an_idempotency_key_is_accepted_once(bench: Bench) -> None:
+    run = await bench.run("ask")
+    await bench.offers(run)
+    for send, key in ((bench.engine.steer, "s"), (bench.engine.follow_up, "f")):
+        sent = await asyncio.gather(*[send(run.key, "hurry", idempotency_key=key) for _ in range(3)])
+        assert len({*sent, await send(run.key, "hurry", idempotency_key=key)}) == 1
+        assert await refusal(send(run.key, "wait", idempotency_key=key)) == "idempotency_conflict"
+    assert await bench.count(run, MessageQueued) == 2
+    await bench.subject.restart()
+    assert await bench.engine.steer(run.key, "hurry", idempotency_key="s")
+    assert await bench.count(run, MessageQueued) == 2
+
+
 async def the_senders_names_of_messages_and_answers_are_kept(bench: Bench) -> None:
     run = await bench.run("ask")
     (call,) = await bench.offers(run)
@@ -133,6 +147,7 @@ CHECKS: tuple[Check, ...] = (
     a_run_that_is_not_paused_is_not_resumed,
     a_steering_message_skips_calls_and_reaches_the_next_turn,
     a_follow_up_comes_when_the_run_would_end,
+    a_message_with_an_idempotency_key_is_accepted_once,
     the_senders_names_of_messages_and_answers_are_kept,
     a_run_that_has_ended_accepts_no_messages_and_no_pause,
 )

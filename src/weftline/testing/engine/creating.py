@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from weftline.kernel.entries import RunCreated
-from weftline.store.base import IdempotencyKey, RunFilter
-from weftline.testing.engine.bench import Bench, Check, facts, plan_of, refusal
+from weftline.plan import ServerRef
+from weftline.runtime import ids
+from weftline.store.base import IdempotencyKey, Item, NewRun, RunFilter, Write
+from weftline.testing.engine.bench import Bench, Check, Run, facts, plan_of, refusal
 
 
 async def a_run_answers(bench: Bench) -> None:
@@ -63,6 +67,63 @@ async def a_key_that_was_used_for_another_request_is_refused(bench: Bench) -> No
     await bench.engine.create(others, plan_of("hello"), idempotency=IdempotencyKey("runs", "k", b"another"))
 
 
+async def an_earlier_create_is_found_by_its_key(bench: Bench) -> None:
+    workspace, others = await bench.workspace(), await bench.workspace("others")
+    key = IdempotencyKey("runs", "k", b"digest")
+    assert await bench.engine.created_before(workspace, key) is None
+    created = await bench.engine.create(workspace, plan_of("hello"), idempotency=key)
+    assert await bench.engine.created_before(workspace, key) == created
+    assert await bench.engine.created_before(others, key) is None
+    other = bench.engine.created_before(workspace, IdempotencyKey("runs", "k", b"another"))
+    assert await refusal(other) == "idempotency_conflict"
+    await bench.subject.restart()
+    assert await bench.engine.created_before(workspace, key) == created
+
+
+async def a_plan_can_be_checked_without_creating_a_run(bench: Bench) -> None:
+    workspace = await bench.workspace()
+    good = plan_of("hello")
+    await bench.engine.check(good, workspace=workspace)
+    assert await refusal(bench.engine.check(plan_of("nobody"), workspace=workspace)) == "invalid_model"
+    unknown = replace(good, tools=(ServerRef("nothing"),))
+    assert await refusal(bench.engine.check(unknown, workspace=workspace)) == "invalid_plugin"
+    assert await bench.engine.stored.runs(RunFilter(workspace=workspace)) == []
+
+
+async def entries_have_the_time_of_the_engines_clock(bench: Bench) -> None:
+    before = bench.engine.clock.now_us()
+    run = await bench.run("hello")
+    await bench.ended(run)
+    row = await bench.row(run)
+    times = [before, row.created_at, row.started_at or 0, row.ended_at or 0, bench.engine.clock.now_us()]
+    assert times == sorted(times)
+
+
+async def a_run_that_ran_elsewhere_can_be_added(bench: Bench) -> None:
+    run = await bench.run("hello")
+    whole, row = await bench.lines(run), await bench.row(run)
+    stored = await bench.subject.store.log.facts(run.key)
+    added = Run(500, ids.run_id(500, "added0added0"), run.workspace)
+    write = Write(
+        added.key,
+        epoch=0,
+        base_seq=1,
+        base_version=0,
+        items=[Item(one.at, one.kind, one.head, one.body) for one in stored],
+        version=row.version,
+        status=row.status,
+        due_at=None,
+        format=row.format,
+        ended_at=row.ended_at,
+        new=NewRun("added0added0", run.workspace, "", "{}", row.created_at, row.rules),
+        imported=True,
+    )
+    assert (await bench.engine.add_ended(write, last_key=700)).outcome == "ok"
+    assert (await bench.row(added)).status == "succeeded"
+    assert [line.fact for line in await bench.lines(added)] == [line.fact for line in whole if line.fact]
+    assert (await bench.run("hello")).key > 700
+
+
 async def a_create_whose_caller_disconnects_is_all_or_nothing(bench: Bench) -> None:
     workspace = await bench.workspace()
 
@@ -88,5 +149,9 @@ CHECKS: tuple[Check, ...] = (
     a_plan_with_an_unknown_model_is_refused,
     a_create_with_a_key_makes_one_run,
     a_key_that_was_used_for_another_request_is_refused,
+    an_earlier_create_is_found_by_its_key,
+    a_plan_can_be_checked_without_creating_a_run,
+    entries_have_the_time_of_the_engines_clock,
+    a_run_that_ran_elsewhere_can_be_added,
     a_create_whose_caller_disconnects_is_all_or_nothing,
 )

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from weftline.kernel.entries import CallOpened, RunEnded
+from weftline.errors import RateLimited
+from weftline.kernel.entries import AwaitOpened, CallOpened, CallStarted, RunEnded
 from weftline.runtime.engine import EntryBatch, Follower
-from weftline.testing.engine.bench import TIMEOUT_S, Bench, Check, facts
+from weftline.testing.engine.bench import TIMEOUT_S, Bench, Check, facts, refusal
 from weftline.testing.lines import Line, lines_of
 from weftline.tools.base import ToolOutput
+
+_MANY_STREAMS = 20_000
+"""More than any engine lets a workspace open."""
 
 
 async def a_run_can_be_followed_from_any_cursor(bench: Bench) -> None:
@@ -79,10 +83,102 @@ async def a_follower_that_leaves_is_released(bench: Bench) -> None:
     follower = bench.engine.follow(run.key, run.id, after=(await bench.row(run)).next_seq - 1)
     waiting = asyncio.create_task(_next(follower))
     await asyncio.sleep(0)
+    assert not follower.left
     follower.leave()
+    assert follower.left
     async with asyncio.timeout(TIMEOUT_S):
         assert await waiting is None
     follower.close()
+
+
+async def a_follower_can_go_back(bench: Bench) -> None:
+    run = await bench.run("ask")
+    (call,) = await bench.offers(run)
+    follower = bench.engine.follow(run.key, run.id)
+    first = await _read(follower)
+    assert follower.taken == first[-1].seq
+    follower.go_back(2)
+    assert follower.taken == 2
+    await bench.engine.answer(run.key, call, ToolOutput.of("42"))
+    again: list[Line] = []
+    while not again or not isinstance(again[-1].fact, RunEnded):
+        again += await _read(follower)
+    follower.close()
+    assert again == (await bench.lines(run))[2:]
+
+
+async def a_workspace_has_so_many_streams_and_no_more(bench: Bench) -> None:
+    run, other = await bench.run("ask"), await bench.workspace("others")
+    engine = bench.engine
+    places = [engine.reserve_stream(run.workspace)]
+    for _ in range(_MANY_STREAMS):
+        try:
+            places.append(engine.reserve_stream(run.workspace))
+        except RateLimited:
+            break
+    assert len(places) <= _MANY_STREAMS, "a workspace may open any number of streams"
+
+    async def follow() -> None:
+        engine.follow(run.key, run.id, workspace=run.workspace)
+
+    assert await refusal(follow()) == "too_many_streams"
+    engine.reserve_stream(other).release()
+    assert await bench.offers(run), "a follower that acts for no workspace counts for none"
+    places.pop().release()
+    follower = engine.follow(run.key, run.id, workspace=run.workspace)
+    assert await refusal(follow()) == "too_many_streams"
+    assert await _read(follower)
+    follower.close()
+    place = engine.reserve_stream(run.workspace)
+    follower = place.follow(run.key, run.id, after=1)
+    assert (await _read(follower))[0].seq == 2
+    assert await refusal(follow()) == "too_many_streams"
+    follower.close()
+    engine.reserve_stream(run.workspace)
+
+
+async def an_observer_sees_every_entry_of_every_run(bench: Bench) -> None:
+    seen: dict[str, list[Line]] = {}
+
+    def fail(batch: EntryBatch) -> None:
+        raise RuntimeError("an observer that fails, on purpose")
+
+    def look(batch: EntryBatch) -> None:
+        seen.setdefault(batch.run_id, []).extend(lines_of(batch.items, after=batch.after))
+
+    stop_failing, stop = bench.engine.observe(fail), bench.engine.observe(look)
+    runs = [await bench.run(model) for model in ("hello", "note", "hold")]
+    for run in runs[:2]:
+        await bench.ended(run)
+    await bench.until(runs[2], CallStarted)
+    assert [seen.get(run.id) for run in runs[:2]] == [await bench.lines(run) for run in runs[:2]]
+    stop_failing()
+    stop()
+    bench.world.released.set()
+    assert (await bench.ended(runs[2])).status == "succeeded"
+    assert not facts(seen[runs[2].id], RunEnded), "it was called after it had unsubscribed"
+
+
+async def ends_and_awaits_are_reported(bench: Bench) -> None:
+    """To whoever delivers webhooks: after the commit, without saying which."""
+    calls = list[int]()
+    bench.engine.watch_ends(lambda: calls.append(1))
+    asks = await bench.run("ask")
+    await bench.offers(asks)
+    assert not calls
+    await bench.until(await bench.run("refund"), AwaitOpened)
+    assert len(calls) == 1
+    await bench.engine.cancel(asks.key)
+    assert len(calls) == 2
+    bench.engine.watch_ends(None)
+    await bench.ended(await bench.run("hello"))
+    assert len(calls) == 2
+
+
+async def _read(follower: Follower) -> list[Line]:
+    async with asyncio.timeout(TIMEOUT_S):
+        batches = await follower.next()
+    return [line for batch in batches or () for line in lines_of(batch.items, after=batch.after)]
 
 
 async def _next(follower: Follower) -> Sequence[EntryBatch] | None:
@@ -97,4 +193,8 @@ CHECKS: tuple[Check, ...] = (
     an_entry_can_be_read_by_its_seq,
     a_follower_with_nothing_to_read_gets_a_heartbeat,
     a_follower_that_leaves_is_released,
+    a_follower_can_go_back,
+    a_workspace_has_so_many_streams_and_no_more,
+    an_observer_sees_every_entry_of_every_run,
+    ends_and_awaits_are_reported,
 )

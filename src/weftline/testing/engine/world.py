@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Raw, Struct
 from msgspec.json import encode
+from msgspec.structs import replace
 
 from weftline.kernel.entries import Effect, Fact, TurnCompleted
 from weftline.messages import Message
 from weftline.plan import RunPlan
-from weftline.providers.base import ToolSpec
+from weftline.providers.base import Chunk, ModelRequest, ToolSpec
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
+from weftline.runtime.agent_code.code import ChildLimits, PendingCall
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.testing.code import IdleCode
 from weftline.tools.arguments import InvalidArguments, object_args
@@ -35,6 +38,9 @@ SCRIPTS: dict[str, object] = {
     "ask_twice": {"turns": [_calls("ask"), _calls("ask"), _RESULTS]},
     "ask_and_hold": {"turns": [_calls("ask", "hold"), _RESULTS]},
     "hold": {"turns": [_calls("hold"), _RESULTS]},
+    "note": {"turns": [_calls("note"), _RESULTS]},
+    "linger": {"turns": [_calls("linger", "ask"), _RESULTS]},
+    "delegate": {"turns": [_calls("delegate"), _RESULTS]},
     "hold_then_note": {"turns": [_calls("hold", "note"), _RESULTS]},
     "pay": {"turns": [_calls("note", "pay"), _RESULTS]},
     "refund": {"turns": [_calls("refund"), _RESULTS]},
@@ -56,17 +62,30 @@ class Execution(Struct, frozen=True):
 
 class World:
     def __init__(self) -> None:
-        self._provider = ScriptedProvider(parse_scripts(encode(SCRIPTS)), record=True)
+        self._provider = WorldModel(self)
         self.executions: list[Execution] = []
         self.began = asyncio.Event()
         """Set when `hold` or `pay` has been called."""
         self.released = asyncio.Event()
         """Set when `hold` and `pay` may return."""
+        self.returned = asyncio.Event()
+        """Set when `linger` has returned."""
         self.opens = asyncio.Event()
         """Set while tools can be opened."""
         self.opens.set()
         self.watches = False
         """Whether runs that are opened from now on have a watcher, which returns when `released` is set."""
+
+        self.moments: dict[str, Callable[[], None]] = {}
+        """What is called when a moment is reached for the next time."""
+
+    def reached(self, moment: str) -> None:
+        """Called before a tool does anything (`tool NAME`), and when a model is requested (`model N`, counted from
+        1).
+        """
+        then = self.moments.pop(moment, None)
+        if then is not None:
+            then()
 
     @property
     def conversations(self) -> list[tuple[Message, ...]]:
@@ -82,12 +101,24 @@ class World:
         return WorldTools(self, {tool.spec.name: tool for tool in _tools(self)})
 
 
+class WorldModel(ScriptedProvider):
+    def __init__(self, world: World) -> None:
+        super().__init__(parse_scripts(encode(SCRIPTS)), record=True)
+        self._world = world
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+        self._world.reached(f"model {len(self.requests) + 1}")
+        return super().stream(request)
+
+
 def _tools(world: World) -> list[Tool]:
     return [
         WorldTool(world, "hold", "read"),
         WorldTool(world, "pay", "once"),
         WorldTool(world, "note", "read"),
         Refund(world),
+        Linger(world),
+        Delegate(world),
     ]
 
 
@@ -99,7 +130,9 @@ class WorldTools(ServerTools):
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         await self._world.opens.wait()
         toolbox = await super().open(plan, run=run, secrets=secrets)
-        return Toolbox(toolbox.tools, code=Watcher(self._world)) if self._world.watches else toolbox
+        if self._world.watches:
+            return Toolbox(toolbox.tools, code=Watcher(self._world))
+        return Toolbox(toolbox.tools, code=Delegating(plan)) if plan.model == "scripted:delegate" else toolbox
 
 
 class Watcher(IdleCode):
@@ -114,6 +147,16 @@ class Watcher(IdleCode):
         if any(isinstance(fact, TurnCompleted) for fact in facts):
             self._world.began.set()
             await self._world.released.wait()
+
+
+class Delegating(IdleCode):
+    """Has calls of `delegate` executed by a run of their own, of the model `refund`."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._plan = plan
+
+    async def plan_child(self, call: PendingCall, context: ToolContext, *, limits: ChildLimits) -> RunPlan:
+        return replace(self._plan, model="scripted:refund", name="child")
 
 
 class WorldTool:
@@ -133,6 +176,7 @@ class WorldTool:
 
     async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
         world = self._world
+        world.reached(f"tool {context.tool_name}")
         world.executions.append(Execution(context.tool_name, context.idempotency_key, args, context.attempt))
         if self._waits:
             world.began.set()
@@ -157,3 +201,27 @@ class Refund(WorldTool):
 
     def asks_people(self, args: bytes) -> Ask | None:
         return Ask(f"Refund {args.decode()}?")
+
+
+class Linger(WorldTool):
+    """Ignores it if its call is cancelled, and returns when `released` is set."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, "linger", "read")
+
+    async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+        self._world.began.set()
+        while not self._world.released.is_set():
+            with suppress(asyncio.CancelledError):
+                await self._world.released.wait()
+        self._world.returned.set()
+        return ToolOutput.of("linger is done")
+
+
+class Delegate(WorldTool):
+    """See `Delegating`."""
+
+    is_agent = True
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, "delegate", "once")

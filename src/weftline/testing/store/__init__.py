@@ -19,10 +19,12 @@ from weftline.testing.store import (
     appending,
     awaits,
     blobs,
+    booking,
     children,
     claims,
     given_ids,
     large,
+    owning,
     queues,
     reading,
     records,
@@ -45,5 +47,7 @@ CHECKS: tuple[Check, ...] = (
     *large.CHECKS,
     *awaits.CHECKS,
     *given_ids.CHECKS,
+    *booking.CHECKS,
+    *owning.CHECKS,
 )
 """Every promise, each checked on a new store."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weftline.store.awaits import AwaitFilter, NewAwait
 from weftline.store.base import LogReader
-from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_workspace, outcomes
+from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_thread, new_workspace, outcomes
 
 
 def _asks(id: str, workspace: int, *, root: int = 1, kind: str = "confirm", deadline_at: int | None = None) -> NewAwait:
@@ -23,7 +23,9 @@ async def an_await_is_listed_until_it_is_answered(subject: Subject) -> None:
     write = run.append(b"opened", kind="await.opened", due_at=None)
     write.awaits = (_asks("b", workspace, deadline_at=7_000), _asks("a", workspace, kind="question"))
     assert outcomes(await commit(subject.store.log, write)) == ["ok"]
-    first, second = await subject.store.log.awaits(everything)
+    listed = await subject.store.log.awaits(everything)
+    assert len(listed) == 2
+    first, second = listed
     assert (first.run, first.salt, first.id, first.kind, first.root, first.root_salt) == (
         (1, "salt", "a", "question", 1, "salt")
     )
@@ -104,6 +106,27 @@ async def an_await_of_a_run_below_belongs_to_the_agent_and_the_thread_at_the_top
     assert await _ids(log, AwaitFilter(workspace=workspace, agents=("travel",))) == []
 
 
+async def awaits_are_found_by_the_thread_of_their_run_or_of_the_one_at_the_top(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    threads = [await new_thread(subject, workspace) for _ in range(3)]
+    first, second = (chain_of(log, key, workspace, thread=thread) for key, thread in zip((1, 2), threads, strict=False))
+    below, free = chain_of(log, 3, workspace), chain_of(log, 4, workspace)
+    created = [first.create(), second.create(), below.create(family=threads[0]), free.create()]
+    assert outcomes(await commit(log, *created)) == ["ok"] * 4
+    for run in (first, second, below, free):
+        write = run.append(b"opened", kind="await.opened")
+        write.awaits = (_asks("a", workspace, root=1 if run is below else run.key),)
+        assert outcomes(await commit(log, write)) == ["ok"]
+    found = [await _ids(log, AwaitFilter(workspace=workspace, thread=thread)) for thread in threads]
+    assert found == [[(1, "a"), (3, "a")], [(2, "a")], []]
+    assert [one.thread for one in await log.awaits(AwaitFilter(workspace=workspace))] == [
+        threads[0],
+        threads[1],
+        threads[0],
+        None,
+    ]
+
+
 async def bodies_of_awaits_are_read_as_far_as_they_fit(subject: Subject) -> None:
     log, workspace, run = subject.store.log, await new_workspace(subject), await new_chain(subject)
     write = run.append(b"opened", kind="await.opened")
@@ -129,5 +152,6 @@ CHECKS = (
     an_await_that_is_answered_in_the_same_commit_is_never_listed,
     awaits_are_found_by_run_root_kind_agent_and_deadline,
     an_await_of_a_run_below_belongs_to_the_agent_and_the_thread_at_the_top,
+    awaits_are_found_by_the_thread_of_their_run_or_of_the_one_at_the_top,
     bodies_of_awaits_are_read_as_far_as_they_fit,
 )

@@ -160,6 +160,26 @@ async def claims_of_a_later_owner_are_newer(subject: Subject) -> None:
     assert outcomes(await commit(subject.store.log, chain.append(b"late"))) == ["conflict"]
 
 
+async def a_claim_tells_whether_an_earlier_owner_wrote_last(subject: Subject) -> None:
+    """Whatever its epochs look like: the time since then was nobody's."""
+    chain = await new_chain(subject)
+    assert not await _taken_over(subject, chain)
+    for cleanly in (True, False):
+        await subject.reopen(cleanly=cleanly)
+        assert await _taken_over(subject, chain)
+        assert await _taken_over(subject, chain), "a claim alone is not a write"
+        assert outcomes(await commit(subject.store.log, chain.append(b"a"))) == ["ok"]
+        assert not await _taken_over(subject, chain)
+
+
+async def _taken_over(subject: Subject, chain: Chain) -> bool:
+    """What a new claim says, under which the chain goes on."""
+    loaded = await subject.store.log.claim(chain.key, kinds=())
+    assert loaded is not None
+    chain.epoch = loaded.epoch
+    return loaded.taken_over
+
+
 CHECKS = (
     every_claim_has_a_new_epoch,
     an_unknown_run_is_not_claimed,
@@ -172,4 +192,5 @@ CHECKS = (
     a_claim_of_a_run_without_a_state_brings_all_its_facts,
     a_long_run_is_claimed_like_a_short_one,
     claims_of_a_later_owner_are_newer,
+    a_claim_tells_whether_an_earlier_owner_wrote_last,
 )

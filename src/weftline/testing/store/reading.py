@@ -36,6 +36,16 @@ async def a_page_reports_how_far_it_goes(subject: Subject) -> None:
     assert await log.page(2, after=0, max_bytes=EVERYTHING) is None
 
 
+async def a_page_has_the_format_of_the_latest_write(subject: Subject) -> None:
+    log, chain = subject.store.log, await new_chain(subject)
+    for format in (3, 4):
+        write = chain.append(b"a")
+        write.format = format
+        await commit(log, write)
+        assert (await the_page(log, 1)).format == format
+    assert (await the_page(log, 1, max_bytes=1)).format == 4, "it is that of the log, not of the page's items"
+
+
 async def a_page_begins_inside_observations_that_share_a_row(subject: Subject) -> None:
     log = subject.store.log
     chain = await new_chain(subject)
@@ -213,6 +223,7 @@ async def retention_leaves_the_row_and_the_last_entry(subject: Subject) -> None:
 
 CHECKS = (
     a_page_reports_how_far_it_goes,
+    a_page_has_the_format_of_the_latest_write,
     a_page_begins_inside_observations_that_share_a_row,
     pages_are_cut_by_bytes,
     a_large_page_is_read_like_a_small_one,

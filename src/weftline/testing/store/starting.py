@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from weftline.store.base import DueRun, IdempotencyKey, Progress
 from weftline.testing.store.chain import check_log, read_log
 from weftline.testing.store.subject import (
@@ -71,6 +73,29 @@ async def due_runs_are_those_whose_time_has_come(subject: Subject) -> None:
     assert await log.due(200, after=everybody, limit=1) == [(100, 4)]
     assert await log.due(200, after=(100, 4), limit=9) == [(200, 2)]
     assert [await log.next_due(after) for after in (0, 100, 200)] == [100, 200, None]
+
+
+async def a_due_run_comes_with_what_decides_whether_it_may_be_driven(subject: Subject) -> None:
+    """Its versions, and whether it is below another run: all of it is known before its log is decoded."""
+    log, workspace = subject.store.log, await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    before, after, below = (chain_of(log, key, workspace, thread=thread if key < 3 else None) for key in (1, 2, 3))
+    first, second, child = before.create(), after.create(rules=5), below.create(rules=6)
+    first.format = second.format = 7
+    child.items = [replace(child.items[0], head=b'{"parent":{"run":"run_1"}}')]
+    await commit(log, first, second, child)
+    end = before.end(messages=[b"m"])
+    end.format = 7
+    await commit(log, end)
+    expected = [
+        DueRun(2, 0, 0, 0, rules=5, format=7, thread_format=7),
+        DueRun(3, 0, 0, 0, rules=6, format=0, thread_format=0, below=True),
+    ]
+    assert await log.due_now(after=0, limit=9) == expected
+    assert [(await the_row(log, key)).rules for key in (1, 2, 3)] == [1, 5, 6]
+    assert [(await the_row(log, key)).thread_format for key in (2, 3)] == [7, 0]
+    await subject.reopen(cleanly=False)
+    assert await subject.store.log.due_now(after=0, limit=9) == expected
 
 
 async def an_unclean_death_is_known_until_it_is_charged(subject: Subject) -> None:
@@ -179,6 +204,7 @@ CHECKS = (
     acknowledged_writes_survive_the_death_of_the_owner,
     what_is_queued_is_written_before_the_store_is_closed,
     due_runs_are_those_whose_time_has_come,
+    a_due_run_comes_with_what_decides_whether_it_may_be_driven,
     an_unclean_death_is_known_until_it_is_charged,
     a_death_is_charged_once_to_the_run_that_was_on_trial_alone,
     a_death_of_a_group_makes_suspects_and_charges_nobody,

@@ -23,6 +23,12 @@ class Subject(Protocol):
         """Closes the store, or lets its owner die, and opens it again; `store` is a new object afterwards."""
         ...
 
+    async def restore(self) -> None:
+        """Closes the store and opens one that was restored from a backup of it. A store that has no backups is held as
+        if it had been restored.
+        """
+        ...
+
 
 Check: TypeAlias = Callable[[Subject], Awaitable[None]]
 

@@ -1,0 +1,113 @@
+"""Limits that are changed, logs that are removed, a store that refuses writes, and one that was restored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from weftline.errors import Unavailable
+from weftline.kernel.entries import AwaitOpened, MessageQueued, RunEnded
+from weftline.store.base import RunFilter
+from weftline.store.budgets import Limit, workspace_account
+from weftline.store.records import budgets
+from weftline.testing.engine.bench import TIMEOUT_S, Bench, Check, plan_of, refusal
+from weftline.tools.base import ToolOutput
+
+
+async def changed_limits_apply_at_once_and_runs_that_wait_for_them_continue(bench: Bench) -> None:
+    await _limit_tokens(bench, 1)
+    run = await bench.run("hello")
+    (opened,) = await bench.until(run, AwaitOpened)
+    assert opened.kind == "budget" and not bench.world.conversations
+    await _limit_tokens(bench, 10**9)
+    assert await bench.answer_text(run) == "hello world"
+
+
+async def _limit_tokens(bench: Bench, amount: int) -> None:
+    workspace = await bench.workspace()
+    limits = [Limit("tokens", amount, "total", "ask")]
+    account = workspace_account(workspace)
+    await bench.subject.store.records.write(budgets.set_limits(account, limits, workspace=workspace, by="ann", now=1))
+    await bench.engine.budgets_changed(workspace, by="ann")
+
+
+async def the_logs_of_old_runs_are_removed_for_followers_too(bench: Bench) -> None:
+    old, unfinished = await bench.run("hello"), await bench.run("ask")
+    whole = await bench.lines(old)
+    await bench.offers(unfinished)
+    ended_at = (await bench.row(old)).ended_at
+    assert ended_at is not None
+    engine, other = bench.engine, await bench.workspace("others")
+    assert await engine.trim(before=ended_at, after=0, workspace=None) == (0, 0)
+    assert await engine.trim(before=ended_at + 1, after=0, workspace=other) == (0, 0)
+    assert await bench.lines(old) == whole
+    assert await engine.trim(before=ended_at + 1, after=0, workspace=old.workspace) == (old.key, 1)
+    follower = engine.follow(old.key, old.id)
+    batches = await follower.next()
+    follower.close()
+    assert [batch.missing for batch in batches or ()] == [(1, len(whole) - 1)]
+    assert await bench.lines(old) == whole[-1:] and isinstance(whole[-1].fact, RunEnded)
+    assert (await bench.row(unfinished)).ended_at is None
+
+
+async def requests_are_refused_while_the_store_refuses_writes(bench: Bench) -> None:
+    run = await bench.run("ask")
+    (call,) = await bench.offers(run)
+    engine = bench.engine
+    assert _takes(engine.require_writable) and _takes(engine.require_accepting)
+    bench.subject.refuse_writes(True)
+    assert await refusal(engine.steer(run.key, "hurry")) == "unavailable"
+    assert not _takes(engine.require_writable) and not _takes(engine.require_accepting)
+    assert await refusal(engine.create(run.workspace, plan_of("hello"))) == "unavailable"
+    bench.subject.refuse_writes(False)
+    async with asyncio.timeout(TIMEOUT_S):
+        while not _takes(engine.require_accepting):  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.01)
+    assert await engine.answer(run.key, call, ToolOutput.of("42"))
+    assert "42" in await bench.answer_text(run)
+    assert await bench.count(run, MessageQueued) == 0, "a request was refused, and accepted"
+    assert len(await engine.stored.runs(RunFilter(workspace=run.workspace))) == 1
+
+
+async def the_runs_of_a_restored_store_are_held_until_they_are_released(bench: Bench) -> None:
+    run = await bench.run("hold")
+    await bench.began()
+    await bench.engine.wait_released()
+    await bench.subject.restore()
+    bench.world.released.set()
+    engine = bench.engine
+    assert not _takes(engine.require_accepting) and _takes(engine.require_writable)
+    assert await refusal(engine.create(run.workspace, plan_of("hello"))) == "unavailable"
+    waiting = asyncio.create_task(_released(bench))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not waiting.done() and (await bench.row(run)).ended_at is None
+    resumed = await engine.resume_all()
+    assert (resumed.held, resumed.runs) == (True, 1)
+    assert _takes(engine.require_accepting), "the runs were not released"
+    await waiting
+    assert (await bench.ended(run)).status == "succeeded"
+    assert not (await engine.resume_all()).held
+    await bench.crash()
+    assert not bench.subject.store.log.held and (await bench.engine.resume_all()).runs == 0
+
+
+async def _released(bench: Bench) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        await bench.engine.wait_released()
+
+
+def _takes(require: Callable[[], None]) -> bool:
+    try:
+        require()
+    except Unavailable:
+        return False
+    return True
+
+
+CHECKS: tuple[Check, ...] = (
+    changed_limits_apply_at_once_and_runs_that_wait_for_them_continue,
+    the_logs_of_old_runs_are_removed_for_followers_too,
+    requests_are_refused_while_the_store_refuses_writes,
+    the_runs_of_a_restored_store_are_held_until_they_are_released,
+)

@@ -1,0 +1,157 @@
+"""The conformance suite notices engines that break a promise, by the check that is there for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from protocols import Suite, members_of
+from runtime.planted import ahead, forgetting, hasty, idle, mute, with_method
+from runtime.subjects import EmbeddedSubject, NewEngine
+from store.planted import PlantedSubject, answering, with_plain_epochs
+from store.subjects import MemorySubject
+from weftline.runtime import driver
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.engine import Engine, Follower, Resumed, StreamPlace
+from weftline.store.base import Written
+from weftline.testing import engine, store
+from weftline.testing.engine import CHECKS, Bench, Check, World
+
+CHECK: dict[str, Check] = {getattr(check, "__name__", ""): check for check in CHECKS}
+
+
+def uncounted(engine: Any) -> Callable[[int], StreamPlace]:
+    """Reserves places for nobody in particular."""
+
+    def reserve_stream(workspace: int) -> StreamPlace:
+        return engine.reserve_stream(0)
+
+    return reserve_stream
+
+
+def yes(*args: Any, **options: Any) -> bool:
+    return True
+
+
+SUITE = Suite(engine, "Bench")
+
+BUGS: list[tuple[str, NewEngine, str]] = [
+    ("tools run ahead of the log", ahead("durable"), "a_call_begins_when_its_start_is_durable"),
+    ("models run ahead of the log", ahead("permit"), "a_model_is_called_when_its_previous_answer_is_durable"),
+    ("steer is hasty", hasty("steer", "m"), "messages_and_pauses_survive_a_crash"),
+    ("follow_up is hasty", hasty("follow_up", "m"), "messages_and_pauses_survive_a_crash"),
+    ("pause is hasty", hasty("pause"), "messages_and_pauses_survive_a_crash"),
+    ("resume is hasty", hasty("resume"), "messages_and_pauses_survive_a_crash"),
+    ("accept is hasty", hasty("accept", True), "messages_and_pauses_survive_a_crash"),
+    ("claim is hasty", hasty("claim"), "claims_and_answers_survive_a_crash"),
+    ("heartbeat is hasty", hasty("heartbeat"), "claims_and_answers_survive_a_crash"),
+    ("answer is hasty", hasty("answer", True), "claims_and_answers_survive_a_crash"),
+    ("provide is hasty", hasty("provide", True), "claims_and_answers_survive_a_crash"),
+    ("answer_await is hasty", hasty("answer_await", "approved"), "decisions_and_cancels_survive_a_crash"),
+    ("cancel is hasty", hasty("cancel"), "decisions_and_cancels_survive_a_crash"),
+    (
+        "steer has no key",
+        forgetting("steer", "idempotency_key", ""),
+        "a_message_with_an_idempotency_key_is_accepted_once",
+    ),
+    (
+        "follow_up has no key",
+        forgetting("follow_up", "idempotency_key", ""),
+        "a_message_with_an_idempotency_key_is_accepted_once",
+    ),
+    ("followers are not counted", forgetting("follow", "workspace", 0), "a_workspace_has_so_many_streams_and_no_more"),
+    (
+        "reserved streams are not counted",
+        with_method("reserve_stream", uncounted),
+        "a_workspace_has_so_many_streams_and_no_more",
+    ),
+    ("add_ended", idle("add_ended", Written()), "a_run_that_ran_elsewhere_can_be_added"),
+    ("add_ended", forgetting("add_ended", "last_key", 0), "a_run_that_ran_elsewhere_can_be_added"),
+    ("budgets_changed", idle("budgets_changed"), "changed_limits_apply_at_once_and_runs_that_wait_for_them_continue"),
+    ("check", idle("check"), "a_plan_can_be_checked_without_creating_a_run"),
+    ("clock", with_method("clock", lambda _: Wrong()), "entries_have_the_time_of_the_engines_clock"),
+    ("created_before", idle("created_before"), "an_earlier_create_is_found_by_its_key"),
+    ("observe", mute("observe", lambda: None), "an_observer_sees_every_entry_of_every_run"),
+    ("provide", idle("provide", True), "the_results_of_a_turn_are_accepted_together_or_not_at_all"),
+    ("require_accepting", mute("require_accepting"), "requests_are_refused_while_the_store_refuses_writes"),
+    (
+        "require_accepting",
+        mute("require_accepting"),
+        "the_runs_of_a_restored_store_are_held_until_they_are_released",
+    ),
+    ("require_writable", mute("require_writable"), "requests_are_refused_while_the_store_refuses_writes"),
+    (
+        "resume_all",
+        idle("resume_all", Resumed(True, 1)),
+        "the_runs_of_a_restored_store_are_held_until_they_are_released",
+    ),
+    ("trim", idle("trim", (0, 0)), "the_logs_of_old_runs_are_removed_for_followers_too"),
+    ("wait_released", idle("wait_released"), "the_runs_of_a_restored_store_are_held_until_they_are_released"),
+    ("waits_for_people", idle("waits_for_people", False), "it_is_known_whether_a_tree_of_runs_waits_for_people"),
+    ("waits_for_people", idle("waits_for_people", True), "it_is_known_whether_a_tree_of_runs_waits_for_people"),
+    ("watch_ends", mute("watch_ends"), "ends_and_awaits_are_reported"),
+]
+"""What each does wrong, or what does nothing, and the check that is there for it."""
+
+
+class Wrong:
+    """A clock that stands still."""
+
+    def now_us(self) -> int:
+        return 0
+
+
+@asynccontextmanager
+async def bench_of(new_engine: NewEngine, stores: store.Subject | None = None) -> AsyncGenerator[Bench]:
+    world = World()
+    subject = EmbeddedSubject(stores or MemorySubject(), world, new_engine=new_engine)
+    await subject.start()
+    try:
+        yield Bench(subject, world)
+    finally:
+        world.released.set()
+        subject.crash()
+        await subject.close()
+
+
+@pytest.mark.parametrize(
+    ("new_engine", "noticed_by"),
+    [pytest.param(new_engine, noticed_by, id=f"{what}-{noticed_by}") for what, new_engine, noticed_by in BUGS],
+)
+async def test_an_engine_with_a_bug_is_noticed(new_engine: NewEngine, noticed_by: str) -> None:
+    async with bench_of(new_engine) as bench:
+        with pytest.raises(AssertionError):
+            await CHECK[noticed_by](bench)
+
+
+async def test_an_engine_that_accepts_every_result_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "accepts", yes)
+    async with bench_of(EmbeddedEngine) as bench:
+        with pytest.raises(AssertionError):
+            await CHECK["a_result_that_nobody_waits_for_any_more_is_dropped"](bench)
+
+
+async def test_a_store_that_hides_the_death_of_its_owner_is_noticed() -> None:
+    hides = answering("claim", lambda loaded: loaded and replace(loaded, taken_over=False))
+    async with bench_of(EmbeddedEngine, PlantedSubject(hides)) as bench:
+        with pytest.raises(AssertionError):
+            await CHECK["time_without_an_engine_is_not_active"](bench)
+
+
+async def test_time_without_an_engine_is_known_whatever_the_numbers_of_claims_look_like() -> None:
+    async with bench_of(EmbeddedEngine, PlantedSubject(with_plain_epochs())) as bench:
+        await CHECK["time_without_an_engine_is_not_active"](bench)
+
+
+def test_every_member_of_the_protocols_is_used_by_the_suite() -> None:
+    """A member that no check uses can do anything, or nothing."""
+    used = SUITE.uses(("engine", "follower", "place"))
+    assert members_of(Engine, Follower, StreamPlace) - used == set()
+
+
+def test_every_check_is_listed() -> None:
+    assert SUITE.functions() == set(CHECK)
