@@ -390,6 +390,12 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "look did not finish within 2.5 seconds and was stopped. You may call it again.",
     ),
     (
+        "tool_never_began",
+        ("pay", 2.5),
+        {},
+        "pay could not begin within 2.5 seconds, because too many tools are running. It did nothing.",
+    ),
+    (
         "request_failed",
         ("pay", "bank.example: no answer in 5 s."),
         {"in_doubt": True},

@@ -62,7 +62,7 @@ class Deadline:
         self._limit.open.pop(self, None)
         self._over = True
         # A cancellation by someone else at the same time is passed on.
-        if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+        if self.expired and self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
             raise TimeoutError from error
 
     def expire(self) -> None:

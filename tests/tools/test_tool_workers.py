@@ -3,6 +3,8 @@ import threading
 
 import pytest
 
+from weftline import Agent, tool
+from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ToolFailed
 from weftline.tools.workers import ToolWorkers
 
@@ -93,3 +95,26 @@ async def test_calls_are_refused_while_too_many_threads_are_stuck() -> None:
     while threads.abandoned:
         await asyncio.wait_for(asyncio.to_thread(lambda: None), 120)
     assert await threads.run(lambda: "again") == "again"
+
+
+async def test_a_tool_that_never_got_a_thread_is_not_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = ToolWorkers(size=1)
+    monkeypatch.setattr("weftline.tools.function.shared_workers", lambda: threads)
+    paid: list[int] = []
+
+    @tool(effect="once", timeout_s=0.05)
+    def pay(amount: int) -> str:
+        """Pays."""
+        paid.append(amount)
+        return "paid"
+
+    stuck = Stuck()
+    busy = asyncio.create_task(threads.run(stuck))
+    await stuck.begun.wait()
+    model = ScriptedModel([calls("pay", amount=1), "Done."])
+    result = await Agent(model, tools=[pay]).run("Pay.")
+    (call,) = result.calls
+    assert call.how == "timeout" and "It did nothing" in call.result
+    stuck.release.set()
+    await busy
+    assert not paid

@@ -198,6 +198,10 @@ def tool_timed_out(tool: str, timeout_s: float, *, in_doubt: bool) -> str:
     return f"{stopped} It is not known whether it took effect. {FIND_OUT}" if in_doubt else f"{stopped} {_AGAIN}"
 
 
+def tool_never_began(tool: str, timeout_s: float) -> str:
+    return f"{tool} could not begin within {timeout_s:g} seconds, because too many tools are running. It did nothing."
+
+
 def tool_cancelled_itself(tool: str) -> str:
     return (
         f"{tool} was interrupted by an error of its own before it finished. "

@@ -247,7 +247,7 @@ class FunctionTool(Generic[P, R, D]):
         if not self._in_thread:
             return await self._outcome(call, context)
         try:
-            result = await shared_workers().run(lambda: self._outcome_in_thread(call, context))
+            result = await shared_workers().run(lambda: self._outcome_in_thread(call, context), report_unbegun=True)
         except ToolFailed as error:
             return error_of(error)
         except asyncio.CancelledError:

@@ -57,6 +57,10 @@ class _Job(Generic[T]):
             pass
 
 
+class NeverBegan(asyncio.CancelledError):
+    """The cancellation of a call that was still waiting for a thread, so that it has done nothing."""
+
+
 class ToolWorkers:
     """A pool of `size` daemon threads, plus one for each abandoned thread up to `max_abandoned`.
 
@@ -78,12 +82,13 @@ class ToolWorkers:
         """How many threads still execute abandoned calls."""
         return self._abandoned
 
-    async def run(self, call: Callable[[], T]) -> T:
+    async def run(self, call: Callable[[], T], *, report_unbegun: bool = False) -> T:
         """Runs `call` in a thread, with the caller's contextvars. When cancelled, it returns at once.
 
         A call that was still queued when it was cancelled never starts.
 
         Raises:
+            NeverBegan: if it was cancelled before it began, and the caller wants to know because this is all it does.
             ToolFailed: if too many threads are already stuck.
         """
         job = _Job(call)
@@ -97,16 +102,19 @@ class ToolWorkers:
                 self._grow()
         try:
             return await job.future
-        except asyncio.CancelledError:
-            self._give_up(job)
+        except asyncio.CancelledError as cancelled:
+            if self._give_up(job) and report_unbegun:
+                raise NeverBegan(*cancelled.args) from None
             raise
 
-    def _give_up(self, job: _Job[Any]) -> None:
+    def _give_up(self, job: _Job[Any]) -> bool:
+        """Abandons a call; returns whether it had not begun."""
         with self._lock:
             job.abandoned = True
             if not job.begun:
                 self._jobs.remove(job)
-            elif not job.done:
+                return True
+            if not job.done:
                 self._abandoned += 1
                 notify = left_behind.get()
                 if notify is not None and job.future.cancelled():  # otherwise it has just reported
@@ -114,6 +122,7 @@ class ToolWorkers:
                     notify(job.ended)
                 if len(self._jobs) > self._idle:
                     self._grow()
+            return False
 
     def _grow(self) -> None:
         if self._threads < self._size + self._abandoned:

@@ -39,6 +39,7 @@ from weftline.tools.asking import Ask
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen, ends_run
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
+from weftline.tools.workers import NeverBegan
 from weftline.trace_context import inside_span
 
 logger = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     except (Exception, SystemExit) as error:
         if deadline.expired:
             _notify(context)
-            output = _timed_out(tool, timeout_s)
+            output = _timed_out(tool, timeout_s, begun=not isinstance(error.__cause__, NeverBegan))
             how = "in_doubt" if output.in_doubt else "timeout"
         else:
             extra = fields(run=context.run_id, tool=call.name, call=call.id)
@@ -219,8 +220,10 @@ def _how(output: ToolOutput, tool: Tool | None) -> How:
     return "returned"
 
 
-def _timed_out(tool: Tool, timeout_s: float) -> ToolOutput:
+def _timed_out(tool: Tool, timeout_s: float, *, begun: bool) -> ToolOutput:
     """The result of a call that timed out. Nobody waits for its answer, but what it started may still take effect."""
+    if not begun:
+        return ToolOutput.of(prompts.calls.tool_never_began(tool.spec.name, timeout_s), is_error=True)
     in_doubt = tool.effect not in _REPEATABLE
     text = prompts.calls.tool_timed_out(tool.spec.name, timeout_s, in_doubt=in_doubt)
     # For a call that is closed as timed out, kind and hint follow from that.
