@@ -168,41 +168,41 @@ class App:
         try:
             if self._every_route is not None and not isinstance(self.router.match(request.method, request.path), Match):
                 await self.load_routes()
-            answer = None if self._cors is None else self._before_pages(request, self._cors)
-            if answer is None:
-                answer = await self._answer(request)
-            if answer is not None and not isinstance(answer, Response):
-                await answer()
+            response = None if self._cors is None else self._apply_cors(request, self._cors)
+            if response is None:
+                response = await self._respond(request)
+            if response is not None and not isinstance(response, Response):
+                await response()
                 return
         except WeftlineError as error:
-            answer = refusal(request, error)
+            response = refusal(request, error)
         except ConnectionResetError:
             return
         except Exception:
             logger.exception("%s %s failed (%s)", request.method, request.path, request.id)
-            answer = refusal(request, WeftlineError("The server failed to answer this request."))
-        if answer is not None:
-            if answer.status >= 400 and answer.status != 500:  # a 500 was logged with its traceback
+            response = refusal(request, WeftlineError("The server failed to answer this request."))
+        if response is not None:
+            if response.status >= 400 and response.status != 500:  # a 500 was logged with its traceback
                 self.refused.note(
-                    status=answer.status,
-                    code=answer.code or "refused",
+                    status=response.status,
+                    code=response.code or "refused",
                     method=request.method,
                     path=request.path,
                     workspace=request.about.workspace,
                 )
-            if len(answer.body) <= LARGE_BYTES:
-                await send_response(request, answer)
+            if len(response.body) <= LARGE_BYTES:
+                await send_response(request, response)
             else:
-                await self._send_large(request, answer)
+                await self._send_large(request, response)
 
-    async def _send_large(self, request: Request, answer: Response) -> None:
+    async def _send_large(self, request: Request, response: Response) -> None:
         try:
-            room = self.large.hold(request.about.workspace, len(answer.body))
+            room = self.large.hold(request.about.workspace, len(response.body))
         except RateLimited as error:
             await send_response(request, refusal(request, error))
             return
         with suppress(ConnectionResetError):
-            await self.large.send(request, answer, room)
+            await self.large.send(request, response, room)
 
     def refused_early(self, error: WeftlineError) -> None:
         """Logs a refused connection, or a request that was refused before it was complete."""
@@ -223,21 +223,21 @@ class App:
             case "schedules":
                 self.schedules_changed()
 
-    def _before_pages(self, request: Request, cors: Cors) -> Response | None:
+    def _apply_cors(self, request: Request, cors: Cors) -> Response | None:
         """Handles CORS: adds headers to the response, and answers preflights."""
         origin = request.header(b"origin")
         request.send = cors.opened(request, self.router, origin=origin)
         return cors.preflight(request, self.router, origin=origin)
 
-    async def _answer(self, request: Request) -> Response | StreamedResponse | None:
+    async def _respond(self, request: Request) -> Response | StreamedResponse | None:
         found = self.router.match(request.method, request.path)
         if found is None:
             raise NotFound("There is no such route.")
         if not isinstance(found, Match):  # cheaper to check than the other
             error = WeftlineError(f"{request.method} is not allowed here.", code="method_not_allowed")
-            answer = refusal(request, error)
+            response = refusal(request, error)
             allow = ", ".join(found.allowed).encode()
-            return Response(answer.body, status=answer.status, headers=((b"allow", allow),), code=error.code)
+            return Response(response.body, status=response.status, headers=((b"allow", allow),), code=error.code)
         route, request.params, request.declared = found.route, found.params, found.declared
         if route.has_metadata:
             request.metadata = self.oauth.resource_metadata(request)
@@ -249,12 +249,12 @@ class App:
         request.about.workspace = principal.slug
         on_behalf_of.set(principal.workspace)
         try:
-            answer = await route.handler(self, request, principal)
+            response = await route.handler(self, request, principal)
         finally:
             request.body_is_read()
-        if answer is None or isinstance(answer, Response) or principal is NOBODY:
-            return answer
-        return partial(self.streams.carry, principal, answer)
+        if response is None or isinstance(response, Response) or principal is NOBODY:
+            return response
+        return partial(self.streams.carry, principal, response)
 
 
 def refusal(request: Request, error: WeftlineError) -> Response:

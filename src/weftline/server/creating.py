@@ -24,12 +24,12 @@ PROFILE = QueryParameter(
     "profile", str, "Which events: `default`, `all`, `metrics`, or event types separated by commas."
 )
 FOLLOWED = (PROFILE, LAST_SEQ)
-"""The query of routes that respond with `answer_created`; their header is `LAST_EVENT_ID`."""
+"""The query of routes that respond with `respond_created`; their header is `LAST_EVENT_ID`."""
 READ_SCOPE = "runs:read"
 _MAX_WARNINGS_CHARS = 4096
 
 
-async def answer_created(
+async def respond_created(
     app: App, request: Request, principal: Principal, create: Callable[[], Awaitable[Created]]
 ) -> Response | StreamedResponse:
     """Responds with the id of the run that `create` makes, or with its events if the client asks for them.

@@ -93,9 +93,12 @@ class Declared(Struct, frozen=True):
 
 NOTHING = Declared()
 
+IDEMPOTENCY_KEY_PATTERN = "^[ -~¡-¬®-ÿ]+$"
+"""The printable characters that a header can have."""
+IDEMPOTENCY_KEY_CHARS = 255
 IDEMPOTENCY_KEY = Header(
     "Idempotency-Key",
-    Annotated[str, Meta(min_length=1, max_length=255, pattern="^[!-~]+$")],
+    Annotated[str, Meta(min_length=1, max_length=IDEMPOTENCY_KEY_CHARS, pattern=IDEMPOTENCY_KEY_PATTERN)],
     "Sending the same key and body again returns the same response.",
 )
 PREFER = Header("Prefer", str, "`handling=strict` refuses unknown fields, which are otherwise listed in `warnings`.")

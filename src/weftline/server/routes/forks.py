@@ -8,7 +8,7 @@ from weftline.server.access import find_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.bodies import object_body
-from weftline.server.creating import FOLLOWED, answer_created
+from weftline.server.creating import FOLLOWED, respond_created
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.runs import PATH, idempotency
@@ -32,7 +32,7 @@ async def fork(app: App, request: Request, principal: Principal) -> Response | S
             run_id = await fork_run(app.engine, app.workspaces, row, asked, requested_by=who, idempotency=once)
         return Created(run_id, warnings)
 
-    return await answer_created(app, request, principal, create)
+    return await respond_created(app, request, principal, create)
 
 
 ROUTES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from functools import partial
 from hashlib import blake2b
 
@@ -18,8 +19,8 @@ from weftline.errors import InvalidRequest
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.creating import FOLLOWED, answer_created
-from weftline.server.declared import Body
+from weftline.server.creating import FOLLOWED, respond_created
+from weftline.server.declared import IDEMPOTENCY_KEY_CHARS, IDEMPOTENCY_KEY_PATTERN, Body
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.large import LARGE_BYTES
 from weftline.server.profiles import profile_view
@@ -35,7 +36,7 @@ from weftline.wire.responses import AcceptedResult, Cancelled, CancelReceipt, Cr
 from weftline.wire.run_snapshots import WireSnapshot, to_wire_snapshot
 
 PATH = "/api/v1/workspaces/{slug}/agent-runs"
-_KEY_LIMIT = 255
+_KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that the model can still be told about one that is too large."""
 _RUN = Body[bytes]("weftline.wire.run_spec:RunModel")
@@ -46,7 +47,7 @@ async def create(app: App, request: Request, principal: Principal) -> Response |
     raw = await request.body()
     once = None if idempotency_key(request) is None else await idempotency(request, "agent-runs", raw)
     warn = partial(app.unknown_fields.warnings, request)
-    return await answer_created(
+    return await respond_created(
         app, request, principal, lambda: create_run(app, principal, raw, idempotency=once, warn=warn)
     )
 
@@ -133,8 +134,8 @@ async def idempotency(request: Request, route: str, body: bytes) -> IdempotencyK
 
 def idempotency_key(request: Request) -> str | None:
     key = request.header(b"idempotency-key")
-    if key is not None and (not 1 <= len(key) <= _KEY_LIMIT or not key.isprintable()):
-        raise InvalidRequest(f"Idempotency-Key: must have 1 to {_KEY_LIMIT} printable characters.")
+    if key is not None and (len(key) > IDEMPOTENCY_KEY_CHARS or not _KEY.match(key)):
+        raise InvalidRequest(f"Idempotency-Key: must have 1 to {IDEMPOTENCY_KEY_CHARS} printable characters.")
     return key
 
 

@@ -15,7 +15,7 @@ from weftline.runtime import ids
 from weftline.server.access import find_session
 from weftline.server.app import App
 from weftline.server.auth import Principal
-from weftline.server.creating import FOLLOWED, answer_created
+from weftline.server.creating import FOLLOWED, respond_created
 from weftline.server.declared import Body
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.large import LARGE_BYTES
@@ -90,7 +90,7 @@ async def message(app: App, request: Request, principal: Principal) -> Response 
     once = await idempotency(request, f"agent-sessions/{row.key}/messages", raw)
     warn = partial(app.unknown_fields.warnings, request)
     work = partial(send_message, app, principal, row, raw, idempotency=once, warn=warn)
-    return await answer_created(app, request, principal, work)
+    return await respond_created(app, request, principal, work)
 
 
 async def end(app: App, request: Request, principal: Principal) -> Response:
