@@ -173,7 +173,7 @@ async def test_a_call_is_not_carried_out_if_the_validators_change_their_own_outp
 
     for refuses in (by_model, by_name):
         answer = await ask(to_stand_in, stand_in, refuses, call=call())
-        assert answer["error"] == prompts.calls.unstable_arguments("lookup")
+        assert answer["error"] == prompts.calls.cannot_be_stored("lookup", ["key"])
     assert called == []
 
 
