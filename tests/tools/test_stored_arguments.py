@@ -149,13 +149,17 @@ class Numbered(BaseModel):
     _seen: UUID = PrivateAttr(default_factory=uuid4)
 
 
+def as_list(it: Any) -> Any:
+    return [it] if isinstance(it, int) else it
+
+
 class Sorted(BaseModel):
     items: list[int]
 
     @field_validator("items", mode="before")
     @classmethod
     def one_is_a_list(cls, items: object) -> object:
-        return items if isinstance(items, list) else [items]
+        return as_list(items)
 
     @model_validator(mode="after")
     def in_order(self) -> Sorted:
@@ -189,7 +193,7 @@ class Excluded(RootModel[list[Excluding]]): ...
 class Box:
     width: float
     height: float = 0
-    parts: list[str] = dataclasses.field(default_factory=list)
+    parts: list[str] = dataclasses.field(default_factory=list[str])
     area: float = dataclasses.field(init=False, default=0)
 
     def __post_init__(self) -> None:
@@ -255,20 +259,25 @@ Nested = TypeAliasType("Nested", "dict[str, Nested] | list[Nested] | int")
 Sku = NewType("Sku", str)
 
 INTEGERS = st.integers(-(2**70), 2**70)
-FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
+FLOATS: st.SearchStrategy[Any] = st.floats(allow_nan=False, allow_infinity=False, width=32)
 SMALL = st.integers(-999, 999)
-NUMBERS = st.one_of(INTEGERS, FLOATS, SMALL.map(str), st.booleans())
+NUMBERS: st.SearchStrategy[Any] = st.one_of(INTEGERS, FLOATS, SMALL.map(str), st.booleans())
 TEXTS = st.text(max_size=5)
 DATES = st.dates().map(str)
-ZONES = st.none() | st.integers(-720, 720).map(lambda minutes: timezone(timedelta(minutes=minutes)))
-MOMENTS = st.datetimes(min_value=datetime(1900, 1, 1), timezones=ZONES).map(datetime.isoformat) | st.integers(0, 2**31)
-EXCLUDING = st.fixed_dictionaries({"a": SMALL | SMALL.map(str)}, optional={"note": TEXTS})
-TREES = st.recursive(
-    st.fixed_dictionaries({"value": SMALL}),
-    lambda children: st.fixed_dictionaries({"value": SMALL}, optional={"children": st.lists(children, max_size=2)}),
-    max_leaves=4,
-)
-NESTED = st.recursive(
+OFFSETS = st.integers(-720, 720).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+ZONES: st.SearchStrategy[Any] = st.none() | OFFSETS
+TIMESTAMPS = st.integers(0, 2**31)
+MOMENTS = st.datetimes(min_value=datetime(1900, 1, 1), timezones=ZONES).map(datetime.isoformat) | TIMESTAMPS
+EXCLUDING: st.SearchStrategy[Any] = st.fixed_dictionaries({"a": SMALL | SMALL.map(str)}, optional={"note": TEXTS})
+LEAVES: st.SearchStrategy[Any] = st.fixed_dictionaries({"value": SMALL})
+
+
+def with_children(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries({"value": SMALL, "children": st.lists(children, max_size=2)})
+
+
+TREES: st.SearchStrategy[Any] = st.recursive(LEAVES, with_children, max_leaves=4)
+NESTED: st.SearchStrategy[Any] = st.recursive(
     SMALL, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXTS, inner, max_size=2), max_leaves=4
 )
 
@@ -308,7 +317,7 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Json[list[Excluding]], st.lists(EXCLUDING).map(json.dumps)),
     (Annotated[str, AfterValidator(str.strip)], TEXTS),
     (Annotated[float, AfterValidator(lambda number: min(number, 100))], NUMBERS),
-    (Annotated[list[int], BeforeValidator(lambda it: it if isinstance(it, list) else [it])], SMALL | st.lists(SMALL)),
+    (Annotated[list[int], BeforeValidator(as_list)], SMALL | st.lists(SMALL)),
     (Annotated[date, PlainSerializer(lambda day: f"{day:%d.%m.%Y}")], DATES),
     (Cents, SMALL),
     (Priced, SMALL.map(str) | SMALL.map(lambda cents: f"{cents} ct")),
@@ -376,17 +385,18 @@ def test_a_function_gets_what_its_types_make_of_the_models_arguments(hint: Any, 
             return
         final = before.final_args(json.dumps(args))
         got = after.keywords(final)["it"]
-        assert alike(eager(expected), got), (expected, final, got)
+        expected = eager(expected)
+        assert got == expected or (isinstance(got, Money) and vars(got) == vars(expected)), final
+        assert alike(expected, got), "their types differ"
         assert after.final_args(final.decode()) == final
 
     check()
 
 
-def eager(value: Any) -> object:
+def eager(value: Any) -> Any:
     """The value, with what pydantic reads only when it is iterated over."""
-    if isinstance(value, Holder) and not isinstance(value.held, BaseModel):
-        return value.model_copy(update={"held": list(value.held)})
-    return value
+    held: Any = getattr(value, "held", None)
+    return value if held is None or isinstance(held, BaseModel) else value.model_copy(update={"held": list(held)})
 
 
 def test_what_a_model_left_out_is_made_up_once() -> None:
