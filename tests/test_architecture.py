@@ -38,6 +38,7 @@ MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
 ARGUMENTS = frozenset(
     {"weftline.tools.arguments", "weftline.tools.injected", "weftline.tools.schema", "weftline.tools.signature"}
+    | {"weftline.tools.secret_types", "weftline.tools.stored_form"}
 )
 """From a function to a schema, and arguments against it: the same for tools of the server and of the client."""
 TOP = SHELL | {

@@ -42,7 +42,7 @@ CONSTANTS: dict[str, str] = {
     "ARGUMENTS_NOT_OBJECT": "The arguments must be a JSON object.",
     "TOO_MUCH_TO_CHECK": "too large or too deeply nested to be checked against its schema; send something simpler",
     "TOO_MUCH_TO_LIST": "does not fit its schema, in more ways than can be listed; send something simpler",
-    "OUTPUT_CHANGED": "the tool's validators change their own output",
+    "NOT_STORED": "cannot be stored and read back unchanged",
     "BLOCKED_WITHOUT_REASON": "Tool execution was blocked",
     "ANSWER_REJECTED": "The answer was rejected. Give another one.",
     "ANSWER_NOT_CHECKED": "The answer could not be checked. Give it again.",
@@ -111,10 +111,11 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "Unknown tool: ghost. Use one of the tools you were given, or answer without it.",
     ),
     (
-        "unstable_arguments",
-        ("pay",),
-        "Not executed: the tool's validators change their own output, so pay would run with other arguments than "
-        "those that were checked. This is a fault of the tool, not of your arguments. Continue without it.",
+        "cannot_be_stored",
+        ("pay", ["to", "amount"]),
+        "Not executed: 'to' and 'amount' cannot be stored and read back unchanged, so pay would run with other "
+        "arguments than those that were checked. This is a fault of the tool, not of your arguments. "
+        "Continue without it.",
     ),
     (
         "tool_failed_to_prepare",

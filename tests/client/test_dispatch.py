@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from datetime import date
 from typing import Annotated, Any
 
 import pytest
@@ -173,8 +174,20 @@ async def test_a_call_is_not_carried_out_if_the_validators_change_their_own_outp
 
     for refuses in (by_model, by_name):
         answer = await ask(to_stand_in, stand_in, refuses, call=call())
-        assert answer["error"] == prompts.calls.unstable_arguments("lookup")
+        assert answer["error"] == prompts.calls.cannot_be_stored("lookup", ["key"])
     assert called == []
+
+
+async def test_a_strict_model_takes_what_json_has_for_its_types(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+    class Days(BaseModel, strict=True):
+        days: tuple[date, date]
+
+    @tool(name="lookup", parameters=Days)
+    def by_model(query: Days) -> int:
+        return (query.days[1] - query.days[0]).days
+
+    args = {"days": ["2026-01-01", "2026-01-03"]}
+    assert (await ask(to_stand_in, stand_in, by_model, call=call(args=args)))["result"] == "2"
 
 
 async def test_a_model_may_read_other_names_than_it_writes(to_stand_in: AsyncClient, stand_in: StandIn) -> None:

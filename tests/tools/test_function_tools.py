@@ -117,10 +117,6 @@ class Order(BaseModel):
         return amount * 100
 
 
-class Renamed(BaseModel):
-    limit: int = Field(3, validation_alias="max")
-
-
 def one_more(number: int) -> int:
     return number + 1
 
@@ -136,9 +132,8 @@ def unit_dropped(price: object) -> int:
         (Order, '{"it":{"amount":5}}'),
         (Annotated[int, AfterValidator(one_more)], '{"it":1}'),
         (Annotated[int, BeforeValidator(unit_dropped)], '{"it":"5 EUR"}'),
-        (Renamed, '{"it":{"max":5}}'),
     ],
-    ids=["it computes", "it counts", "it refuses its own output", "it reads another name than it writes"],
+    ids=["it computes", "it counts", "it refuses its own output"],
 )
 async def test_a_call_is_not_made_if_the_validators_change_their_own_output(
     hint: Any, args: str, caplog: pytest.LogCaptureFixture
@@ -148,8 +143,8 @@ async def test_a_call_is_not_made_if_the_validators_change_their_own_output(
     pay.__annotations__["it"] = hint
     with pytest.raises(InvalidArguments) as caught:
         await tool(pay).prepare(args)
-    assert [issue.constraint for issue in caught.value.issues] == ["validators"]
-    assert caught.value.message == prompts.calls.unstable_arguments("pay")
+    assert [(issue.path, issue.constraint) for issue in caught.value.issues] == [("/it", "stored")]
+    assert caught.value.message == prompts.calls.cannot_be_stored("pay", ["it"])
     assert [record.levelname for record in caplog.records if "the tool pay" in record.getMessage()] == ["ERROR"]
 
 

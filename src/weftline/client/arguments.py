@@ -15,7 +15,9 @@ from weftline.client.context import ToolContext
 from weftline.client.errors import ToolError
 from weftline.tools.arguments import MAX_ISSUES, InvalidArguments, Issue, described, pointer
 from weftline.tools.schema import ArgsValidator
+from weftline.tools.secret_types import refuse_secrets
 from weftline.tools.signature import Docstring, Parameters, checked_signature, require_stable, resolved_hints
+from weftline.tools.stored_form import StoredForm, validation_error
 
 
 class Arguments(Protocol):
@@ -70,17 +72,18 @@ class ModelArguments:
     def __init__(self, model: Any, *, name: str) -> None:
         self._model = model
         self._name = name
+        self._form: StoredForm | None = None
 
     def schema(self) -> dict[str, Any]:
+        refuse_secrets(self._model, where=f"tool {self._name!r}")
         return self._model.model_json_schema()
 
     def bind(self, args: dict[str, Any], context: ToolContext) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        from pydantic import ValidationError
-
+        self._form = form = self._form or StoredForm(self._model)
         try:
-            model = self._model.model_validate(args)
-            require_stable(model, name=self._name)
-        except ValidationError as error:
+            model = form.read(msgspec.json.encode(args))
+            require_stable(model, form, name=self._name)
+        except validation_error() as error:
             raise ToolError(_refusal(self._name, error)) from None
         except InvalidArguments as error:
             raise ToolError(error.message) from None

@@ -25,7 +25,7 @@ LONG_RUNNING = (
 NOT_AN_OBJECT = "must be a JSON object"
 TOO_MUCH_TO_CHECK = "too large or too deeply nested to be checked against its schema; send something simpler"
 TOO_MUCH_TO_LIST = "does not fit its schema, in more ways than can be listed; send something simpler"
-OUTPUT_CHANGED = "the tool's validators change their own output"
+NOT_STORED = "cannot be stored and read back unchanged"
 """These appear in lists of what is wrong with arguments and answers."""
 
 _AGAIN = "You may call it again."
@@ -57,9 +57,10 @@ def invalid_arguments(tool: str, problems: Sequence[str]) -> str:
     return f"The arguments do not fit {tool}: {'; '.join(problems)}. Correct them and call it again."
 
 
-def unstable_arguments(tool: str) -> str:
+def cannot_be_stored(tool: str, arguments: Sequence[str]) -> str:
+    what = " and ".join([repr(one) for one in arguments]) or "an argument"
     return (
-        f"Not executed: {OUTPUT_CHANGED}, so {tool} would run with other arguments than those that were checked. "
+        f"Not executed: {what} {NOT_STORED}, so {tool} would run with other arguments than those that were checked. "
         "This is a fault of the tool, not of your arguments. Continue without it."
     )
 

@@ -29,7 +29,9 @@ from weftline.tools.arguments import (
     pointer,
 )
 from weftline.tools.injected import NotInjected, is_injected
-from weftline.tools.stored_form import gives_back, stored_form
+from weftline.tools.secret_types import refuse_secrets
+from weftline.tools.stored_form import NotStored, StoredForm, validation_error
+from weftline.tools.stored_schema import dumped, serializer_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -123,7 +125,7 @@ def resolved_hints(fn: Callable[..., Any], local_names: Mapping[str, Any] | None
 class Parameters:
     """The parameters of one function: their schema, and the conversion of argument text to keyword arguments."""
 
-    __slots__ = ("_fields", "_injected", "_model", "_name", "context", "schema")
+    __slots__ = ("_fields", "_form", "_injected", "_name", "context", "schema")
 
     def __init__(
         self,
@@ -136,7 +138,7 @@ class Parameters:
         injected: Mapping[str, bool],
     ) -> None:
         self._name = name
-        self._model = model
+        self._form = StoredForm(model)
         self._fields = fields
         self.schema = schema
         """JSON Schema of the arguments, without the context."""
@@ -160,8 +162,8 @@ class Parameters:
         run fills in.
 
         Raises:
-            TypeError: if a type hint has no JSON form, a default does not fit its type hint, or a run could not fill in
-                an argument.
+            TypeError: if a type hint has no JSON form or a secret in it, a default does not fit its type hint, or a run
+                could not fill in an argument.
         """
         from pydantic import ConfigDict, Field, PydanticUserError, create_model
         from pydantic.errors import PydanticSchemaGenerationError
@@ -184,6 +186,7 @@ class Parameters:
                     raise TypeError(f"tool {name!r}: only one parameter can take the {context_type.__name__}")
                 context = parameter.name
                 continue
+            refuse_secrets(hint, where=f"tool {name!r}: parameter {parameter.name!r}")
             # Our own field names with theirs as aliases, since pydantic reserves names such as `copy` and `_x`.
             field = f"p{len(fields)}"
             fields[field] = parameter.name
@@ -220,11 +223,11 @@ class Parameters:
         """Returns canonical argument bytes: coerced to the declared types, with defaults and what the run fills in.
 
         They are a fixed point: they pass the same validators again before the function is called, and must not change,
-        as the function has to receive what the log says.
+        as the function has to receive what the log says, and that has to be what the model asked for.
 
         Raises:
-            InvalidArguments: if the text is not a JSON object or does not fit, or if the validators change their own
-                output.
+            InvalidArguments: if the text is not a JSON object or does not fit, or if the arguments cannot be stored and
+                read back.
             NotInjected: if what the run fills in is missing, or does not fit.
         """
         value, data = object_args(text)
@@ -232,9 +235,8 @@ class Parameters:
             value = self._filled(value, injected)
             data = canonical_value(value)
         try:
-            model = self._model.__pydantic_validator__.validate_json(data)
-            final = stored_form(model, written=data)
-        except _validation_error() as error:
+            return self._form.of(self._form.read(data), written=data)
+        except validation_error() as error:
             issues = _issues(error, value)
             for one in issues:
                 if (field := one.path[1:].partition("/")[0]) in self._injected:
@@ -243,13 +245,8 @@ class Parameters:
         except (NotCanonical, RecursionError) as error:
             issue = Issue("", str(error), "json")
             raise InvalidArguments(described(self._name, (issue,)), (issue,)) from None
-        try:
-            stable = final == data or _is_stable(model, final)
-        except _validation_error():
-            stable = False
-        if not stable:
-            raise _unstable(self._name)
-        return final
+        except NotStored as error:
+            raise not_stored(self._name, error) from error
 
     def _filled(self, written: dict[str, object], injected: Mapping[str, object]) -> dict[str, object]:
         """Fills in what the run provides, and ignores what a model wrote under those names."""
@@ -269,9 +266,9 @@ class Parameters:
                 arguments (`final_args`); they no longer fit this one, or its validators change them.
         """
         try:
-            model = self._model.__pydantic_validator__.validate_json(args)
-            same = gives_back(model, args)
-        except _validation_error() as error:
+            model = self._form.read(args)
+            same = self._form.gives_back(model, args)
+        except validation_error() as error:
             issues = _issues(error, object_args(args.decode())[0])
             raise self._stale(prompts.calls.no_longer_fit(self._name, in_words(issues)), issues) from None
         except Exception as error:  # raised by the tool's own code
@@ -292,30 +289,20 @@ class Parameters:
         Raises:
             InvalidArguments: if they do not fit, or as `require_stable` does.
         """
-        model = self._validated(args)
-        require_stable(model, name=self._name)
-        return self._named(model)
-
-    def _validated(self, args: bytes) -> BaseModel:
         try:
-            return self._model.__pydantic_validator__.validate_json(args)
-        except _validation_error() as error:
+            model = self._form.read(args)
+        except validation_error() as error:
             issues = _issues(error, object_args(args.decode())[0])
             raise InvalidArguments(described(self._name, issues), issues) from None
+        require_stable(model, self._form, name=self._name)
+        return self._named(model)
 
     def _named(self, model: BaseModel) -> dict[str, Any]:
         values = model.__dict__
         return {name: values[field] for field, name in self._fields.items()}
 
 
-def _validation_error() -> type[ValidationError]:
-    """What validators raise. Imported when it is needed: a tool that has any has imported pydantic by then."""
-    from pydantic import ValidationError
-
-    return ValidationError
-
-
-def require_stable(model: BaseModel, *, name: str) -> None:
+def require_stable(model: BaseModel, form: StoredForm, *, name: str) -> None:
     """Refuses arguments that the tool's validators would change again.
 
     Values that cannot be stored, or not read back, are accepted, since they will not be read again.
@@ -323,29 +310,20 @@ def require_stable(model: BaseModel, *, name: str) -> None:
     Raises:
         InvalidArguments: if validating them again gives other arguments.
     """
-    from pydantic import ValidationError
-    from pydantic_core import PydanticSerializationError
-
     try:
-        if not _is_stable(model, stored_form(model, by_alias=False), by_name=True):
-            raise _unstable(name)
-    except (ValidationError, NotCanonical, RecursionError, PydanticSerializationError):
+        form.of(model)
+    except NotStored as error:
+        if error.changed:
+            raise not_stored(name, error) from error
+    except (NotCanonical, RecursionError):
         pass
 
 
-def _is_stable(model: BaseModel, stored: bytes, *, by_name: bool = False) -> bool:
-    validator = type(model).__pydantic_validator__
-    again = (
-        validator.validate_json(stored, by_alias=False, by_name=True) if by_name else validator.validate_json(stored)
-    )
-    return gives_back(again, stored, by_alias=not by_name)
-
-
-def _unstable(name: str) -> InvalidArguments:
-    _log.error("the validators of the tool %s change or refuse their own output: the call is not made", name)
-    return InvalidArguments(
-        prompts.calls.unstable_arguments(name), (Issue("", prompts.calls.OUTPUT_CHANGED, "validators"),)
-    )
+def not_stored(name: str, error: NotStored) -> InvalidArguments:
+    names = ", ".join(error.names) or "an argument"
+    _log.error("the tool %s cannot be called: %s cannot be stored and read back: %s", name, names, error)
+    issues = tuple([Issue(pointer([one]), prompts.calls.NOT_STORED, "stored") for one in error.names or [""]])
+    return InvalidArguments(prompts.calls.cannot_be_stored(name, error.names), issues)
 
 
 def _is_context(hint: Any, context_type: type) -> bool:
@@ -365,21 +343,22 @@ def _has_description(hint: Any) -> bool:
 
 def _with_default(name: str, parameter: inspect.Parameter, hint: Any) -> Any:
     """Returns the hint, with None added if that is the default. Checks that the default can be stored and read back."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import TypeAdapter
     from pydantic.fields import FieldInfo
-    from pydantic_core import PydanticSerializationError
 
     if isinstance(parameter.default, FieldInfo):
         raise TypeError(f"tool {name!r}: write Annotated[…, Field(…)] for parameter {parameter.name!r}, not a default")
     if parameter.default is None:
         return Optional[hint]  # noqa: UP045  `hint | None` fails for hints that are strings or special forms
-    try:
-        adapter: TypeAdapter[Any] = TypeAdapter(hint)
-        stored = adapter.dump_python(parameter.default, mode="json", warnings=False)
-        adapter.validate_json(canonical_value(stored))
-    except (ValidationError, PydanticSerializationError, NotCanonical):
-        raise TypeError(f"tool {name!r}: the default of parameter {parameter.name!r} does not fit its type") from None
-    return hint
+    adapter: TypeAdapter[Any] = TypeAdapter(hint)
+    for custom in (True, False):
+        try:
+            serializer = serializer_of(adapter.core_schema, custom=custom)
+            adapter.validate_json(canonical_value(dumped(serializer, parameter.default)))
+        except ValueError:  # raised by pydantic, and for what JSON cannot hold
+            continue
+        return hint
+    raise TypeError(f"tool {name!r}: the default of parameter {parameter.name!r} does not fit its type")
 
 
 def _issues(error: ValidationError, args: dict[str, object]) -> tuple[Issue, ...]:

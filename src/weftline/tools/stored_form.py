@@ -1,70 +1,158 @@
-"""The form in which the log has arguments that were validated, and whether a validated model still has that form."""
+"""The form in which the log has arguments that were validated: bytes from which the same arguments can be read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from msgspec.json import Encoder, decode
 
-from weftline.canonical import canonical_value
+from weftline.canonical import NotCanonical, canonical_value
+from weftline.tools.alike import alike
+from weftline.tools.stored_schema import dumped, is_lazy, serializer_of, validator_of
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from pydantic import BaseModel, ValidationError
+    from pydantic_core import SchemaSerializer
 
 _encode = Encoder(order="sorted").encode
 """As `canonical_value` does, without its checks: bytes that are equal to canonical ones need none."""
 
 
-def stored_form(model: BaseModel, *, written: bytes = b"", by_alias: bool = True) -> bytes:
-    """Returns the canonical bytes of a model: those that it was made of, if only the order of its sets differs.
+class NotStored(Exception):
+    """Arguments cannot be written to the log and read back. `names` says which, as far as is known."""
 
-    Raises `NotCanonical`, or what pydantic raises, if there are none.
-    """
-    dumped = _dumped(model, by_alias=by_alias)
-    final = canonical_value(dumped)
-    same = len(final) == len(written) and final != written and _same(decode(written), dumped, model)
-    return written if same else final
+    def __init__(self, reason: str, names: Iterable[str], *, changed: bool = False) -> None:
+        super().__init__(reason)
+        self.names = tuple(dict.fromkeys(names))
+        self.changed = changed
+        """Whether validators changed what they had returned themselves."""
 
 
-def gives_back(model: BaseModel, stored: bytes, *, by_alias: bool = True) -> bool:
-    """Returns whether this is the stored form of the model, apart from the order of its sets."""
+class StoredForm:
+    """Reads the arguments of a tool, as a pydantic model, and writes them as canonical bytes."""
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        self._model = model
+        self._schema = model.__pydantic_core_schema__
+        self._validator = validator_of(self._schema) if is_lazy(self._schema) else model.__pydantic_validator__
+        self._serializer = serializer_of(self._schema, custom=True)
+
+    @cached_property
+    def _without_custom(self) -> SchemaSerializer:
+        return serializer_of(self._schema, custom=False)
+
+    def read(self, data: bytes) -> BaseModel:
+        """Returns the model. Raises what validators raise."""
+        return self._validator.validate_json(data)
+
+    def of(self, model: BaseModel, *, written: bytes = b"") -> bytes:
+        """Returns bytes from which the same model can be read, and which are written for that model in turn.
+
+        They are `written`, from which the model was read, if at most the order of its sets is different.
+
+        Raises:
+            NotStored: if there are none.
+            NotCanonical: if JSON cannot hold its values.
+        """
+        try:
+            return self._written_by(self._serializer, model, written)
+        except (NotStored, NotCanonical) as error:
+            try:
+                return self._written_by(self._without_custom, model, written)
+            except (NotStored, NotCanonical):
+                raise error from None
+
+    def gives_back(self, model: BaseModel, stored: bytes) -> bool:
+        """Returns whether the model is written as these bytes, apart from the order of its sets."""
+        return _gives_back(self._serializer, model, stored) or _gives_back(self._without_custom, model, stored)
+
+    def _written_by(self, serializer: SchemaSerializer, model: BaseModel, written: bytes) -> bytes:
+        try:
+            value = dumped(serializer, model)
+        except ValueError as error:
+            raise NotStored(str(error), self._unwritable(serializer, model)) from error
+        final = canonical_value(value)
+        if final == written or (len(final) == len(written) and _same(decode(written), value, model)):
+            return written
+        try:
+            again = self.read(final)
+        except validation_error() as error:
+            found = error.errors(include_url=False, include_context=False, include_input=False)
+            names = [str(one["loc"][0]) for one in found if one["loc"]]
+            raise NotStored(f"its validators refuse what was written: {found[0]['msg']}", names) from None
+        if not _gives_back(serializer, again, final):
+            names = _different(value, dumped(serializer, again))
+            raise NotStored("its validators change what they have returned", names, changed=True)
+        if not alike(model, again):
+            raise NotStored("what is read back is not equal to it", self._unequal(model, again))
+        return final
+
+    def _unwritable(self, serializer: SchemaSerializer, model: BaseModel) -> Iterable[str]:
+        for field, name in self._names().items():
+            try:
+                dumped(serializer, model, only=field)
+            except ValueError:
+                yield name
+
+    def _unequal(self, model: BaseModel, again: BaseModel) -> Iterable[str]:
+        one, other, given = vars(model), vars(again), model.model_fields_set
+        return [name for field, name in self._names().items() if field in given and not alike(one[field], other[field])]
+
+    def _names(self) -> dict[str, str]:
+        """The names of the arguments, by field."""
+        return {field: info.alias or field for field, info in self._model.model_fields.items()}
+
+
+def validation_error() -> type[ValidationError]:
+    """What validators raise. Imported when it is needed: a tool that has any has imported pydantic by then."""
+    from pydantic import ValidationError
+
+    return ValidationError
+
+
+def _gives_back(serializer: SchemaSerializer, model: BaseModel, stored: bytes) -> bool:
     try:
-        dumped = _dumped(model, by_alias=by_alias)
-        return _encode(dumped) == stored or _same(decode(stored), dumped, model)
+        value = dumped(serializer, model)
+        return _encode(value) == stored or _same(decode(stored), value, model)
     except (TypeError, ValueError, RecursionError):  # it has no such form
         return False
 
 
-def _dumped(model: BaseModel, *, by_alias: bool) -> object:
-    return model.__pydantic_serializer__.to_python(model, mode="json", by_alias=by_alias, warnings=False)
+def _different(one: object, other: object) -> Iterable[str]:
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return ()
+    first, second = cast("dict[str, object]", one), cast("dict[str, object]", other)
+    return [name for name in first if name not in second or _encode(first[name]) != _encode(second[name])]
 
 
-def _same(stored: object, dumped: object, value: object) -> bool:
+def _same(stored: object, written: object, value: object) -> bool:
     """Whether two JSON values are the same, where the second is that of `value`. Each process has its own order of the
     items of a set.
     """
     if isinstance(value, Set):
-        return _without_order(stored) == _without_order(dumped)
-    if isinstance(stored, dict) and isinstance(dumped, dict):
-        one, other = cast("dict[str, object]", stored), cast("dict[str, object]", dumped)
+        return _without_order(stored) == _without_order(written)
+    if isinstance(stored, dict) and isinstance(written, dict):
+        one, other = cast("dict[str, object]", stored), cast("dict[str, object]", written)
         parts = dict(zip(other, _parts(value, len(other)), strict=True))
         return one.keys() == other.keys() and all(_same(one[name], other[name], parts[name]) for name in one)
-    if isinstance(stored, list) and isinstance(dumped, list):
-        items, others = cast("list[object]", stored), cast("list[object]", dumped)
+    if isinstance(stored, list) and isinstance(written, list):
+        items, others = cast("list[object]", stored), cast("list[object]", written)
         return len(items) == len(others) and all(map(_same, items, others, _parts(value, len(others))))
-    return _encode(stored) == _encode(dumped)
+    return _encode(stored) == _encode(written)
 
 
 def _parts(value: object, count: int) -> Sequence[object]:
-    """The objects that are dumped as the `count` items of `value`, in that order; None for each if that is unknown."""
+    """The objects that are written as the `count` items of `value`, in that order; None for each if that is unknown."""
     found: Sequence[object] = ()
     if isinstance(value, list | tuple):
         found = cast("Sequence[object]", value)
     elif isinstance(value, dict):
         found = list(cast("dict[object, object]", value).values())
     elif hasattr(value, "__dict__"):
-        found = list(vars(value).values())
+        more: dict[str, object] | None = getattr(value, "__pydantic_extra__", None)
+        found = [*vars(value).values(), *(more or {}).values()]
     return found if len(found) == count else (None,) * count
 
 

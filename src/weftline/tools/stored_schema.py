@@ -1,0 +1,119 @@
+"""How a type is written to the log and read back with nothing lost: every field, under the name that it is read by.
+
+What a type declares about its JSON form is meant for readers elsewhere: other names, fields that are left out, dates
+in a local format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from pydantic_core import CoreSchema, SchemaSerializer, SchemaValidator
+
+_Schema: TypeAlias = dict[str, Any]
+
+_FIELDS = frozenset({"model-field", "dataclass-field", "typed-dict-field"})
+_WITH_FIELDS = frozenset({"model", "dataclass", "typed-dict"})
+_VALUES = frozenset({"metadata", "default", "expected", "members"})
+"""The parts of a schema that are not schemas."""
+
+
+def validator_of(schema: CoreSchema) -> SchemaValidator:
+    """Returns what reads values of a schema, as pydantic does, except that an `Iterable` is read at once, as a list:
+    pydantic reads it when it is iterated over, and only once.
+    """
+    from pydantic_core import SchemaValidator
+
+    # The third argument: the validators and serializers that models already have are not used for them.
+    return SchemaValidator(_rewritten(schema, _read_at_once), None, False)
+
+
+def serializer_of(schema: CoreSchema, *, custom: bool) -> SchemaSerializer:
+    """Returns what writes values of a schema.
+
+    `custom` says whether the serializers of the types' authors are used. A type that only they can write needs them,
+    but they may write less than the value, or something that the type does not read.
+    """
+    from pydantic_core import SchemaSerializer
+
+    return SchemaSerializer(_rewritten(schema, partial(_written_as_read, custom=custom)), None, False)
+
+
+def dumped(serializer: SchemaSerializer, value: object, *, only: str | None = None) -> object:
+    """Returns a value as JSON values: all of it, or one field. Raises `ValueError` if it cannot be written."""
+    include = None if only is None else {only}
+    return serializer.to_python(value, mode="json", round_trip=True, warnings=False, include=include)
+
+
+def is_lazy(schema: CoreSchema) -> bool:
+    """Whether pydantic would read a part of such a value only when it is iterated over."""
+    found: list[_Schema] = []
+
+    def look(one: _Schema) -> None:
+        if one["type"] == "generator":
+            found.append(one)
+
+    _rewritten(schema, look)
+    return bool(found)
+
+
+def _rewritten(schema: CoreSchema, change: Callable[[_Schema], None]) -> CoreSchema:
+    return cast("CoreSchema", _changed(schema, change))
+
+
+def _changed(part: object, change: Callable[[_Schema], None]) -> object:
+    """Returns a copy of a part of a schema, with `change` applied to each schema in it."""
+    if isinstance(part, list | tuple):
+        items = [_changed(one, change) for one in cast("list[object]", part)]
+        return items if isinstance(part, list) else tuple(items)
+    if not isinstance(part, Mapping):  # one that pydantic has put off is a mapping, but not a dict
+        return part
+    schema = cast("_Schema", part)
+    if not isinstance(schema.get("type"), str):  # schemas by the names of fields or the tags of a union
+        return {name: _changed(one, change) for name, one in schema.items()}
+    made = {name: one if name in _VALUES else _changed(one, change) for name, one in schema.items()}
+    change(made)
+    return made
+
+
+def _read_at_once(schema: _Schema) -> None:
+    if schema["type"] == "generator":
+        schema["type"] = "list"
+
+
+def _written_as_read(schema: _Schema, *, custom: bool) -> None:
+    _read_at_once(schema)
+    if schema["type"] in _FIELDS:
+        for option in ("serialization_alias", "serialization_exclude", "serialization_exclude_if"):
+            schema.pop(option, None)
+        if name := _read_as(schema.get("validation_alias")):
+            schema["serialization_alias"] = name
+        if schema.get("init") is False:  # a dataclass sets it itself
+            schema["serialization_exclude"] = True
+    if schema["type"] in _WITH_FIELDS:
+        config: dict[str, Any] = schema.get("config") or {}
+        schema["config"] = {
+            **{option: value for option, value in config.items() if not option.startswith("ser_json_")},
+            "ser_json_bytes": config.get("val_json_bytes", "utf8"),
+            "serialize_by_alias": config.get("validate_by_alias", True),
+        }
+    if not custom and _is_custom(schema.get("serialization")):
+        del schema["serialization"]
+
+
+def _read_as(alias: object) -> str:
+    """The first name among the aliases of a field; empty if it has none, or only paths into other values."""
+    if isinstance(alias, str):
+        return alias
+    choices = cast("list[Any]", alias) if isinstance(alias, list) else []
+    paths: list[Any] = choices if choices and isinstance(choices[0], list) else [choices]
+    return next((path[0] for path in paths if len(path) == 1 and isinstance(path[0], str)), "")
+
+
+def _is_custom(serialization: _Schema | None) -> bool:
+    """Whether the author of a type has written this serializer; pydantic has its own for some types, such as paths."""
+    function: object = (serialization or {}).get("function")
+    return function is not None and not getattr(function, "__module__", "").startswith("pydantic.")
