@@ -31,9 +31,6 @@ LEAVE_DUE = -1
 GIVEN = "="
 """The prefix of `salt` for a run whose id was chosen by the client; the id follows. There is an index on these."""
 
-NAMES_PARENT = b'"parent"'
-"""Part of the head of a child run's first entry."""
-
 
 # The log: what is written
 
@@ -286,8 +283,8 @@ class DueRun(Struct, frozen=True):
     format: int
     thread_format: int
     """As in `RunRow`, like the two before it."""
-    below: bool = False
-    """Whether its first entry names a parent."""
+    created: bytes = b""
+    """The head of its first entry."""
 
     @property
     def ended_at(self) -> None:

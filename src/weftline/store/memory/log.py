@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import (
-    NAMES_PARENT,
     DueRun,
     LargeEntry,
     Loaded,
@@ -153,14 +152,14 @@ class MemoryLog:
                 row.rules,
                 row.format,
                 row.thread_format,
-                self._is_below(row.key),
+                self._first_head(row.key),
             )
             for row in rows
         ]
 
-    def _is_below(self, key: int) -> bool:
+    def _first_head(self, key: int) -> bytes:
         first = self._disk.runs[key].item(1)
-        return first is not None and NAMES_PARENT in first.head
+        return b"" if first is None else first.head
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         found = [(at, run.row.key) for at, run in self._disk.due() if 0 < at <= now]

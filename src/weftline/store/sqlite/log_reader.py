@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import NAMES_PARENT, DueRun, LargeEntry, Page, RunFilter, RunRow, Stored
+from weftline.store.base import DueRun, LargeEntry, Page, RunFilter, RunRow, Stored
 from weftline.store.database import SqlValue
 from weftline.store.pieces import BODY, BODY_BYTES
 from weftline.store.sqlite import await_lists, run_lists, thread_queue
@@ -114,13 +114,12 @@ class SqliteLogReader:
         rows = self._all(
             "SELECT key, suspect, alone, deaths, rules, format,"
             " coalesce((SELECT format FROM threads WHERE threads.key = runs.thread), 0),"
-            " coalesce((SELECT instr(head, ?) FROM entries WHERE run = runs.key AND seq = 1), 0) > 0"
+            " coalesce((SELECT head FROM entries WHERE run = runs.key AND seq = 1), x'')"
             " FROM runs WHERE due_at = 0 AND key > ? ORDER BY key LIMIT ?",
-            NAMES_PARENT,
             after,
             limit,
         )
-        return [DueRun(*row[:-1], below=bool(row[-1])) for row in rows]
+        return [DueRun(*row) for row in rows]
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         return self._all(
