@@ -20,14 +20,20 @@ import apsw
 import msgspec
 
 from weftline.store import records
+from weftline.store.budgets import Booking
 from weftline.store.database import Query, SqlValue, Statement
+from weftline.store.records import budgets
 from weftline.store.sqlite.database import records_in_memory
 
 _TEXTS = {"table": "agents", "metadata": '{"env": "prod"}'}
 """Texts that a query reads itself."""
-_LISTS = {"metadata": "{}", "agents": "[]", "events": "[]", "redirect_uris": "[]"}
+_LISTS = {"metadata": "{}", "agents": "[]", "events": '["x"]', "redirect_uris": "[]"}
 """Columns of JSON."""
 _SIMPLE: dict[Any, list[Any]] = {types.NoneType: [None], bool: [False, True], int: [1], bytes: [b"x"]}
+_MORE: dict[str, list[Callable[[], Query[Any]]]] = {
+    "budgets.book": [lambda: budgets.book([Booking(1, f"run:{key}", 1, nusd=1) for key in range(7)])]
+}
+"""Calls that nobody would guess from the types of the arguments."""
 _VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
 
 
@@ -128,7 +134,9 @@ def fill(execute: Callable[[Statement], list[Any]]) -> None:
     for (table,) in execute(Statement("SELECT name FROM sqlite_schema WHERE type = 'table'")):
         columns = execute(Statement('SELECT name, type, "notnull", pk FROM pragma_table_info($1)', (table,)))
         given = {
-            name: _LISTS.get(name, values[kind]) for name, kind, required, primary in columns if required or primary
+            name: _LISTS.get(name, values[kind])
+            for name, kind, required, primary in columns
+            if required or primary or name == "active_run"
         }
         names = ", ".join(f'"{name}"' for name in given)
         marks = ", ".join(f"${number + 1}" for number in range(len(given)))
@@ -140,7 +148,7 @@ def every_statement() -> list[Seen]:
     seen: dict[tuple[str, str], Seen] = {}
     with database() as execute:
         for filled, (name, query) in itertools.product((False, True), queries()):
-            for one in calls(query):
+            for one in (*calls(query), *(more() for more in _MORE.get(name, ()))):
                 execute(Statement("BEGIN"))
                 if filled:
                     fill(execute)

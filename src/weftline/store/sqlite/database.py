@@ -14,7 +14,6 @@ import apsw
 from weftline.store.database import Query
 from weftline.store.sqlite.connection import records_schema, snapshot
 from weftline.store.sqlite.failures import write_error
-from weftline.store.sqlite.pieces import understand
 from weftline.store.sqlite.reader_threads import ReaderThreads
 from weftline.store.sqlite.texts import rows_of
 
@@ -55,9 +54,10 @@ def run_query(db: apsw.Connection, query: Query[T]) -> T:
 
 
 def records_in_memory() -> apsw.Connection:
-    """A database for the records alone. It lacks the log's tables, so that a query that reads them fails."""
+    """A database for the records alone. It lacks the log's tables and the functions of its connections, so that a query
+    that needs them fails.
+    """
     db = apsw.Connection(":memory:", statementcachesize=256)
-    understand(db)
     with closing(apsw.Connection(":memory:")) as blank:
         blank.deserialize("main", _blank_records())
         with db.backup("main", blank, "main") as copying:  # unlike what was deserialized, it may grow without limit
