@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Generator
+from contextlib import ExitStack
 
 import pytest
 
@@ -43,11 +44,12 @@ def seen() -> list[Seen]:
 
 @pytest.fixture(scope="module")
 def address() -> Generator[str]:
-    try:
-        with postgres() as found:
-            yield found
-    except NotHere as reason:
-        pytest.skip(f"needs Postgres 15, which is started if it is installed, or one at {ADDRESS}: {reason}")
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(postgres())
+        except NotHere as reason:
+            pytest.skip(f"needs Postgres 15, which is started if it is installed, or one at {ADDRESS}: {reason}")
+        yield found
 
 
 def test_sqlite_takes_every_statement(seen: list[Seen]) -> None:
