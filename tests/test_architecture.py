@@ -132,6 +132,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 }
 """For each part of the package, what of ours it may import besides itself."""
 
+STORES: dict[str, frozenset[str]] = {
+    "weftline.store.memory": frozenset({"weftline.store.sqlite.database"}),
+    "weftline.store.sqlite": frozenset(),
+}
+"""For each store, what it may import of the others: queries on records are SQL, so memory keeps them in SQLite too."""
+
 KNOW_THE_WIRE = ("wire", "api", "server", "client", "cli", "testing.torture", "agent.events.event_page")
 """The parts that speak the HTTP protocol, and the page that compares its words with ours."""
 WIRE_WORDS = re.compile(
@@ -249,6 +255,18 @@ def of_a_database(modules: list[Module], *, root: Path = SRC) -> list[str]:
     ]
 
 
+def of_another_store(modules: list[Module], *, root: Path = SRC) -> list[str]:
+    """Where a store imports something of another one that it may not share."""
+    return [
+        told(module, one)
+        for module in modules
+        for store, shared in STORES.items()
+        if is_inside(module.name, store)
+        for one in imports(module, root=root)
+        if any(is_inside(one.module, other) for other in STORES.keys() - {store}) and not is_allowed(one.module, shared)
+    ]
+
+
 def of_an_engine(modules: list[Module], *, root: Path = SRC) -> list[str]:
     """Where modules that must work with every engine know one of them, or reach through it."""
     found: list[str] = []
@@ -332,6 +350,10 @@ def test_no_modules_import_each_other(modules: list[Module]) -> None:
 
 def test_nobody_but_the_store_knows_a_database(modules: list[Module]) -> None:
     assert of_a_database(modules) == []
+
+
+def test_a_store_shares_nothing_with_another_but_the_records(modules: list[Module]) -> None:
+    assert of_another_store(modules) == []
 
 
 def test_nobody_but_the_runtime_knows_an_engine(modules: list[Module]) -> None:
@@ -465,6 +487,23 @@ def test_a_database_among_records_and_use_cases_would_be_noticed(tmp_path: Path,
     (tmp_path / "weftline" / "store" / "sqlite").mkdir(parents=True)
     planted = plant(tmp_path, place, source)
     assert len(of_a_database(planted, root=tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "source", "count"),
+    [
+        ("store/memory/x.py", "from weftline.store.sqlite import pieces", 1),
+        ("store/memory/x.py", "def late():\n    from weftline.store.sqlite.connection import connect", 1),
+        ("store/sqlite/x.py", "from weftline.store.memory import MemoryStore", 1),
+        ("store/memory/x.py", "from weftline.store.sqlite.database import run_query", 0),
+    ],
+)
+def test_a_store_that_uses_another_would_be_noticed(tmp_path: Path, place: str, source: str, count: int) -> None:
+    for store in ("memory", "sqlite"):
+        (tmp_path / "weftline" / "store" / store).mkdir(parents=True)
+    for name in ("pieces", "connection", "database"):
+        (tmp_path / "weftline" / "store" / "sqlite" / f"{name}.py").touch()
+    assert len(of_another_store(plant(tmp_path, place, source), root=tmp_path)) == count
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,20 @@ import apsw
 import msgspec
 
 from weftline.store import records
+from weftline.store.budgets import Booking
 from weftline.store.database import Query, SqlValue, Statement
-from weftline.store.sqlite.connection import connect, migrate
+from weftline.store.records import budgets
+from weftline.store.sqlite.database import records_in_memory
 
 _TEXTS = {"table": "agents", "metadata": '{"env": "prod"}'}
 """Texts that a query reads itself."""
-_LISTS = {"metadata": "{}", "agents": "[]", "events": "[]", "redirect_uris": "[]"}
+_LISTS = {"metadata": "{}", "agents": "[]", "events": '["x"]', "redirect_uris": "[]"}
 """Columns of JSON."""
 _SIMPLE: dict[Any, list[Any]] = {types.NoneType: [None], bool: [False, True], int: [1], bytes: [b"x"]}
+_MORE: dict[str, list[Callable[[], Query[Any]]]] = {
+    "budgets.book": [lambda: budgets.book([Booking(1, f"run:{key}", 1, nusd=1) for key in range(7)])]
+}
+"""Calls that nobody would guess from the types of the arguments."""
 _VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
 
 
@@ -112,10 +118,9 @@ def run(execute: Callable[[Statement], list[Any]], query: Query[Any]) -> Iterato
 
 
 @contextmanager
-def database(folder: Path) -> Generator[Callable[[Statement], list[Any]]]:
-    """Executes statements on a new SQLite database."""
-    with closing(connect(folder / "records.db")) as db:
-        migrate(db, path=folder)
+def database() -> Generator[Callable[[Statement], list[Any]]]:
+    """Executes statements on a new SQLite database, which has no tables but those of the records."""
+    with closing(records_in_memory()) as db:
 
         def execute(statement: Statement) -> list[Any]:
             return db.execute(statement.sql, statement.values).fetchall()
@@ -126,22 +131,24 @@ def database(folder: Path) -> Generator[Callable[[Statement], list[Any]]]:
 def fill(execute: Callable[[Statement], list[Any]]) -> None:
     """Puts into every table one row of the same values that `examples` gives, so that look-ups find it."""
     values: dict[str, SqlValue] = {"INTEGER": 1, "TEXT": "x", "BLOB": b"x"}
-    for (table,) in execute(Statement("SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'store'")):
+    for (table,) in execute(Statement("SELECT name FROM sqlite_schema WHERE type = 'table'")):
         columns = execute(Statement('SELECT name, type, "notnull", pk FROM pragma_table_info($1)', (table,)))
         given = {
-            name: _LISTS.get(name, values[kind]) for name, kind, required, primary in columns if required or primary
+            name: _LISTS.get(name, values[kind])
+            for name, kind, required, primary in columns
+            if required or primary or name == "active_run"
         }
         names = ", ".join(f'"{name}"' for name in given)
         marks = ", ".join(f"${number + 1}" for number in range(len(given)))
         execute(Statement(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(given.values())))
 
 
-def every_statement(folder: Path) -> list[Seen]:
+def every_statement() -> list[Seen]:
     """What all queries execute, each text once for each query. Each call finds the tables empty, and then filled."""
     seen: dict[tuple[str, str], Seen] = {}
-    with database(folder) as execute:
+    with database() as execute:
         for filled, (name, query) in itertools.product((False, True), queries()):
-            for one in calls(query):
+            for one in (*calls(query), *(more() for more in _MORE.get(name, ()))):
                 execute(Statement("BEGIN"))
                 if filled:
                     fill(execute)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
-from pathlib import Path
+from collections.abc import Generator
+from contextlib import ExitStack
 
 import pytest
 
 from weftline.store.database import SqlValue, Statement
+from weftline.store.sqlite.connection import records_schema
 
+from .postgres import ADDRESS, NotHere, postgres
 from .statements import Seen, every_statement, literals, queries
 
-POSTGRES = "WEFTLINE_TEST_POSTGRES"
 SQLITE_ONLY = (
     r"\?",
     r"\bINSERT OR\b",
@@ -38,8 +38,18 @@ SQLITE_ONLY = (
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
-    return every_statement(tmp_path_factory.mktemp("records"))
+def seen() -> list[Seen]:
+    return every_statement()
+
+
+@pytest.fixture(scope="module")
+def address() -> Generator[str]:
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(postgres())
+        except NotHere as reason:
+            pytest.skip(f"needs Postgres 15, which is started if it is installed, or one at {ADDRESS}: {reason}")
+        yield found
 
 
 def test_sqlite_takes_every_statement(seen: list[Seen]) -> None:
@@ -75,14 +85,9 @@ def test_words_of_sqlite_alone_would_be_noticed(sql: str) -> None:
     assert any(re.search(word, sql, re.IGNORECASE) for word in SQLITE_ONLY)
 
 
-@pytest.mark.skipif(
-    not os.environ.get(POSTGRES) or shutil.which("psql") is None,
-    reason=f"needs psql, and Postgres 15 at the address in {POSTGRES}",
-)
-def test_postgres_takes_every_statement(seen: list[Seen], project_root: Path) -> None:
-    schema = (project_root / "src" / "weftline" / "store" / "sqlite" / "schema.sql").read_text(encoding="utf-8")
+def test_postgres_takes_every_statement(seen: list[Seen], address: str) -> None:
     script = ["BEGIN;", "CREATE SCHEMA weftline_statements;", "SET search_path = weftline_statements;"]
-    script.append(postgres_schema(schema))
+    script.append(postgres_schema(records_schema()))
     for number, (_, statement) in enumerate(seen):
         script.append(f"PREPARE s{number} AS {statement.sql};")
         values = ", ".join(literal(value) for value in statement.values)
@@ -95,7 +100,7 @@ def test_postgres_takes_every_statement(seen: list[Seen], project_root: Path) ->
     )
     script.append("ROLLBACK;")
     done = subprocess.run(
-        ["psql", os.environ[POSTGRES], "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"],
+        ["psql", address, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"],
         input="\n".join(script),
         capture_output=True,
         text=True,

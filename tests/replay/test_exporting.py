@@ -294,6 +294,23 @@ async def test_a_thread_is_taken_elsewhere_with_its_runs_and_gone_on_with(tmp_pa
     assert len(request.messages) == len(said) + 1
 
 
+async def test_a_long_message_of_a_thread_on_disk_is_exported_whole(tmp_path: Path) -> None:
+    """There it is stored in pieces, which the log joins."""
+    long, agent = "word " * 20_000, Agent(ScriptedModel(["Long."] * 2), name="reader")
+    async with Engine(tmp_path / "data", agents=[agent]) as engine:
+        for asked in (long, "And?"):
+            await (await engine.start(agent, asked, thread="t")).result()
+        file = await engine.export_thread("t", tmp_path / "thread.jsonl")
+        said = await engine.thread("t").messages()
+        lines = [json.loads(line) for line in file.read_bytes().splitlines()]
+        by_run = [line["run"] for line in lines if line["line"] == "said"]
+        assert long in str(said) and len(by_run) == len(said) == 4 and by_run == sorted(by_run)
+        assert (await engine.import_runs(file)).created == (), "it is compared with what is there"
+    async with Engine() as other:
+        await other.import_runs(file)
+        assert await other.thread("t").messages() == said
+
+
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "sqlite"])
 async def test_what_an_imported_thread_says_keeps_its_attachments_when_its_runs_are_trimmed(
     durable: bool, tmp_path: Path

@@ -33,7 +33,11 @@ class Owned:
         except BaseException:
             self._runner.close()
             raise
-        self.workspace = self.write(create_workspace("acme"))
+        try:
+            self.workspace = self.write(create_workspace("acme"))
+        except BaseException:
+            self.close()
+            raise
 
     def chain(self, key: int = 1) -> Chain:
         """The writes of a run that is to be created."""

@@ -329,8 +329,8 @@ def test_a_network_file_system_is_refused(tmp_path: Path) -> None:
     StoreDirectory(tmp_path / "store", mounts=f"/dev/vda {tmp_path} ext4 rw 0 0\n")
 
 
-def test_the_schema_page_is_what_the_migrations_leave(tmp_path: Path) -> None:
-    """F78: whoever reads `schema.sql` reads the truth."""
+def test_the_schema_pages_are_what_the_migrations_leave(tmp_path: Path) -> None:
+    """F78: whoever reads the two pages reads the truth."""
     step_by_step = apsw.Connection(":memory:")
     migrate(step_by_step, path=tmp_path, steps=migrations())
     with owned(tmp_path / "store") as store:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,6 +88,8 @@ def losses(cuts: list[Cut], images: Path) -> list[str]:
                     store.run(check(store.store.log, cut))
             except (AssertionError, StoreError) as error:
                 found.append(f"{image.name}: {error}")
+            except asyncio.CancelledError:
+                found.append(f"{image.name}: the store stopped at its first write")
     return found
 
 

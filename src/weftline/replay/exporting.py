@@ -73,7 +73,9 @@ async def export_thread_lines(
     about = ThreadLine(id, thread.name, thread.created_at, spec, thread.agent, metadata, by_name)
     yield digest.take(encode_line(about))
     runs = {one.key: ids.run_id(one.key, one.salt) for one, _ in rows}
-    for run, message in await records.read(threads.messages_of(thread.key), heavy=True):
+    added_by = await records.read(threads.runs_of_messages(thread.key), heavy=True)
+    messages = await log.thread_messages(thread.key)
+    for run, message in zip(added_by, messages, strict=False):  # a run that is new by now may have added more
         yield digest.take(encode_line(ThreadMessageLine(runs[run], Raw(message))))
     async for line in _runs_and_contents(log, [one for one, _ in rows], digest, thread=thread.key):
         yield line

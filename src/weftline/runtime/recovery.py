@@ -58,6 +58,7 @@ from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRow, LiveRun, RunLo
 from weftline.runtime.model_calls.cutting import input_bytes
 from weftline.runtime.model_calls.streamed import streamed_answer
 from weftline.runtime.reads.finding import public_id
+from weftline.runtime.reads.parents import parent_in
 from weftline.runtime.step import write_down
 from weftline.runtime.supported import left_alone, left_to_newer, unsupported
 from weftline.runtime.trials import STORE_RETRY_S, Trials
@@ -232,7 +233,7 @@ class Recovery:
         while rows := await store.due_now(after=after, limit=_PAGE):
             after = rows[-1].key
             for row in rows:
-                if unsupported(row) or (row.below and await self._is_left(row.key)):
+                if unsupported(row) or (parent_in(row.created) and await self._is_left(row.key)):
                     newer.append(row.key)
                 elif row.suspect:
                     suspects.append(row)

@@ -2,7 +2,8 @@
 
 A store has two halves. The *log* holds runs: each store writes it in the way that suits it best, many runs to a commit.
 The *records* (workspaces, keys, agents, tools, webhooks, threads …) are plain rows behind one small database protocol,
-in `weftline.store.database`.
+in `weftline.store.database`. They meet in one place: a commit of the log also changes some records, see
+`LogStore.flush`.
 
 Everything above knows only these protocols. Reads are awaited: a driver reads everything it needs at once and then
 decides without awaiting.
@@ -30,9 +31,6 @@ LEAVE_DUE = -1
 """A `due_at` that keeps the row's value: only the store knows when a run that is queued on its thread may start."""
 GIVEN = "="
 """The prefix of `salt` for a run whose id was chosen by the client; the id follows. There is an index on these."""
-
-NAMES_PARENT = b'"parent"'
-"""Part of the head of a child run's first entry."""
 
 
 # The log: what is written
@@ -288,8 +286,8 @@ class DueRun(Struct, frozen=True):
     format: int
     thread_format: int
     """As in `RunRow`, like the two before it."""
-    below: bool = False
-    """Whether its first entry names a parent."""
+    created: bytes = b""
+    """The head of its first entry."""
 
     @property
     def ended_at(self) -> None:
@@ -447,6 +445,16 @@ class LogStore(LogReader, Protocol):
         """Writes in one transaction; a write that does not fit is left out without affecting the others.
 
         The future is done when those that fit are durable. Flushes take effect in call order, awaited or not.
+
+        The same transaction changes these records, with queries of `weftline.store.records`:
+
+        * A new run on a thread takes a place in its queue (`thread_queues.take_place`); it is refused if the thread has
+          ended, or if newer code has written to it. `NewRun.history` becomes the thread's messages.
+        * `ThreadEnd` adds messages to the thread and passes it on to the next unfinished run (`thread_queues.end_run`),
+          which becomes due.
+        * `bookings` are added to their accounts, and `closes` closes one (`budgets.book`).
+        * A run that ends, unless it is `imported`, and every await that it opens and does not answer at once creates a
+          delivery for each enabled webhook of the workspace that subscribes to it (`deliveries.add`).
         """
         ...
 

@@ -6,7 +6,8 @@ memory, too, keeps its records in an SQLite database.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -15,6 +16,11 @@ T = TypeVar("T")
 
 SqlValue: TypeAlias = str | bytes | int | float | None
 Row: TypeAlias = tuple[Any, ...]
+
+_MOST_ROWS = 16
+"""How many rows one statement inserts at most. SQLite compares the name of each parameter with those before it, so that
+long statements take long to prepare.
+"""
 
 
 class Statement(Struct, frozen=True):
@@ -53,3 +59,24 @@ def one(sql: str, *values: SqlValue) -> Generator[Statement, list[Row], Row | No
     """The first row, or None."""
     rows = yield Statement(sql, values)
     return rows[0] if rows else None
+
+
+def insert_many(
+    head: str, rows: Sequence[tuple[SqlValue, ...]], tail: str = ""
+) -> Generator[Statement, list[Row], None]:
+    """Runs `head` with these rows, all equally long, as its `VALUES`, followed by `tail`.
+
+    Rows are split into powers of two, so that only a few distinct statements are ever prepared.
+    """
+    start = 0
+    while left := len(rows) - start:
+        size = min(_MOST_ROWS, 1 << (left.bit_length() - 1))
+        some = rows[start : start + size]
+        yield Statement(_with_values(head, tail, size, len(some[0])), tuple([value for row in some for value in row]))
+        start += size
+
+
+@lru_cache(maxsize=64)
+def _with_values(head: str, tail: str, rows: int, columns: int) -> str:
+    numbers = [[f"${row * columns + column + 1}" for column in range(columns)] for row in range(rows)]
+    return head + " VALUES " + ", ".join([f"({', '.join(row)})" for row in numbers]) + tail

@@ -1,9 +1,11 @@
-"""The outcomes of writes, in the same words for every store."""
+"""The outcomes of writes, and what webhooks are notified of: the same for every store."""
 
 from __future__ import annotations
 
 from weftline.errors import Conflict, WeftlineError
 from weftline.store.base import Write, Written
+from weftline.store.records.deliveries import Event
+from weftline.store.records.webhooks import WAITING
 
 
 def moved_on() -> Written:
@@ -30,7 +32,10 @@ def impossible(reason: object) -> Written:
     return Written("failed", error=WeftlineError(f"The write was not possible: {reason}.", code="internal_error"))
 
 
-def ends_run(write: Write) -> bool:
-    """Whether this write has the terminal entry of a run that ran here, not an imported one."""
-    ends = write.ended_at is not None and bool(write.items) and write.items[-1].kind == "run.ended"
-    return ends and not write.imported
+def events_of(write: Write) -> list[Event]:
+    """The end of a run that ran here, not of an imported one, and the awaits that the write opens."""
+    events: list[Event] = []
+    if write.ended_at is not None and write.items and write.items[-1].kind == "run.ended" and not write.imported:
+        events.append(Event(write.status, write.key, write.ended_at))
+    opened = [new for new in write.awaits if new.id not in write.answered]
+    return events + [Event(WAITING, write.key, new.opened_at, new.id) for new in opened]

@@ -26,13 +26,6 @@ from weftline.store.lists import groups
 PIECE_BYTES = 16 * 1024
 """Strings of this length or more are pieces: a row of their own is worth it."""
 
-# How statements select values that may be split: `whole` is a function of the database, and the length of a value is
-# known without reading it.
-BODY = "CASE WHEN size IS NULL THEN body ELSE whole(run, body) END"
-MESSAGE = "CASE WHEN size IS NULL THEN message ELSE whole(run, message) END"
-BODY_BYTES = "coalesce(size, length(body))"
-MESSAGE_BYTES = "coalesce(size, length(message))"
-
 _MARK = b"\0"
 _AS_IT_IS, _ASCII, _QUOTED, _UNQUOTED = b"=", b"a", b"(", b")"
 _ID = slice(1, 65)

@@ -67,28 +67,22 @@ async def add(
     key: str,
     format: int,
 ) -> tuple[ThreadRow, bool]:
-    """Adds an imported thread with its messages; returns whether it is new.
-
-    Raises `Conflict` (`import_conflict`) if there is one under this key with other messages.
+    """Adds an imported thread with its messages; returns whether it is new. One that is there under this key is left
+    as it is.
     """
     new, now = _new(at, workspace, draft), at.clock.now_us()
 
-    def query() -> Query[tuple[ThreadRow, bool, list[tuple[int, bytes]]]]:
+    def query() -> Query[tuple[ThreadRow, bool]]:
         found = yield from threads.under(key, workspace=workspace)
         row = None if found is None else (yield from threads.by_key(found[1]))
         if row is not None:
-            return row, False, (yield from threads.messages_of(row.key))
+            return row, False
         row = yield from threads.insert(new, now=now)
         yield from threads.keep_key(key, workspace=workspace, digest=BY_NAME, thread=row.key, now=now)
         yield from threads.add_messages(row.key, messages, format=format)
-        return row, True, []
+        return row, True
 
-    row, is_new, present = await at.records.write(query())
-    if not is_new and [message for _, message in present] != [message for _, message in messages]:
-        raise Conflict(
-            f"There is already a thread {draft.name!r} here, with a different conversation.", code="import_conflict"
-        )
-    return row, is_new
+    return await at.records.write(query())
 
 
 class Branches:

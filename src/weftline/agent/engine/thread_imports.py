@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from weftline.errors import Conflict
 from weftline.kernel.entries import FORMAT
 from weftline.replay.importing import Imported, ImportTarget, import_runs, number_of
 from weftline.replay.reading import Export
@@ -31,5 +32,9 @@ async def import_export(
     keys = {run.row.id: number_of(run)[0] for run in export.runs}
     messages = [(keys[run], message) for run, message in export.thread.messages]
     key = threads.name_key(line.name) if line.by_name else f"import:{line.id}"
-    row, _ = await threads.add(at, workspace, draft, messages, key=key, format=format)
+    row, is_new = await threads.add(at, workspace, draft, messages, key=key, format=format)
+    if not is_new and await log.thread_messages(row.key) != [message for _, message in messages]:
+        raise Conflict(
+            f"There is already a thread {line.name!r} here, with a different conversation.", code="import_conflict"
+        )
     return replace(imported, thread=ids.session_id(row.key, row.salt))

@@ -28,11 +28,14 @@ async def parent_link(logs: LogReader, row: RunRow) -> Parent | None:
             return decode_state(row.state).parent
         except DecodeError:
             pass
+    links = [parent_in(head) for head in await logs.heads(row.key, kinds=(KIND[RunCreated],))]
+    return links[0] if links else None
+
+
+def parent_in(created: bytes) -> Parent | None:
+    """The parent that the head of a run's first entry names; None as in `parent_of`."""
     try:
-        for head in await logs.heads(row.key, kinds=(KIND[RunCreated],)):
-            created = decode_fact.decode(head)
-            if isinstance(created, RunCreated) and created.parent is not None:
-                return created.parent
+        fact = decode_fact.decode(created)
     except UNREADABLE:
-        pass
-    return None
+        return None
+    return fact.parent if isinstance(fact, RunCreated) else None

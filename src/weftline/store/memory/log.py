@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import (
-    NAMES_PARENT,
     DueRun,
     LargeEntry,
     Loaded,
@@ -21,11 +21,14 @@ from weftline.store.base import (
     Written,
 )
 from weftline.store.claims import Claims
+from weftline.store.database import Query
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.run import MemoryRun, check_possible
-from weftline.store.outcomes import already_there, impossible, moved_on, refused_by_thread
-from weftline.store.sqlite import budget_rows, deliveries, thread_queue
-from weftline.store.sqlite.database import transact
+from weftline.store.outcomes import already_there, events_of, impossible, moved_on, refused_by_thread
+from weftline.store.records import budgets, deliveries, thread_queues, webhooks
+from weftline.store.sqlite.database import run_query, transact
+
+T = TypeVar("T")
 
 _TRIM_BATCH = 100
 
@@ -84,7 +87,7 @@ class MemoryLog:
             first.body if first else b"",
             facts=run.facts(after=row.state_seq if row.state else 0),
             conversation=run.facts(kinds=kinds) if kinds else [],
-            history=[] if row.thread is None else thread_queue.messages(self._records, row.thread),
+            history=[] if row.thread is None else self._query(thread_queues.messages(row.thread)),
             secrets=run.secrets,
         )
 
@@ -154,14 +157,14 @@ class MemoryLog:
                 row.rules,
                 row.format,
                 row.thread_format,
-                self._is_below(row.key),
+                self._first_head(row.key),
             )
             for row in rows
         ]
 
-    def _is_below(self, key: int) -> bool:
+    def _first_head(self, key: int) -> bytes:
         first = self._disk.runs[key].item(1)
-        return first is not None and NAMES_PARENT in first.head
+        return b"" if first is None else first.head
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         found = [(at, run.row.key) for at, run in self._disk.due() if 0 < at <= now]
@@ -182,7 +185,7 @@ class MemoryLog:
         return [run.row.key for run in self._disk.of_thread(thread) if run.row.ended_at is None]
 
     async def ended_threads_with_runs(self) -> list[int]:
-        return thread_queue.ended_with_runs(self._records)
+        return self._query(thread_queues.ended_with_runs())
 
     async def queued_behind(self) -> list[tuple[int, int]]:
         waiting = [run for run in self._disk.runs.values() if run.row.thread is not None and run.row.ended_at is None]
@@ -190,10 +193,10 @@ class MemoryLog:
         return [(row.key, row.workspace) for row in rows if row.queued]
 
     async def thread_messages(self, thread: int) -> list[bytes]:
-        return thread_queue.messages(self._records, thread)
+        return self._query(thread_queues.messages(thread))
 
     async def thread_size(self, thread: int) -> int:
-        return thread_queue.size(self._records, thread)
+        return self._query(thread_queues.size(thread))
 
     async def unfinished(self) -> int:
         return sum(run.row.ended_at is None for run in self._disk.runs.values())
@@ -247,20 +250,24 @@ class MemoryLog:
             and workspace in (None, run.row.workspace)
         ][:_TRIM_BATCH]
         for run in old:
-            row, records = run.row, self._records
-            messages = (
-                thread_queue.left_by(records, row.key, workspace=row.workspace)  # it may have been imported
+            row = run.row
+            staying = (
+                thread_queues.left_by(row.key, workspace=row.workspace)  # it may have been imported
                 if row.thread is None
-                else thread_queue.messages(records, row.thread)
+                else thread_queues.messages(row.thread)
             )
-            self._disk.drop_blobs(run, messages=messages)
+            self._disk.drop_blobs(run, messages=self._query(staying))
         return (old[-1].row.key if old else 0), sum(run.trim() for run in old)
+
+    def _query(self, query: Query[T]) -> T:
+        """Runs a query on records here and now; in a commit, as part of its transaction."""
+        return run_query(self._records, query)
 
     def _row_view(self, run: MemoryRun) -> RunRow:
         thread = run.row.thread
         if thread is None:
             return run.view(active_run=None, thread_format=0)
-        active_run, thread_format = thread_queue.standing(self._records, thread)
+        active_run, thread_format = self._query(thread_queues.standing(thread))
         return run.view(active_run=active_run, thread_format=thread_format)
 
     def _commit(self, writes: Sequence[Write]) -> list[Written]:
@@ -302,10 +309,11 @@ class MemoryLog:
             self._create(child, Written())
         if write.awaits or write.answered:
             self._disk.keep_awaits(write)
-        if write.bookings or write.closes:
-            budget_rows.keep(self._records, (write,))
-        if deliveries.concerns(write) and deliveries.any_webhooks(self._records):
-            deliveries.note(self._records, write, workspace=self._disk.runs[write.key].row.workspace)
+        if write.bookings or write.closes is not None:
+            self._query(budgets.book(write.bookings, closed=() if write.closes is None else (write.closes,)))
+        events = events_of(write)
+        if events and self._query(webhooks.any_enabled()):
+            self._query(deliveries.add(events, workspace=self._disk.runs[write.key].row.workspace))
         return written
 
     def _refused(self, write: Write) -> Written | None:
@@ -313,7 +321,7 @@ class MemoryLog:
         new, disk = write.new, self._disk
         assert new is not None
         if new.thread is not None:
-            refusal = refused_by_thread(thread_queue.open_format(self._records, new.thread), write)
+            refusal = refused_by_thread(self._query(thread_queues.open_format(new.thread)), write)
             if refusal is not None:
                 return refusal
         if (write.base_seq, write.base_version) != (1, 0):
@@ -335,29 +343,33 @@ class MemoryLog:
         disk.apply(run, write)
         disk.keep(new.blobs, run=write.key, workspace=new.workspace)
         if new.thread is not None:
-            place = thread_queue.take_place(self._records, new.thread, run=write.key, at=new.created_at)
+            taking = thread_queues.take_place(new.thread, run=write.key, at=new.created_at, format=write.format)
+            place = self._query(taking)
+            assert place is not None, "it was not refused"
             written.queued = place.queued
             disk.set_due(run, None if place.queued else 0)
-            self._add_messages(write, new.thread, new.history)
+            if new.history:
+                messages = [(message, None) for message in new.history]
+                self._query(thread_queues.begin(new.thread, messages, run=write.key, format=write.format))
         if (once := new.idempotency) is not None:
             disk.idempotency[new.workspace, once.route, once.key] = (once.digest, write.key)
 
-    def _add_messages(self, write: Write, thread: int, messages: Sequence[bytes]) -> None:
-        if messages:
-            rows = [(message, None) for message in messages]
-            thread_queue.add_messages(self._records, thread, rows, run=write.key, format=write.format)
-
     def _end_in_thread(self, write: Write) -> int | None:
         """Adds the messages of a run that succeeded, releases the thread and lets the next queued run start."""
-        end, records = write.thread_end, self._records
+        end = write.thread_end
         assert end is not None
-        self._add_messages(write, end.thread, end.messages)
-        if thread_queue.active_run(records, end.thread) != write.key:
-            return None
+        messages = [(message, None) for message in end.messages]
         waiting = [run for run in self._disk.of_thread(end.thread) if run.row.ended_at is None]
         promoted = next((run for run in waiting if run.row.key != write.key), None)
-        thread_queue.pass_on(records, end.thread, to=promoted.row.key if promoted else None, at=write.ended_at or 0)
-        if promoted is None:
+        ending = thread_queues.end_run(
+            end.thread,
+            messages,
+            run=write.key,
+            format=write.format,
+            following=promoted.row.key if promoted else None,
+            at=write.ended_at or 0,
+        )
+        if not self._query(ending) or promoted is None:
             return None
         self._disk.set_due(promoted, 0)
         return promoted.row.key

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import add
 from typing import cast, get_args
 
 from weftline.kernel.budget import OnExceeded, Period, Unit
 from weftline.store.budgets import Booking, Limit, SetLimit
 from weftline.store.columns import Columns
-from weftline.store.database import Query, statement
+from weftline.store.database import Query, SqlValue, Statement, insert_many, statement
 
 _USE = "workspace, account, day, nusd, tokens, active_us, calls, held_nusd, held_tokens, held_calls"
+_ADDED = ("nusd", "tokens", "active_us", "calls", "held_nusd", "held_tokens", "held_calls")
+_INSERT = f"INSERT INTO budget_use ({_USE})"
+_ADD = " ON CONFLICT (account, day) DO UPDATE SET " + ", ".join(
+    [f"{column} = budget_use.{column} + excluded.{column}" for column in _ADDED]
+)
 _ACCOUNT = re.compile(r"(workspace|thread|run):[0-9]{1,19}|agent:[0-9]{1,19}:.+")
 _LAST_DAY = 2_932_896
 """The last day of the year 9999."""
@@ -57,6 +63,19 @@ def use(account: str) -> Query[list[Booking]]:
     """The bookings of an account, by day."""
     rows = yield from statement(f"SELECT {_USE} FROM budget_use WHERE account = $1 ORDER BY day", account)
     return [_booking(*row) for row in rows]
+
+
+def book(bookings: Sequence[Booking], *, closed: Sequence[str] = ()) -> Query[None]:
+    """Adds bookings to their accounts, and closes the accounts of runs that have ended. Part of a commit of the log."""
+    sums: dict[tuple[int, str, int], tuple[int, ...]] = {}
+    for one in bookings:
+        place = (one.workspace, one.account, one.day)
+        amounts = (one.nusd, one.tokens, one.active_us, one.calls, one.held_nusd, one.held_tokens, one.held_calls)
+        sums[place] = tuple(map(add, sums[place], amounts)) if place in sums else amounts
+    rows: list[tuple[SqlValue, ...]] = [(*place, *amounts) for place, amounts in sums.items() if any(amounts)]
+    yield from insert_many(_INSERT, rows, _ADD)
+    for account in closed:
+        yield Statement("UPDATE budget_use SET closed = 1 WHERE account = $1", (account,))
 
 
 def _limit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from weftline.store.columns import Columns
 from weftline.store.database import Query, SqlValue, one, statement
+from weftline.store.records import webhooks
 
 STATUSES = ("failed", "pending", "delivered")
 _COLUMNS = "key, webhook, run, status, attempts, due_at, created_at, last_at, last_status, last_error, about, salt"
@@ -39,6 +41,17 @@ class DeliveryRow(Struct, frozen=True):
     """The first damaged column, or ""; see `weftline.store.columns`."""
 
 
+class Event(Struct, frozen=True):
+    """Something that a commit of the log does and that webhooks may subscribe to."""
+
+    name: str
+    """`WAITING` or the final status of a run."""
+    run: int
+    at: int
+    about: str = ""
+    """As in `DeliveryRow`."""
+
+
 class Attempt(Struct, frozen=True, kw_only=True):
     """The outcome of an attempt."""
 
@@ -48,6 +61,23 @@ class Attempt(Struct, frozen=True, kw_only=True):
     at: int
     http_status: int | None
     error: str
+
+
+def add(events: Sequence[Event], *, workspace: int) -> Query[None]:
+    """Adds a delivery of each event for each enabled webhook that subscribes to it, unless there is one already."""
+    subscriptions = yield from webhooks.subscriptions(workspace)
+    for event in events:
+        for webhook, names in subscriptions:
+            if event.name in names:
+                yield from statement(
+                    "INSERT INTO deliveries (webhook, run, about, status, attempts, due_at, created_at, last_error,"
+                    " salt) VALUES ($1, $2, $3, 'pending', 0, $4, $4, '', $5) ON CONFLICT DO NOTHING",
+                    webhook,
+                    event.run,
+                    event.about,
+                    event.at,
+                    secrets.token_hex(6),
+                )
 
 
 def due(

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from weftline.store import crashpoints
 from weftline.store.columns import Columns
 from weftline.store.database import Query, Row, SqlValue, one, statement
-from weftline.store.pieces import MESSAGE
 
 _NAMES = (
     "key",
@@ -138,10 +137,10 @@ def keep_key(idempotency: str, *, workspace: int, digest: bytes, thread: int, no
     )
 
 
-def messages_of(key: int) -> Query[list[tuple[int, bytes]]]:
-    """The messages of a thread, oldest first, each with the run that added it."""
-    rows = yield from statement(f"SELECT run, {MESSAGE} FROM thread_messages WHERE thread = $1 ORDER BY pos", key)
-    return [(row[0], row[1]) for row in rows]
+def runs_of_messages(key: int) -> Query[list[int]]:
+    """The run that added each message of a thread, oldest first. The messages themselves are read from the log."""
+    rows = yield from statement("SELECT run FROM thread_messages WHERE thread = $1 ORDER BY pos", key)
+    return [row[0] for row in rows]
 
 
 def add_messages(key: int, messages: Sequence[tuple[int, bytes]], *, format: int) -> Query[None]:

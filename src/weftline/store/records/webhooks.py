@@ -52,6 +52,14 @@ def any_enabled() -> Query[bool]:
     return row is not None
 
 
+def subscriptions(workspace: int) -> Query[list[tuple[int, tuple[str, ...]]]]:
+    """The enabled webhooks of a workspace, by key, each with what it subscribes to: nothing, if that is damaged."""
+    rows = yield from statement(
+        "SELECT key, events FROM webhooks WHERE workspace = $1 AND enabled = 1 ORDER BY key", workspace
+    )
+    return [(key, Columns().texts("events", events)) for key, events in rows]
+
+
 def insert(id: str, *, workspace: int, url: str, events: Sequence[str], secret: bytes, now: int) -> Query[WebhookRow]:
     row = yield from one(
         "INSERT INTO webhooks (id, workspace, url, events, secret, enabled, created_at)"

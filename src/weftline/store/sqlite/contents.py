@@ -18,7 +18,7 @@ from weftline.kernel.entries import FORMAT
 from weftline.kernel.state import FOLD, decode_state
 from weftline.plan import decode_plan
 from weftline.store.copies import Unreadable
-from weftline.store.pieces import BODY, MESSAGE
+from weftline.store.sqlite.pieces import BODY, MESSAGE
 
 _decode_any = Decoder(dict[str, Raw]).decode
 

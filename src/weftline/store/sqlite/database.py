@@ -7,15 +7,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from functools import cache
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import apsw
 
 from weftline.store.database import Query
-from weftline.store.sqlite.connection import migrate, snapshot
+from weftline.store.sqlite.connection import records_schema, snapshot
 from weftline.store.sqlite.failures import write_error
-from weftline.store.sqlite.pieces import understand
 from weftline.store.sqlite.reader_threads import ReaderThreads
 from weftline.store.sqlite.texts import rows_of
 
@@ -56,9 +54,10 @@ def run_query(db: apsw.Connection, query: Query[T]) -> T:
 
 
 def records_in_memory() -> apsw.Connection:
-    """A database for the records alone. It lacks the log's tables, so that a query that reads them fails."""
+    """A database for the records alone. It lacks the log's tables and the functions of its connections, so that a query
+    that needs them fails.
+    """
     db = apsw.Connection(":memory:", statementcachesize=256)
-    understand(db)
     with closing(apsw.Connection(":memory:")) as blank:
         blank.deserialize("main", _blank_records())
         with db.backup("main", blank, "main") as copying:  # unlike what was deserialized, it may grow without limit
@@ -70,11 +69,7 @@ def records_in_memory() -> apsw.Connection:
 def _blank_records() -> bytes:
     """Created once per process: creating the tables takes twenty times as long as copying them."""
     with closing(apsw.Connection(":memory:")) as db:
-        migrate(db, path=Path(":memory:"))
-        for table in ("runs", "entries", "deltas", "idempotency", "run_metadata", "blobs", "run_blobs"):
-            db.execute(f"DROP TABLE {table}")
-        db.execute("DELETE FROM store")  # every store needs an id of its own
-        db.execute("VACUUM")
+        db.execute(records_schema())
         return db.serialize("main")
 
 

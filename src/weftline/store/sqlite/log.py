@@ -15,11 +15,11 @@ from msgspec import Struct
 from weftline.store.base import Loaded, RunRow, Write, Written
 from weftline.store.claims import Claims
 from weftline.store.outcomes import moved_on
-from weftline.store.pieces import BODY, BODY_BYTES, MESSAGE_BYTES
-from weftline.store.sqlite import recovering, retention, thread_queue
+from weftline.store.sqlite import recovering, retention, thread_reads
 from weftline.store.sqlite.connection import snapshot
 from weftline.store.sqlite.log_reader import SqliteLogReader, read_facts
 from weftline.store.sqlite.pages import IN_A_THREAD, ON_THE_LOOP, NotOnTheLoop, ReadLimit
+from weftline.store.sqlite.pieces import BODY, BODY_BYTES, MESSAGE_BYTES
 from weftline.store.sqlite.reader_threads import ReaderThreads
 from weftline.store.sqlite.rows import RUN_COLUMNS, run_row
 from weftline.store.sqlite.texts import rows_of
@@ -163,7 +163,7 @@ def _load(
         created[0] if created else b"",
         facts=read_facts(db, key, after=folded) if folded < row.next_seq - 1 else [],
         conversation=read_facts(db, key, kinds=kinds) if kinds else [],
-        history=[] if row.thread is None else thread_queue.messages(db, row.thread),
+        history=[] if row.thread is None else thread_reads.messages(db, row.thread),
         secrets=secrets,
     )
 

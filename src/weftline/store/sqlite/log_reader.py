@@ -10,13 +10,15 @@ from typing import Any
 import apsw
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import NAMES_PARENT, DueRun, LargeEntry, Page, RunFilter, RunRow, Stored
+from weftline.store.base import DueRun, LargeEntry, Page, RunFilter, RunRow, Stored
 from weftline.store.database import SqlValue
-from weftline.store.pieces import BODY, BODY_BYTES
-from weftline.store.sqlite import await_lists, run_lists, thread_queue
+from weftline.store.records import thread_queues
+from weftline.store.sqlite import await_lists, run_lists, thread_reads
 from weftline.store.sqlite.connection import snapshot
+from weftline.store.sqlite.database import run_query
 from weftline.store.sqlite.failures import read_error
 from weftline.store.sqlite.pages import IN_A_THREAD, ON_THE_LOOP, NotOnTheLoop, read_page
+from weftline.store.sqlite.pieces import BODY, BODY_BYTES
 from weftline.store.sqlite.reader_threads import ReaderThreads
 from weftline.store.sqlite.rows import ENTRY_COLUMNS, stored, stored_as_bytes
 from weftline.store.sqlite.texts import rows_of
@@ -114,13 +116,12 @@ class SqliteLogReader:
         rows = self._all(
             "SELECT key, suspect, alone, deaths, rules, format,"
             " coalesce((SELECT format FROM threads WHERE threads.key = runs.thread), 0),"
-            " coalesce((SELECT instr(head, ?) FROM entries WHERE run = runs.key AND seq = 1), 0) > 0"
+            " coalesce((SELECT head FROM entries WHERE run = runs.key AND seq = 1), x'')"
             " FROM runs WHERE due_at = 0 AND key > ? ORDER BY key LIMIT ?",
-            NAMES_PARENT,
             after,
             limit,
         )
-        return [DueRun(*row[:-1], below=bool(row[-1])) for row in rows]
+        return [DueRun(*row) for row in rows]
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         return self._all(
@@ -140,27 +141,27 @@ class SqliteLogReader:
         )
 
     async def ends_of_thread(self, thread: int) -> list[bytes]:
-        return await self._threads.read(lambda db: thread_queue.ends(db, thread))
+        return await self._threads.read(lambda db: thread_reads.ends(db, thread))
 
     async def unfinished_of_thread(self, thread: int) -> list[int]:
         return self._ints("SELECT key FROM runs WHERE thread = ? AND ended_at IS NULL ORDER BY place", thread)
 
     async def ended_threads_with_runs(self) -> list[int]:
         with snapshot(self._reader) as db:
-            return thread_queue.ended_with_runs(db)
+            return run_query(db, thread_queues.ended_with_runs())
 
     async def queued_behind(self) -> list[tuple[int, int]]:
-        return await self._threads.read(thread_queue.queued_behind)
+        return await self._threads.read(thread_reads.queued_behind)
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         with snapshot(self._reader) as db:
-            few = thread_queue.few_messages(db, thread, max_bytes=ON_THE_LOOP.bytes, max_rows=ON_THE_LOOP.rows)
+            few = thread_reads.few_messages(db, thread, max_bytes=ON_THE_LOOP.bytes, max_rows=ON_THE_LOOP.rows)
         if few is not None:
             return few
-        return await self._threads.read(lambda db: thread_queue.messages(db, thread))
+        return await self._threads.read(lambda db: thread_reads.messages(db, thread))
 
     async def thread_size(self, thread: int) -> int:
-        return await self._threads.read(lambda db: thread_queue.size(db, thread))
+        return await self._threads.read(lambda db: run_query(db, thread_queues.size(thread)))
 
     async def unfinished(self) -> int:
         return self._one("SELECT count(*) FROM runs WHERE ended_at IS NULL")[0]

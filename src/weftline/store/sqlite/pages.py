@@ -10,7 +10,7 @@ import apsw
 from msgspec import Struct
 
 from weftline.store.base import Page, Stored
-from weftline.store.pieces import BODY, BODY_BYTES
+from weftline.store.sqlite.pieces import BODY, BODY_BYTES
 from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS, stored_as_bytes
 
 

@@ -14,6 +14,13 @@ import apsw
 
 from weftline.store.pieces import join, split
 
+# How statements select values that may be split: `whole` is registered by `understand`, and the length of a value is
+# known without reading it.
+BODY = "CASE WHEN size IS NULL THEN body ELSE whole(run, body) END"
+MESSAGE = "CASE WHEN size IS NULL THEN message ELSE whole(run, message) END"
+BODY_BYTES = "coalesce(size, length(body))"
+MESSAGE_BYTES = "coalesce(size, length(message))"
+
 Piece = tuple[int, str, bytes]
 """The run that has it, its id and its content."""
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import apsw
 
-from weftline.store.sqlite import thread_queue
+from weftline.store.records import thread_queues
+from weftline.store.sqlite.database import run_query
 
 BATCH = 100
 BATCH_S = 0.02
@@ -52,7 +53,7 @@ def trim(db: apsw.Connection, *, before: int, after: int, workspace: int | None 
         db.execute("DELETE FROM deltas WHERE run = ? AND seq < ?", (last, next_seq - 1))
         trimmed += gone + db.changes() > 0
         if gone:
-            left = thread_queue.left_by(db, last, workspace=imported[0]) if imported else []
+            left = run_query(db, thread_queues.left_by(last, workspace=imported[0])) if imported else []
             _drop_blobs(db, last, left)
         if monotonic() > until_s:
             break

@@ -12,7 +12,7 @@ import apsw
 from weftline.store.base import RunRow, Stored
 from weftline.store.columns import Columns
 from weftline.store.database import SqlValue
-from weftline.store.pieces import BODY
+from weftline.store.sqlite.pieces import BODY
 from weftline.store.sqlite.texts import rows_of
 
 RUN_COLUMNS = (

@@ -12,12 +12,15 @@ from msgspec.json import decode
 
 from weftline.store.base import LEAVE_DUE, Item, NewRun, Write, Written
 from weftline.store.database import SqlValue
-from weftline.store.outcomes import refused_by_thread
+from weftline.store.outcomes import events_of, moved_on, refused_by_thread
 from weftline.store.pieces import PIECE_BYTES, split
-from weftline.store.sqlite import await_lists, budget_rows, deliveries, pieces, thread_queue
+from weftline.store.records import budgets, deliveries, thread_queues, webhooks
+from weftline.store.records.deliveries import Event
+from weftline.store.records.thread_queues import Place
+from weftline.store.sqlite import await_lists, pieces
 from weftline.store.sqlite import statements as sql
+from weftline.store.sqlite.database import run_query
 from weftline.store.sqlite.failures import Malformed, Moved
-from weftline.store.sqlite.thread_queue import Place
 
 
 def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
@@ -28,12 +31,15 @@ def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
     _Rows([one for write in accepted for one in (write, *write.children)], places).write(db)
     if any(write.awaits or write.answered for write in accepted):
         await_lists.keep(db, accepted)
-    if any(write.bookings or write.closes for write in accepted):
-        budget_rows.keep(db, accepted)
+    bookings = [one for write in accepted for one in write.bookings]
+    closed = [write.closes for write in accepted if write.closes is not None]
+    if bookings or closed:
+        run_query(db, budgets.book(bookings, closed=closed))
     for write in accepted:
         if write.new is not None and write.new.history and write.new.thread is not None:
-            _add_messages(db, write, write.new.thread, write.new.history)
-    _note_deliveries(db, accepted)
+            messages = pieces.split_messages(db, write.new.history, run=write.key)
+            run_query(db, thread_queues.begin(write.new.thread, messages, run=write.key, format=write.format))
+    _add_deliveries(db, accepted)
     for write, result in zip(writes, results, strict=True):
         if write.thread_end is not None and result.outcome == "ok":
             result.promoted = _end_in_thread(db, write)
@@ -176,40 +182,41 @@ def _take_place(db: apsw.Connection, write: Write, places: dict[int, Place]) -> 
     """Gives a new run its place in the queue of its thread."""
     new, written = write.new, Written(first_seq=write.base_seq)
     if new is not None and new.thread is not None:
-        if (refusal := refused_by_thread(thread_queue.open_format(db, new.thread), write)) is not None:
-            return refusal
-        place = places[write.key] = thread_queue.take_place(db, new.thread, run=write.key, at=new.created_at)
+        taking = thread_queues.take_place(new.thread, run=write.key, at=new.created_at, format=write.format)
+        place = run_query(db, taking)
+        if place is None:
+            return refused_by_thread(run_query(db, thread_queues.open_format(new.thread)), write) or moved_on()
+        places[write.key] = place
         written.queued = place.queued
     return written
 
 
-def _note_deliveries(db: apsw.Connection, writes: Sequence[Write]) -> None:
-    reported = [write for write in writes if deliveries.concerns(write)]
-    if reported and deliveries.any_webhooks(db):
-        for write in reported:
-            row: Any = db.execute("SELECT workspace FROM runs WHERE key = ?", (write.key,)).fetchone()
-            deliveries.note(db, write, workspace=row[0])
-
-
-def _add_messages(db: apsw.Connection, write: Write, thread: int, messages: Sequence[bytes]) -> None:
-    rows = pieces.split_messages(db, messages, run=write.key)
-    thread_queue.add_messages(db, thread, rows, run=write.key, format=write.format)
+def _add_deliveries(db: apsw.Connection, writes: Sequence[Write]) -> None:
+    events = [event for write in writes if write.awaits or write.ended_at is not None for event in events_of(write)]
+    if not events or not run_query(db, webhooks.any_enabled()):
+        return
+    by_workspace: dict[int, list[Event]] = {}
+    for event in events:
+        row: Any = db.execute("SELECT workspace FROM runs WHERE key = ?", (event.run,)).fetchone()
+        by_workspace.setdefault(row[0], []).append(event)
+    for workspace, some in by_workspace.items():
+        run_query(db, deliveries.add(some, workspace=workspace))
 
 
 def _end_in_thread(db: apsw.Connection, write: Write) -> int | None:
     """Adds the messages of a run that succeeded, releases the thread and lets the next queued run start."""
     end = write.thread_end
     assert end is not None
-    if end.messages:
-        _add_messages(db, write, end.thread, end.messages)
-    if thread_queue.active_run(db, end.thread) != write.key:
-        return None
-    following: Any = db.execute(
+    messages = pieces.split_messages(db, end.messages, run=write.key)
+    row: Any = db.execute(
         "SELECT key FROM runs WHERE thread = ? AND ended_at IS NULL AND key != ? ORDER BY place LIMIT 1",
         (end.thread, write.key),
     ).fetchone()
-    promoted = following[0] if following else None
-    thread_queue.pass_on(db, end.thread, to=promoted, at=write.ended_at or 0)
-    if promoted is not None:
-        db.execute("UPDATE runs SET due_at = 0 WHERE key = ?", (promoted,))
-    return promoted
+    following = row[0] if row else None
+    ending = thread_queues.end_run(
+        end.thread, messages, run=write.key, format=write.format, following=following, at=write.ended_at or 0
+    )
+    if not run_query(db, ending) or following is None:
+        return None
+    db.execute("UPDATE runs SET due_at = 0 WHERE key = ?", (following,))
+    return following
