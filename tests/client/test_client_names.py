@@ -90,11 +90,14 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
     assert {name for name in ours if name.startswith(("weftline.net.", "weftline.tools."))} <= {
         "weftline.net.errors",
         "weftline.net.sse",
+        "weftline.tools.alike",
         "weftline.tools.arguments",
         "weftline.tools.injected",
         "weftline.tools.schema",
+        "weftline.tools.secret_types",
         "weftline.tools.signature",
         "weftline.tools.stored_form",
+        "weftline.tools.stored_schema",
     }
 
 

@@ -72,7 +72,7 @@ BUGS: list[tuple[str, Plant, str]] = [
     ),
     (
         "nothing is below another run",
-        answering("due_now", rows_with(below=False)),
+        answering("due_now", rows_with(created=b"")),
         "a_due_run_comes_with_what_decides_whether_it_may_be_driven",
     ),
     (

@@ -77,20 +77,21 @@ async def due_runs_are_those_whose_time_has_come(subject: Subject) -> None:
 
 
 async def a_due_run_comes_with_what_decides_whether_it_may_be_driven(subject: Subject) -> None:
-    """Its versions, and whether it is below another run: all of it is known before its log is decoded."""
+    """Its versions, and the head of its first entry, which says whether it is below another run."""
     log, workspace = subject.store.log, await new_workspace(subject)
     thread = await new_thread(subject, workspace)
     before, after, below = (chain_of(log, key, workspace, thread=thread if key < 3 else None) for key in (1, 2, 3))
     first, second, child = before.create(), after.create(rules=5), below.create(rules=6)
     first.format = second.format = 7
-    child.items = [replace(child.items[0], head=b'{"parent":{"run":"run_1"}}')]
+    created = b'{"parent":{"run":"run_1"}}'
+    child.items = [replace(child.items[0], head=created)]
     await commit(log, first, second, child)
     end = before.end(messages=[b"m"])
     end.format = 7
     await commit(log, end)
     expected = [
-        DueRun(2, 0, 0, 0, rules=5, format=7, thread_format=7),
-        DueRun(3, 0, 0, 0, rules=6, format=0, thread_format=0, below=True),
+        DueRun(2, 0, 0, 0, rules=5, format=7, thread_format=7, created=b"{}"),
+        DueRun(3, 0, 0, 0, rules=6, format=0, thread_format=0, created=created),
     ]
     assert await log.due_now(after=0, limit=9) == expected
     assert [(await the_row(log, key)).rules for key in (1, 2, 3)] == [1, 5, 6]
