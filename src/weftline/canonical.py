@@ -57,7 +57,13 @@ def canonical(text: str | bytes) -> bytes:
     Raises:
         NotCanonical: if the text is not JSON, or is JSON that the rule refuses.
     """
-    return _encode(parse(text))
+    return parse_canonical(text)[1]
+
+
+def parse_canonical(text: str | bytes) -> tuple[object, bytes]:
+    """Returns the value of a JSON text, and its canonical form. Raises `NotCanonical` like `parse`."""
+    value = parse(text)
+    return value, _encode(value)  # what was parsed needs no checks
 
 
 def canonical_value(obj: object) -> bytes:

@@ -123,7 +123,11 @@ class Assistant(Struct, frozen=True, tag_field="role", tag="assistant"):
 
     @property
     def text(self) -> str:
-        return visible_text(self.parts)
+        """The text that the model wrote; its parts are pieces of one text."""
+        parts = self.parts
+        if len(parts) == 1 and type(first := parts[0]) is Text:
+            return first.text
+        return "".join([part.text for part in parts if type(part) is Text])
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -197,10 +201,3 @@ def joined_text(parts: Sequence[UserPart]) -> str:
     if len(parts) == 1 and isinstance(parts[0], Text):
         return parts[0].text
     return "\n".join([part.text for part in parts if isinstance(part, Text) and part.text])
-
-
-def visible_text(parts: Sequence[AssistantPart]) -> str:
-    """Returns the text that a model wrote; its parts are pieces of one text."""
-    if len(parts) == 1 and type(first := parts[0]) is Text:
-        return first.text
-    return "".join([part.text for part in parts if type(part) is Text])

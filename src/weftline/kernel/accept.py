@@ -58,7 +58,7 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     effect, or an `AwaitOpened` if a person has to decide. The outcome of `StartChild` is a `CallStarted`, or a
     `CallClosed` if the child run cannot be created.
     """
-    if s.ended or s.rules not in KNOWN_RULES:
+    if s.step == "ended" or s.rules not in KNOWN_RULES:
         return False
     # Compares types by identity, most frequent first: a failed match on a struct costs several times as much.
     if type(head) is CallClosed:

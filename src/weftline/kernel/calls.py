@@ -52,14 +52,14 @@ entirely.
 def asked(wanted: Sequence[AskedCall]) -> Batch:
     """The batch of a turn that has just completed."""
     calls: list[Call] = []
-    concurrent = True
+    concurrent, gated = True, 0
     for one in wanted:
         calls.append(_asked(one))
+        gated += one.gated
         if not one.concurrent and one.verdict == "ok":
             concurrent = False
-    gated = sum([call.gated for call in calls])
-    batch = Batch(tuple(calls), concurrent, asked=len(calls), gated=gated, unclosed=len(calls))
-    return replace(batch, next=next_waiting(batch.calls, 0))
+    count = len(calls)
+    return Batch(tuple(calls), concurrent, asked=count, gated=gated, unclosed=count, next=next_waiting(calls, 0))
 
 
 def _asked(one: AskedCall) -> Call:
@@ -133,7 +133,7 @@ def gated(s: State, head: CallGated) -> State | None:
         over=head.over,
         asks=head.asks,
     )
-    batch = replace(s.batch, calls=_with(s.batch.calls, head.index, decided), gated=s.batch.gated - 1)
+    batch = _changed(s.batch, head.index, decided, gated=s.batch.gated - 1)
     return replace(s, version=s.version + 1, batch=batch)
 
 
@@ -256,7 +256,7 @@ def opened(s: State, head: CallOpened, at: int) -> State | None:
     announced = replace(call, stage="opened", effect=head.effect, gated=False, grant=grant)
     batch = _changed(batch, head.index, announced, asked=batch.asked - 1, gated=batch.gated - call.gated)
     announced_in = replace(s, version=s.version + 1, batch=batch, questions=questions, guards=counted)
-    return announced_in if head.blocked else policies.opened(announced_in, call)
+    return announced_in if head.blocked or s.limits.policy is None else policies.opened(announced_in, call)
 
 
 def asks_about_doubt(s: State, call: Call) -> bool:
@@ -294,16 +294,16 @@ def child_ended(s: State, head: ChildEnded) -> State | None:
     call = _unclosed(s, head)
     if call is None or not call.waits_for_child:
         return None
-    calls = _with(s.batch.calls, head.index, replace(call, child_ended=True))
-    return replace(s, version=s.version + 1, batch=replace(s.batch, calls=calls))
+    batch = _changed(s.batch, head.index, replace(call, child_ended=True))
+    return replace(s, version=s.version + 1, batch=batch)
 
 
 def child_waits(s: State, head: ChildWaits) -> State | None:
     call = _unclosed(s, head)
     if call is None or not call.waits_for_child:
         return None
-    calls = _with(s.batch.calls, head.index, replace(call, child_waits=head.waits))
-    return replace(s, version=s.version + 1, batch=replace(s.batch, calls=calls))
+    batch = _changed(s.batch, head.index, replace(call, child_waits=head.waits))
+    return replace(s, version=s.version + 1, batch=batch)
 
 
 def closed(s: State, head: CallClosed) -> State | None:
@@ -337,7 +337,7 @@ def closed(s: State, head: CallClosed) -> State | None:
     if not batch.unclosed:
         remembered = _recovered(remembered, guards.after_batch(remembered.streak, batch.own), batch.calls)
     after = replace(s, version=s.version + 1, batch=batch, questions=questions, guards=remembered, totals=totals)
-    return policies.call_closed(after, call, head)
+    return after if s.limits.policy is None else policies.call_closed(after, call, head)
 
 
 def _lacks(batch: Batch, head: CallClosed) -> bool:
@@ -386,26 +386,22 @@ OfCall: TypeAlias = (
 
 
 def _unclosed(s: State, head: OfCall) -> Call | None:
-    if head.turn != s.turn - 1 or not 0 <= head.index < len(s.batch.calls):
+    calls, index = s.batch.calls, head.index
+    if head.turn != s.turn - 1 or not 0 <= index < len(calls):
         return None
-    call = s.batch.calls[head.index]
+    call = calls[index]
     return None if call.stage == "closed" else call
-
-
-def _with(calls: tuple[Call, ...], index: int, call: Call) -> tuple[Call, ...]:
-    changed = list(calls)
-    changed[index] = call
-    return tuple(changed)
 
 
 def _changed(batch: Batch, index: int, call: Call, **also: Any) -> Batch:
     """The batch with one call replaced, its counts of held calls and grants updated, and `also` these changes."""
-    before = batch.calls[index]
-    calls = _with(batch.calls, index, call)
-    if before.asks is None and call.asks is None and before.awaits == call.awaits == 0:
-        return replace(batch, calls=calls, **also)
-    grants = (call.grant is not None) - (before.grant is not None)
-    return replace(batch, calls=calls, held=batch.held + call.held - before.held, grants=batch.grants + grants, **also)
+    calls = [*batch.calls]
+    before, calls[index] = calls[index], call
+    if before.asks is None and call.asks is None and not before.awaits and not call.awaits:
+        return replace(batch, calls=tuple(calls), **also)
+    held = batch.held + call.held - before.held
+    grants = batch.grants + (call.grant is not None) - (before.grant is not None)
+    return replace(batch, calls=tuple(calls), held=held, grants=grants, **also)
 
 
 def _cursor(batch: Batch, begun: int) -> int:

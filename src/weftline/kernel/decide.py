@@ -35,34 +35,37 @@ def decide(s: State) -> Decision:
         return _cancelled(s)
     if s.control.held_by:
         return NOTHING
-    if s.limits.policy is None:
-        return _next(s)
+    if s.budget.refused is not None and (asks := budgeting.ask_for_reservation(s)) is not None:
+        decision = asks
+    elif s.compaction.open:
+        decision = compaction.under_way(s)
+    elif s.attempt.open:
+        decision = lost.model_call(s) if s.attempt.lost else _call_model(s)
+    elif s.step == "batch":
+        decision = advance(s)
+    elif s.step == "answered":
+        decision = answered(s)
+    else:
+        decision = ask_model(s)
+    return decision if s.limits.policy is None else _in_time(s, decision)
+
+
+def _call_model(s: State) -> Decision:
+    attempt = s.attempt
+    return Decision(start=(CallModel(s.turn, attempt.number, bool(s.guards.final), attempt.choice),))
+
+
+def _in_time(s: State, decision: Decision) -> Decision:
+    """The decision, if the run's policy leaves time for it, and when its time is up."""
     if (cut := policies.out_of_time(s)) is not None:
         return cut
-    decision, deadline_at = _next(s), policies.deadline_at(s)
     if type(decision.start[0] if decision.start else None) is CheckOutput and (late := policies.late_check(s)):
         return late
+    deadline_at = policies.deadline_at(s)
     if decision.append or deadline_at is None:
         return decision
     due_at = decision.due_at
     return replace(decision, due_at=deadline_at if due_at is None else min(due_at, deadline_at))
-
-
-def _next(s: State) -> Decision:
-    if s.budget.refused is not None and (asks := budgeting.ask_for_reservation(s)) is not None:
-        return asks
-    if s.compaction.open:
-        return compaction.under_way(s)
-    attempt = s.attempt
-    if attempt.open:
-        if attempt.lost:
-            return lost.model_call(s)
-        return Decision(start=(CallModel(s.turn, attempt.number, bool(s.guards.final), attempt.choice),))
-    if s.step == "batch":
-        return advance(s)
-    if s.step == "answered":
-        return answered(s)
-    return ask_model(s)
 
 
 def _cancelled(s: State) -> Decision:

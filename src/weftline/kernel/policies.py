@@ -356,8 +356,8 @@ def decided(s: State, head: PolicyDecided) -> State | None:
 
 
 def opened(s: State, call: Call) -> State:
-    """Counts a call that may begin."""
-    return s if s.limits.policy is None or call.bookkeeping else _count(s, 1)
+    """Counts a call that may begin, in a run with a policy."""
+    return s if call.bookkeeping else _count(s, 1)
 
 
 def call_closed(s: State, call: Call, head: CallClosed) -> State:

@@ -22,7 +22,7 @@ def ask_model(s: State) -> Decision:
         choice += 1
     if s.control.paused:
         return _NOTHING
-    if (stopped := budgeting.stopped(s)) is not None:
+    if s.budget.refused is not None and (stopped := budgeting.stopped(s)) is not None:
         return stopped
     if not s.guards.final and (cap := _reached(s)) is not None:
         return Decision((_final_forced(s, cap),))
@@ -67,7 +67,7 @@ def _reached(s: State) -> FinalReason | None:
     limits = s.limits
     if s.budget.refused is not None:
         return "budget"
-    if (cap := policies.reached(s)) is not None:
+    if limits.policy is not None and (cap := policies.reached(s)) is not None:
         return cap
     if s.guards.given_up:
         return "tool_failure"

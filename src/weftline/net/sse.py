@@ -72,22 +72,25 @@ class SseParser:
 
     def _events(self, lines: list[bytes]) -> list[SseEvent]:
         events: list[SseEvent] = []
-        parts = self._data
+        parts, event, id = self._data, self._event, self._id
         for line in lines:
-            if line.startswith(b"data:"):
-                parts.append(line[6:] if line[5:6] == b" " else line[5:])
-            elif not line:
+            if not line:
                 if parts:
                     data = parts[0] if len(parts) == 1 else b"\n".join(parts)
                     if len(data) >= SMALL_BYTES and (too_much := excess(data)):
                         raise RequestFailed("too_large", f"An event of the stream has {too_much}.", sent=True)
-                    events.append(SseEvent(self._event, data, self._id))
-                    parts.clear()
-                self._event = self._id = ""
+                    events.append(SseEvent(event, data, id))
+                    parts = []
+                event = id = ""
+            elif line.startswith(b"data: "):
+                parts.append(line[6:])
+            elif line.startswith(b"data:"):
+                parts.append(line[5:])
             elif line.startswith(b"event:"):
-                self._event = line[6:].removeprefix(b" ").decode("utf-8", "replace")
+                event = line[6:].removeprefix(b" ").decode("utf-8", "replace")
             elif line.startswith(b"id:"):
-                self._id = line[3:].removeprefix(b" ").decode("utf-8", "replace")
+                id = line[3:].removeprefix(b" ").decode("utf-8", "replace")
             elif line == b"data":
                 parts.append(b"")
+        self._data, self._event, self._id = parts, event, id
         return events

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, final
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from weftline.messages import Assistant, AssistantPart, Text, Thinking, ToolCall, Usage, visible_text
+from weftline.messages import Assistant, AssistantPart, Text, Thinking, ToolCall, Usage
 from weftline.providers.answer_limits import MAX_CALLS, MAX_PARTS, too_many_calls, too_many_parts
 from weftline.providers.base import (
     CallArgs,
@@ -99,20 +99,21 @@ class Assembler:
         """Takes the next chunks in upstream order."""
         # Nearly all of a stream is text, and the deltas of one read are taken together.
         for kind, run in groupby(chunks, type):
-            if kind is TextDelta and not self.complete:
+            if self.complete:
+                raise self._continued()
+            if kind is TextDelta:
                 self._take_texts([*map(_text, run)])
             else:
+                take = self.takes[kind]
                 for chunk in run:
-                    self._take(chunk)
+                    take(self, chunk)
         if len(self._pieces) - self._blocks >= _BLOCK:
             # A string takes fifty bytes besides its characters, of which a delta has ten or twenty.
             self._pieces[self._blocks :] = ["".join(self._pieces[self._blocks :])]
             self._blocks += 1
 
-    def _take(self, chunk: Chunk) -> None:
-        if self.complete:
-            raise ProviderError("server", f"{self.provider}: the stream continued after its end")
-        self.takes[type(chunk)](self, chunk)
+    def _continued(self) -> ProviderError:
+        return ProviderError("server", f"{self.provider}: the stream continued after its end")
 
     def _take_thinking(self, chunk: ThinkingDelta) -> None:
         if chunk.text:
@@ -143,6 +144,8 @@ class Assembler:
         self.usage = clean_usage(chunk.usage)
 
     def _end(self, chunk: Finish) -> None:
+        if self.complete:
+            raise self._continued()
         self._close_run()
         self._finish = chunk.reason
         self.complete = True
@@ -233,7 +236,7 @@ class Assembler:
     @property
     def text(self) -> str:
         """All text so far, without thinking."""
-        return visible_text(self.message().parts)
+        return self.message().text
 
     takes: ClassVar[dict[type[Chunk], Callable[[Assembler, Any], None]]] = {
         ThinkingDelta: _take_thinking,
@@ -258,20 +261,20 @@ def clean_usage(usage: Usage) -> Usage:
     plain = {*map(type, counts)} == {int} and min(counts) >= 0 and max(counts) <= MAX_COUNT
     if plain and usage.cached + usage.cache_write <= usage.input and usage.reasoning <= usage.output:
         return usage
-    tokens_in = _count(usage.input)
-    tokens_out = _count(usage.output)
-    cached = min(_count(usage.cached), tokens_in)
+    tokens_in = clean_count(usage.input)
+    tokens_out = clean_count(usage.output)
+    cached = min(clean_count(usage.cached), tokens_in)
     return Usage(
         input=tokens_in,
         cached=cached,
-        reasoning=min(_count(usage.reasoning), tokens_out),
+        reasoning=min(clean_count(usage.reasoning), tokens_out),
         output=tokens_out,
-        cache_write=min(_count(usage.cache_write), tokens_in - cached),
+        cache_write=min(clean_count(usage.cache_write), tokens_in - cached),
     )
 
 
-def _count(value: object) -> int:
-    # Structs do not check their fields, so these may be whatever the API sent.
+def clean_count(value: object) -> int:
+    """Sanitizes one count. Structs do not check their fields, so it may be whatever the API sent."""
     if type(value) is int and 0 <= value <= MAX_COUNT:
         return value
     if isinstance(value, float):

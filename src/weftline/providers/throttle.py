@@ -127,9 +127,9 @@ class ThrottledProvider:
         stream = self.inner.stream(request)
         try:
             async for chunks in stream:
-                for chunk in chunks:
-                    if type(chunk) is UsageUpdate:
-                        tokens = chunk.usage.input + chunk.usage.output
+                if UsageUpdate in map(type, chunks):
+                    usage = [chunk.usage for chunk in chunks if type(chunk) is UsageUpdate][-1]
+                    tokens = usage.input + usage.output
                 yield chunks
         except ProviderError as error:
             if error.cls in _REFUSALS:

@@ -103,7 +103,8 @@ class Commits:
             self._trials.ended(run.key)
             if write.closes is not None:
                 self._ledger.forget(write.closes)
-            report_failure(run.work, drafts)
+            if state.status == "failed":
+                report_failure(run.work, drafts)
             toolbox = run.work.toolbox
             if toolbox is not None and toolbox.code is not None:
                 last = drafts[-1]

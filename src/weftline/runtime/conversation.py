@@ -299,9 +299,11 @@ class Conversation(Struct, eq=False, gc=False):
         if head.parent:
             return
         calls.last_hint = turn.hints.get(head.index, calls.last_hint)
-        self._grow(size if visible is closed.parts else output_bytes(visible))
+        grown = size if visible is closed.parts else output_bytes(visible)
+        self.size += grown
+        self._whole_size += grown
         if (results := turn.all_results) is not None:
-            self._add(results, 0)
+            self._add(results, 0)  # counted one by one
             for text in turn.after_results:
                 self._add(User.of(text, injected=True), len(text))
             turn.after_results = ()
@@ -336,10 +338,6 @@ class Conversation(Struct, eq=False, gc=False):
         self.messages.append(message)
         if self.view.compacted is not None:
             self.view.add(message)
-        if size:
-            self._grow(size)
-
-    def _grow(self, size: int) -> None:
         self.size += size
         self._whole_size += size
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from weftline.kernel import policies
@@ -289,9 +289,7 @@ class Driver:
             run.driving.facts += tuple([draft.head for draft in facts])
         if self._services.public_errors and state.ended:
             facts = in_public(facts, self._services.public_errors)
-        account = work.account
-        bookings = account.pop_bookings() if account is not None and account.booked else ()
-        self._log.append(run, facts, state=state, at=at, thread_end=end, bookings=bookings)
+        self._log.append(run, facts, state=state, at=at, thread_end=end)
         if state.parent is not None and any(_asks(draft.head) for draft in facts):
             self._on_calls(run, self.note)
         if work.nested_callers:
@@ -339,7 +337,7 @@ class Driver:
         state, commands, due_at = result.state, result.commands, result.due_at
         if result.entries:
             self._append(run, result.entries, state, at=at, end=result.thread_end)
-        if not state.ended:
+        if state.step != "ended":
             log.due_at = 0 if commands or WATCHING in driving.tasks else due_at
         driving.due_at = due_at
         driving.rested_at = -1 if commands else state.version
@@ -410,7 +408,8 @@ class Driver:
         """
         try:
             work = run.work
-            outcome = await self._command(command, state, work, self._services, RunSink(self._log, run, self._ask))
+            sink = RunSink(self._log, run, self._ask, run.log.state.totals.attempts)
+            outcome = await self._command(command, state, work, self._services, sink)
         except asyncio.CancelledError:
             if self.stopping and isinstance(command, CallModel) and run.work.answering and is_being_cancelled():
                 self._record_abandoned(run, command)
@@ -491,16 +490,14 @@ def _take_back(work: WorkingSet) -> None:
         work.account.take_back()
 
 
-class RunSink:
+class RunSink(Struct, eq=False):
     """The embedded engine's side of a running command."""
 
-    __slots__ = ("_ask", "_attempt", "_log", "_run")
-
-    def __init__(self, log: Log, run: LiveRun, ask: Callable[[LiveRun, Outcome], bool]) -> None:
-        self._log = log
-        self._run = run
-        self._ask = ask
-        self._attempt = run.log.state.totals.attempts
+    _log: Log
+    _run: LiveRun
+    _ask: Callable[[LiveRun, Outcome], bool]
+    _attempt: int
+    """How many model calls had been begun when the command was decided on."""
 
     async def permit(self, *, all: bool = False) -> None:
         """Returns when a model may be called: the outcome of the previous attempt is durable, and the store accepts

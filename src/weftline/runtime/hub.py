@@ -166,14 +166,11 @@ class Subscription:
         self._hub.leave(self)
 
 
-class ReservedStream:
+class ReservedStream(Struct, eq=False):
     """A place among a workspace's streams, which can be reserved before there is a run to follow."""
 
-    __slots__ = ("_hub", "_workspace")
-
-    def __init__(self, hub: Hub, workspace: int) -> None:
-        self._hub: Hub | None = hub
-        self._workspace = workspace
+    _hub: Hub | None
+    _workspace: int
 
     def follow(self, key: int, run_id: str, *, after: int = 0) -> Subscription:
         """Uses the place; the subscription releases it when it is closed."""

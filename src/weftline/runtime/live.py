@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -141,9 +140,9 @@ class StoredState(Struct, eq=False, gc=False):
 class Outbox(Struct, eq=False, gc=False):
     """What is about to be written: what waits for the next flush, and what the current flush writes.
 
-    add ──▶ pending ── take ──▶ flight ──▶ written
-               ▲                   │
-               └──── put_back ─────┘ refused
+    append ──▶ pending ── take ──▶ flight ──▶ written
+                  ▲                   │
+                  └──── put_back ─────┘ refused
     """
 
     pending: Write | None = None
@@ -159,13 +158,6 @@ class Outbox(Struct, eq=False, gc=False):
     @property
     def empty(self) -> bool:
         return self.pending is None and self.flight is None
-
-    def add(self, drafts: Sequence[Draft], size: int) -> None:
-        self.size += size
-        if self.drafts is None:
-            self.drafts = [*drafts]
-        else:
-            self.drafts += drafts
 
     def take(self, last_seq: int) -> Write:
         """Takes what is pending, to be written now, up to this seq."""

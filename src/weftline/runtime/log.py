@@ -41,7 +41,6 @@ from weftline.runtime.clock import Clock
 from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
 from weftline.store.awaits import NewAwait
 from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
-from weftline.store.budgets import Booking
 
 logger = logging.getLogger(__name__)
 
@@ -132,12 +131,11 @@ class Log:
         state: State,
         at: int,
         thread_end: ThreadEnd | None = None,
-        bookings: tuple[Booking, ...] = (),
     ) -> None:
-        """Queues facts for the next flush. `state` is the run's state with all of them folded.
+        """Queues facts for the next flush, with what they spend and reserve. `state` is the run's state with all of
+        them folded.
 
-        `thread_end` comes with the terminal fact, if the run has a thread; `bookings` are what the facts spend and
-        reserve.
+        `thread_end` comes with the terminal fact, if the run has a thread.
         """
         log = run.log
         row, outbox = log.row, log.outbox
@@ -162,16 +160,20 @@ class Log:
             if draft.child is not None:
                 write.children += (draft.child,)
                 size += sum([item.size for item in draft.child.items])
-        if bookings:
-            write.bookings += bookings
-        outbox.add(drafts, size)
+        account = run.work.account
+        if account is not None and account.booked:
+            write.bookings += account.pop_bookings()
+        outbox.size += size
+        if outbox.drafts is None:
+            outbox.drafts = [*drafts]
+        else:
+            outbox.drafts += drafts
         log.stored.newer += size
         log.state = state
         log.next_seq += len(drafts)
         if row.ended_at is not None:
             log.due_at = None
             write.thread_end = thread_end
-            account = run.work.account
             write.closes = None if account is None else account.own
 
     def observe(self, run: LiveRun, kind: str, lines: bytes, count: int = 1) -> None:
@@ -181,7 +183,7 @@ class Log:
         Nothing is added to a run that has ended: work that refuses to stop may outlive its run.
         """
         log = run.log
-        if log.state.ended:
+        if log.state.step == "ended":
             return
         outbox = log.outbox
         write = outbox.pending or self._touch(run)

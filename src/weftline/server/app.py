@@ -23,6 +23,7 @@ from weftline.runtime.fair_queue import FairQueue
 from weftline.runtime.ids import new_salt
 from weftline.server.a2a.sending import Deliveries
 from weftline.server.auth import Authenticator
+from weftline.server.cors import Cors
 from weftline.server.display_hints import DisplayHints
 from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
@@ -167,7 +168,9 @@ class App:
         try:
             if self._every_route is not None and not isinstance(self.router.match(request.method, request.path), Match):
                 await self.load_routes()
-            answer = self._before_pages(request) or await self._answer(request)
+            answer = None if self._cors is None else self._before_pages(request, self._cors)
+            if answer is None:
+                answer = await self._answer(request)
             if answer is not None and not isinstance(answer, Response):
                 await answer()
                 return
@@ -220,13 +223,11 @@ class App:
             case "schedules":
                 self.schedules_changed()
 
-    def _before_pages(self, request: Request) -> Response | None:
+    def _before_pages(self, request: Request, cors: Cors) -> Response | None:
         """Handles CORS: adds headers to the response, and answers preflights."""
-        if self._cors is None:
-            return None
         origin = request.header(b"origin")
-        request.send = self._cors.opened(request, self.router, origin=origin)
-        return self._cors.preflight(request, self.router, origin=origin)
+        request.send = cors.opened(request, self.router, origin=origin)
+        return cors.preflight(request, self.router, origin=origin)
 
     async def _answer(self, request: Request) -> Response | StreamedResponse | None:
         found = self.router.match(request.method, request.path)

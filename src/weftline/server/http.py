@@ -93,7 +93,7 @@ class Disconnect(Struct, eq=False):
 
 
 class Request:
-    """One HTTP request. Headers are looked up on demand, as most requests need only two of them.
+    """One HTTP request.
 
     Only what the route has declared can be read of it; anything else raises `Undeclared`. So the table of routes, and
     the OpenAPI page with it, cannot lack a parameter.
@@ -140,7 +140,7 @@ class Request:
         self.metadata = ""
         """The URL of the protected resource's metadata (RFC 9728), if it has any."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
-        self._first: dict[bytes, bytes] | None = None
+        self._first = dict(reversed(self._headers))
         self._receive = receive
         self._bodies = bodies
         self._credentials: Credentials | None = None
@@ -152,8 +152,6 @@ class Request:
         """Returns the first header of that name, in lower case."""
         if name not in self.declared.headers:
             raise Undeclared(f"the header {name.decode()}")
-        if self._first is None:
-            self._first = dict(reversed(self._headers))
         value = self._first.get(name)
         return None if value is None else value.decode("latin-1")
 
@@ -266,7 +264,7 @@ class Request:
     def let_go(self) -> None:
         """Releases what only the handler needed, as a response may take hours."""
         self._headers.clear()
-        self._first = None
+        self._first.clear()
         self._query = None
         self.params = {}
 

@@ -6,21 +6,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from msgspec import Struct
+
 from weftline.api.principal import Principal
 from weftline.server.auth import Authenticator
 
 T = TypeVar("T")
 
 
-class OpenStream:
+class OpenStream(Struct, eq=False):
     """A long-running response."""
 
-    __slots__ = ("principal", "revoked", "task")
-
-    def __init__(self, principal: Principal) -> None:
-        self.principal = principal
-        self.revoked = False
-        self.task: asyncio.Task[object] | None = None
+    principal: Principal
+    revoked: bool = False
+    task: asyncio.Task[object] | None = None
 
     def end(self) -> None:
         self.revoked = True

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from weftline.api.views import run_summary
 from weftline.errors import WeftlineError
@@ -14,7 +17,7 @@ from weftline.runtime.decoding import check_observations, facts_in, require_skip
 from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.declared import Header, QueryParameter
 from weftline.server.display_hints import DisplayHints
-from weftline.server.http import DISCONNECT, FLOW, Disconnect, Flow, Headers, Request
+from weftline.server.http import DISCONNECT, FLOW, Disconnect, Flow, Headers, Request, Send
 from weftline.wire.damage import unreadable_event
 from weftline.wire.details import ProfiledFrames
 from weftline.wire.events import project
@@ -113,7 +116,8 @@ async def send_events(
         all_headers = [*HEADERS, (b"x-request-id", request.id.encode()), *headers]
         await request.send({"type": "http.response.start", "status": 200, "headers": all_headers})
         if request.method != "HEAD":
-            await _Sender(request, engine, key, follower, backlog, view or sse_frames).run()
+            flow: Flow | None = request.scope.get(FLOW)
+            await _Sender(request.send, flow, engine, key, follower, backlog, view or sse_frames).run()
         await request.send({"type": "http.response.body", "body": b""})
     finally:
         follower.close()
@@ -121,23 +125,18 @@ async def send_events(
             watch.cancel()
 
 
-class _Sender:
+class _Sender(Struct, eq=False):
     """Sends frames. Nothing is read for a client that has not read the previous ones; see `Backlog`."""
 
-    __slots__ = ("_backlog", "_engine", "_flow", "_follower", "_key", "_send", "_sent", "_view")
-
-    def __init__(
-        self, request: Request, engine: Engine, key: int, follower: Follower, backlog: Backlog, view: View
-    ) -> None:
-        self._send = request.send
-        self._flow: Flow | None = request.scope.get(FLOW)
-        self._engine = engine
-        self._key = key
-        self._follower = follower
-        self._backlog = backlog
-        self._view = view
-        self._sent = 0
-        """How many bytes after the follower's position the client already has; the frames themselves were discarded."""
+    _send: Send
+    _flow: Flow | None
+    _engine: Engine
+    _key: int
+    _follower: Follower
+    _backlog: Backlog
+    _view: View
+    _sent: int = 0
+    """How many bytes after the follower's position the client already has; the frames themselves were discarded."""
 
     async def run(self) -> None:
         flow, follower = self._flow, self._follower
@@ -222,24 +221,20 @@ def _frames(batches: Sequence[EntryBatch], view: View) -> tuple[bytes, bool]:
     return b"".join(frames), False
 
 
-def sse_frames(batch: EntryBatch) -> bytes:
-    """Returns the frames of a batch, ready to send. Raises `UnreadableLog`; entries of newer code are left out, except
-    the last one of a run that has ended.
-    """
-    return _framed(batch, None)
-
-
 def view_with(hints: DisplayHints) -> View:
     """Returns `sse_frames` with the operator's own display hints for calls."""
-    return (lambda batch: _framed(batch, None, hints)) if hints else sse_frames
+    return partial(sse_frames, hints=hints) if hints else sse_frames
 
 
 def profiled(frames: ProfiledFrames) -> View:
     """Returns `sse_frames` for a stream with a profile."""
-    return lambda batch: _framed(batch, frames)
+    return partial(sse_frames, profile=frames)
 
 
-def _framed(batch: EntryBatch, profile: ProfiledFrames | None, hints: DisplayHints | None = None) -> bytes:
+def sse_frames(batch: EntryBatch, *, profile: ProfiledFrames | None = None, hints: DisplayHints | None = None) -> bytes:
+    """Returns the frames of a batch, ready to send. Raises `UnreadableLog`; entries of newer code are left out, except
+    the last one of a run that has ended.
+    """
     frames: list[bytes] = []
     heads, run_id, after, upto = batch.heads, batch.run_id, batch.after, batch.last_seq
     # A commit with a single delta is so frequent that even a function call is noticeable.

@@ -11,7 +11,7 @@ from typing import cast
 from msgspec import Struct
 
 from weftline import prompts
-from weftline.canonical import NotCanonical, canonical_value, parse
+from weftline.canonical import NotCanonical, parse_canonical
 
 MAX_ISSUES = 20
 
@@ -44,10 +44,9 @@ def object_args(text: str) -> tuple[dict[str, object], bytes]:
         InvalidArguments: if the text is not a JSON object.
     """
     try:
-        value = parse("{}" if not text or text.isspace() else text)
+        value, canonical = parse_canonical("{}" if not text or text.isspace() else text)
         if isinstance(value, dict):
-            args = cast("dict[str, object]", value)
-            return args, canonical_value(args)
+            return cast("dict[str, object]", value), canonical
     except NotCanonical as error:
         message = prompts.calls.arguments_not_json(str(error))
         raise InvalidArguments(message, (Issue("", str(error), "json"),)) from None

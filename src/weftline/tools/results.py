@@ -24,6 +24,9 @@ from weftline.tools.arguments import StaleArguments
 from weftline.tools.base import ToolFailed, ToolInDoubt, ToolOutput, ToolQuestion
 from weftline.tools.bounding import Bounded
 
+_JSON_TYPES = frozenset({dict, int, float, bool, type(None)})
+"""What is returned most often. A value of these types has no meaning but itself."""
+
 
 def output_of(value: object, *, tool_name: str) -> ToolOutput:
     """Returns the result of a call that returned `value`.
@@ -34,14 +37,15 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
     try:
         if isinstance(value, str):
             return ToolOutput((Text(whole(value)),))
-        if isinstance(value, ToolOutput):
-            return _checked(value)
-        if isinstance(value, ToolFailed):
-            return replace(error_of(value), final=True)
-        if isinstance(value, Bounded):
-            return replace(output_of(value.value, tool_name=tool_name), bounds=value.bounds)
-        if parts := _parts(value):
-            return _checked(ToolOutput(parts))
+        if type(value) not in _JSON_TYPES:
+            if isinstance(value, ToolOutput):
+                return _checked(value)
+            if isinstance(value, ToolFailed):
+                return replace(error_of(value), final=True)
+            if isinstance(value, Bounded):
+                return replace(output_of(value.value, tool_name=tool_name), bounds=value.bounds)
+            if parts := _parts(value):
+                return _checked(ToolOutput(parts))
         try:
             data = canonical_value(value)
         except NotCanonical:

@@ -9,7 +9,15 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from weftline.messages import Image, Opaque, ProviderCall
-from weftline.providers.answer_limits import MAX_CALLS, MAX_NAME_CHARS, bounded, too_many, too_many_calls
+from weftline.providers.answer_limits import (
+    MAX_CALLS,
+    MAX_NAME_CHARS,
+    MAX_PARTS,
+    bounded,
+    too_many,
+    too_many_calls,
+    too_many_parts,
+)
 from weftline.providers.base import (
     CallArgs,
     CallDone,
@@ -188,9 +196,17 @@ class ChatReader:
             return self._finish()
         chunks: list[Chunk] = []
         for choice in answer.choices or ():
-            if not choice.index:
-                self._take(choice, chunks)
-                bounded(chunks)
+            if choice.index:
+                continue
+            self._answered = True
+            delta = choice.message if choice.delta is None else choice.delta
+            if delta is not None:
+                self._take_delta(delta, chunks)
+                if len(chunks) > MAX_PARTS:
+                    raise too_many_parts()
+            if choice.finish_reason:
+                native = (choice.native_finish_reason or "").lower()
+                self._reason = _MALFORMED if native == _MALFORMED else choice.finish_reason
         if answer.usage is not UNSET and present(answer.usage):
             usage = usage_of(answer.usage, reasoning_outside_output=self._profile.reasoning_outside_output)
             if usage is not None:
@@ -241,15 +257,6 @@ class ChatReader:
         self._reason = _MALFORMED
         return chunks + self._finish()
 
-    def _take(self, choice: _Choice, chunks: list[Chunk]) -> None:
-        self._answered = True
-        delta = choice.message if choice.delta is None else choice.delta
-        if delta is not None:
-            self._take_delta(delta, chunks)
-        if choice.finish_reason:
-            native = (choice.native_finish_reason or "").lower()
-            self._reason = _MALFORMED if native == _MALFORMED else choice.finish_reason
-
     def _take_delta(self, delta: _Delta, chunks: list[Chunk]) -> None:
         thought = delta.reasoning or delta.reasoning_content
         if delta.reasoning_details:
@@ -292,6 +299,8 @@ class ChatReader:
             chunks.append(TextDelta(text))
         else:
             chunks += self._tags.feed(text)
+            if self._tags.is_over:
+                self._tags = None
 
     def _take_part(self, part: _ContentPart, chunks: list[Chunk]) -> None:
         thought = part.thinking

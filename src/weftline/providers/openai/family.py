@@ -8,8 +8,8 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
@@ -21,7 +21,7 @@ from weftline.net.errors import RequestFailed
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseParser
 from weftline.net.transport import AiohttpTransport, Response, Transport
-from weftline.providers.assemble import clean_usage
+from weftline.providers.assemble import clean_count, clean_usage
 from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, NativeRequest, ProviderError
 from weftline.providers.calls import Call, read_json
 from weftline.providers.http_errors import ErrorDetail, classify
@@ -302,28 +302,17 @@ def _class_by_code(detail: ErrorDetail) -> ErrorClass | None:
 async def _chunks_of(response: Response, reader: Reader) -> AsyncGenerator[list[Chunk]]:
     """Yields the chunks of an answer, streamed or whole; `reader` says afterwards how it ended."""
     if response.headers.get("content-type", "").startswith("application/json"):
-        answer = await read_json(response)
-        chunks: list[Chunk] = []
-        with _failing(reader):
-            chunks = reader.whole(answer)
-        yield chunks
+        yield _read(reader.whole, [await read_json(response)], reader)
         return
     parser = WholePairs(SseParser())
     pieces = response.chunks()
     try:
         async for piece in pieces:
-            chunks = []
-            with _failing(reader):
-                for event in parser.feed(piece):
-                    chunks += reader.feed(event.data)
-            yield chunks
+            yield _read(reader.feed, [event.data for event in parser.feed(piece)], reader)
             if reader.finished or reader.failure is not None:
                 break
         else:
-            chunks = []
-            with _failing(reader):
-                for event in parser.end():
-                    chunks += reader.feed(event.data)
+            chunks = _read(reader.feed, [event.data for event in parser.end()], reader)
             yield chunks + reader.end()
     except RequestFailed:
         # Repeating the request would cost twice.
@@ -335,15 +324,17 @@ async def _chunks_of(response: Response, reader: Reader) -> AsyncGenerator[list[
         await _drained(pieces)
 
 
-@contextmanager
-def _failing(reader: Reader) -> Generator[None]:
-    """Turns errors from reading an answer into a failure, after what was read of it."""
+def _read(read: Callable[[bytes], list[Chunk]], documents: Iterable[bytes], reader: Reader) -> list[Chunk]:
+    """Returns the chunks of some documents of an answer. An error becomes a failure, after what was read before it."""
+    chunks: list[Chunk] = []
     try:
-        yield
+        for data in documents:
+            chunks += read(data)
     except ProviderError as error:
         reader.failure = error
     except (msgspec.DecodeError, UnicodeDecodeError):
         reader.failure = ProviderError("server", UNREADABLE, unanswered=True)
+    return chunks
 
 
 async def _drained(pieces: AsyncIterator[bytes]) -> None:
@@ -404,7 +395,7 @@ def usage_of(value: Raw | UnsetType, *, reasoning_outside_output: bool = False) 
             cache_write=_first(reading, "cache_write_tokens", "cache_creation_tokens"),
         )
     )
-    reasoning = clean_usage(Usage(output=_first(writing, "reasoning_tokens"))).output
+    reasoning = clean_count(_first(writing, "reasoning_tokens"))
     output = usage.output + reasoning if reasoning_outside_output else usage.output
     return replace(usage, output=output, reasoning=min(reasoning, output))
 

@@ -21,6 +21,11 @@ class ThinkTags:
         self._blanks: list[str] = []
         """Leading white space, in pieces, of which there may be any number."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all that follows is text."""
+        return self._state == "text"
+
     def feed(self, text: str) -> list[Chunk]:
         if self._state == "text":
             return [TextDelta(text)]

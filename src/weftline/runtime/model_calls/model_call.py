@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline import prompts
@@ -70,7 +71,9 @@ async def call_model(
     command: CallModel, state: State, work: WorkingSet, services: Services, sink: Sink
 ) -> Outcome | None:
     """Calls the model and returns the outcome; None if it is no longer wanted."""
-    call = _ModelCall(command, state, work, services)
+    time_s = asyncio.get_running_loop().time
+    call = _ModelCall(command, state, work, services, time_s, time_s(), Assembler(""))
+    work.answering = None
     try:
         model = resolve(work, command.choice)
     except WeftlineError as gone:
@@ -91,11 +94,11 @@ async def call_model(
         except ProviderError as error:
             return call.failed(error)
     request = with_reminders(request, work, turn=command.turn)
-    request.note = ProviderNotes(sink, turn=command.turn)
+    request.note = ProviderNotes(sink, command.turn)
     assembler = call.assembler
     assembler.provider = model.provider.name
     await permitted(work, sink)
-    call.begin()
+    call.started_s = time_s()
     renewals = None if code is None else watch_renewals()
     stream = open_stream(model.provider, request)
     answering = False
@@ -158,25 +161,18 @@ def permitted(work: WorkingSet, sink: Sink) -> Awaitable[None]:
     return sink.permit(all=work.account is not None and work.account.active)
 
 
-class _ModelCall:
+class _ModelCall(Struct, eq=False):
     """One attempt, and what to report about it."""
 
-    def __init__(self, command: CallModel, state: State, work: WorkingSet, services: Services) -> None:
-        self.assembler = Assembler("")
-        self.model: ResolvedModel | None = None
-        self._command = command
-        self._failures = state.attempt.failures
-        self._estimate = state.attempt.estimate
-        self._limits = state.limits
-        self._withheld = state.guards.withheld
-        self._work = work
-        self._services = services
-        self._time_s = asyncio.get_running_loop().time
-        self.begin()
-
-    def begin(self) -> None:
-        self._work.answering = None
-        self._started_s = self._time_s()
+    _command: CallModel
+    _state: State
+    """In which the call was decided on."""
+    _work: WorkingSet
+    _services: Services
+    _time_s: Callable[[], float]
+    started_s: float
+    assembler: Assembler
+    model: ResolvedModel | None = None
 
     async def ended_badly(self, error: ProviderError) -> Outcome:
         code = (self._work.toolbox or EMPTY).code
@@ -189,13 +185,13 @@ class _ModelCall:
     def failed(self, error: ProviderError) -> Outcome:
         retry_at, wait_s = None, 0.0
         asked_s = error.retry_after_s or 0.0
-        patience_s = LONG_WAIT_S if self._command.choice < self._limits.fallbacks else MAX_RETRY_AFTER_S
+        patience_s = LONG_WAIT_S if self._command.choice < self._state.limits.fallbacks else MAX_RETRY_AFTER_S
         retryable = error.retryable and asked_s <= patience_s
         if retryable:
-            wait_s = retry_wait_s(error, failures=self._failures)
+            wait_s = retry_wait_s(error, failures=self._state.attempt.failures)
             retry_at = self._services.clock.now_us() + int(wait_s * 1_000_000)
         self._report(error, wait_s, retryable=retryable)
-        used = spent(self.assembler, estimate=self._estimate, unanswered=error.unanswered)
+        used = spent(self.assembler, estimate=self._state.attempt.estimate, unanswered=error.unanswered)
         head = AttemptFailed(
             self._command.turn,
             self._command.attempt,
@@ -213,10 +209,10 @@ class _ModelCall:
         return Outcome(Draft(head, bodies.encode(body)))
 
     def _report(self, error: ProviderError, wait_s: float, *, retryable: bool) -> None:
-        command = self._command
-        if retryable and self._failures < self._limits.max_retries:
+        command, limits = self._command, self._state.limits
+        if retryable and self._state.attempt.failures < limits.max_retries:
             next_step = f"trying again in {wait_s:.1f} s"
-        elif command.choice < self._limits.fallbacks:
+        elif command.choice < limits.fallbacks:
             next_step = "asking the next model"
         else:
             next_step = "not trying again"
@@ -272,9 +268,11 @@ class _ModelCall:
                 await toolbox.code.answered(command.turn, message, None)
             except CodeFailed as error:
                 return self.failed(error)
-        asked, turn = await prepare_calls(message, work, self._services, turn=command.turn, withheld=self._withheld)
+        asked, turn = await prepare_calls(
+            message, work, self._services, turn=command.turn, withheld=self._state.guards.withheld
+        )
         text = message.text
-        used = spent(assembler, estimate=self._estimate)
+        used = spent(assembler, estimate=self._state.attempt.estimate)
         problem = "" if asked or work.plan.output_schema is None else await describe_invalid_answer(work, text)
         head = TurnCompleted(
             command.turn,
@@ -297,7 +295,7 @@ class _ModelCall:
         return Outcome(Draft(head, bodies.encode(turn), turn), notes=((PROVIDER_CALL, executed),) if executed else ())
 
     def _active_us(self) -> int:
-        return int((self._time_s() - self._started_s) * 1_000_000)
+        return int((self._time_s() - self.started_s) * 1_000_000)
 
 
 def retry_wait_s(error: ProviderError, *, failures: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from functools import partial
 from typing import assert_never, cast
 
 from msgspec import UNSET, Raw, UnsetType
@@ -51,21 +52,20 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     call = state.batch.calls[command.index]
     tool = (work.toolbox or EMPTY).get(call.tool)
     if tool is None:
-        return _closed(
-            command, call, work, ToolOutput.of(prompts.calls.tool_gone(call.tool), is_error=True), "failed", 0
-        )
+        gone = ToolOutput.of(prompts.calls.tool_gone(call.tool), is_error=True)
+        return closed(command, call, work, gone, "failed", attempt=command.attempt)
     args = work.conversation.turn.args[command.index]
     parent = work.conversation.turn.parent_of(command.index)
     tool = injecting(tool, work, turn=command.turn, call_id=call.id, parent=parent)
     if call.fallback and (refused := await refused_in_clients_place(tool, args, work)) is not None:
         if _may_have_happened(command, call):
             doubt = ToolOutput.of(prompts.calls.in_doubt(call.tool), in_doubt=True)
-            return _closed(command, call, work, doubt, "in_doubt", 0)
-        return _closed(command, call, work, refused, "failed", 0)
+            return closed(command, call, work, doubt, "in_doubt", attempt=command.attempt)
+        return closed(command, call, work, refused, "failed", attempt=command.attempt)
     if call.effect != "read":
         await sink.durable()
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
-    notes = ProgressNotes(sink, call=call.id, name=call.name)
+    notes = ProgressNotes(sink, call.id, call.name)
     context.on_progress, context.emit = notes.take, notes.emit
     asking = None
     if call.host:
@@ -85,18 +85,11 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             if asking is not None:
                 asking.limit(deadline.expire)  # unless the tool gives a better one
 
-            async def invoke() -> ToolOutput:
-                output = await _invoked(tool, args, context)
-                if output.not_run and _may_have_happened(command, call):
-                    text = prompts.calls.changed_since_begun(call.tool)
-                    return ToolOutput.of(text, in_doubt=True, not_run=True)
-                return output
-
             if code is None:
-                output = await invoke()
+                output = await _invoked(command, call, tool, args, context)
             else:
                 pending = pending_call(command.index, state, work, turn=command.turn)
-                output = await code.execute(pending, context, invoke)
+                output = await code.execute(pending, context, partial(_invoked, command, call, tool, args, context))
         how = _how(output, tool)
     except asyncio.CancelledError:
         _notify(context)
@@ -132,10 +125,12 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             command.turn,
             extra=fields(run=context.run_id, tool=call.name, call=call.id, seconds=took_s, turn=command.turn),
         )
-    return _closed(command, call, work, output, how, active_us, state=_remembered(memory, work, context))
+    remembered = _remembered(memory, work, context)
+    attempt = command.attempt
+    return closed(command, call, work, output, how, attempt=attempt, active_us=active_us, state=remembered)
 
 
-async def _invoked(tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
+async def _invoked(command: RunTool, call: Call, tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
     """The tool's own result, with its bounds, telemetry and server data."""
     with inside_span(context.traceparent):
         output = await tool.invoke(args, context)
@@ -143,10 +138,12 @@ async def _invoked(tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
         output = with_bounds(tool, output)
     if context.telemetry is not None and output.telemetry is None:
         output = replace(output, telemetry=context.telemetry)
-    if not context.server_data:
-        return output
-    left = storable_data(context.server_data, run_id=context.run_id, tool=context.tool_name)
-    return replace(output, server_data=left)
+    if context.server_data:
+        left = storable_data(context.server_data, run_id=context.run_id, tool=context.tool_name)
+        output = replace(output, server_data=left)
+    if output.not_run and _may_have_happened(command, call):
+        return ToolOutput.of(prompts.calls.changed_since_begun(call.tool), in_doubt=True, not_run=True)
+    return output
 
 
 def _may_have_happened(command: RunTool, call: Call) -> bool:
@@ -176,14 +173,14 @@ async def reconcile(command: Reconcile, state: State, work: WorkingSet, services
         answer = await _ask(command, call, work, services, tool, limit_s=tool_timeout_s(tool, state, work, services))
     match answer:
         case ToolOutput():
-            return _closed(command, call, work, answer, _how(answer, tool), 0)
+            return closed(command, call, work, answer, _how(answer, tool), attempt=command.attempt)
         case WillNotHappen():
             return Outcome(Draft(CallStarted(command.turn, command.index, command.attempt + 1)), command.attempt)
         case Unknown() if asks_about_doubt(state, call):
             return Outcome(ask_about_doubt(command, call, state, work), command.attempt)
         case Unknown():
             doubt = ToolOutput.of(prompts.calls.in_doubt(call.name), is_error=True)
-            return _closed(command, call, work, doubt, "in_doubt", 0)
+            return closed(command, call, work, doubt, "in_doubt", attempt=command.attempt)
         case _:
             assert_never(answer)
 
@@ -230,19 +227,6 @@ def _timed_out(tool: Tool, timeout_s: float) -> ToolOutput:
     return ToolOutput.of(text, is_error=True, in_doubt=in_doubt, failure=failure)
 
 
-def _closed(
-    command: RunTool | Reconcile,
-    call: Call,
-    work: WorkingSet,
-    output: ToolOutput,
-    how: How,
-    active_us: int,
-    *,
-    state: Raw | UnsetType = UNSET,
-) -> Outcome:
-    return closed(command, call, work, output, how, attempt=command.attempt, active_us=active_us, state=state)
-
-
 def closed(
     command: RunTool | Reconcile | StartChild | FinishChild,
     call: Call,
@@ -280,20 +264,24 @@ def closed(
         size=size_of(work, output.parts),
         parent=work.conversation.turn.parent_of(command.index),
     )
-    failure = named_failure(output.failure, call.name) if output.is_error else None
-    failure = storable_failure(failure, run_id=work.run_id, tool=call.name)
+    failure, telemetry = None, output.telemetry
+    if output.is_error:
+        failure = storable_failure(named_failure(output.failure, call.name), run_id=work.run_id, tool=call.name)
+        head = with_failure(head, failure)
+    if telemetry is not None:
+        telemetry = storable_telemetry(telemetry, run_id=work.run_id, tool=call.name)
     body = closed_body(
         work,
         command.index,
         output.parts,
         state=state,
         failure=failure,
-        telemetry=storable_telemetry(output.telemetry, run_id=work.run_id, tool=call.name),
+        telemetry=telemetry,
         bounds=None if output.is_error else output.bounds,
         server_data=output.server_data,
         child=child,
     )
-    return Outcome(Draft(with_failure(head, failure), body), attempt)
+    return Outcome(Draft(head, body), attempt)
 
 
 def _storable(output: ToolOutput, tool: str, how: How) -> tuple[ToolOutput, bytes, How]:

@@ -48,6 +48,8 @@ class Toolbox:
         toolsets: Mapping[str, str] = _NO_SETS,
     ) -> None:
         self.tools = dict(tools)
+        self.get = self.tools.get
+        """Returns the tool of a name; None if there is none."""
         self.toolsets = toolsets
         """The name of each tool's toolset, if it has one."""
         self.code = code
@@ -70,9 +72,6 @@ class Toolbox:
             for text in (spec.name.encode(), spec.description.encode(errors="replace"), bytes(spec.parameters)):
                 texts += (b"%d " % len(text), text)
         return b"".join(texts)
-
-    def get(self, name: str) -> Tool | None:
-        return self.tools.get(name)
 
     def toolset_of(self, name: str) -> str:
         """The name of a tool's toolset, or "" if it has none."""

@@ -96,15 +96,16 @@ async def stream(app: App, request: Request, principal: Principal) -> Response |
     run_id = request.params["runId"]
     types = parse_profile(request.query_value("profile"))
     key = await locate_run(app, request, principal)
-    if is_event_source(request):
+    after = resume_point(request)
+    if after and is_event_source(request):
         row = await app.engine.stored.row(key)
-        if row is not None and row.ended_at is not None and resume_point(request) >= row.next_seq - 1:
+        if row is not None and row.ended_at is not None and after >= row.next_seq - 1:
             # An EventSource reconnects whenever its stream ends, until it is told that there is nothing more.
             return Response(b"", status=204)
     view = app.view
     if types is not None:
         view = await profile_view(app, key, run_id, types, workspace=principal.slug)
-    follower = app.engine.follow(key, run_id, after=resume_point(request), workspace=principal.workspace)
+    follower = app.engine.follow(key, run_id, after=after, workspace=principal.workspace)
     return partial(send_events, request, app.engine, key, follower, app.backlog, view=view)
 
 
