@@ -352,7 +352,7 @@ def closed(s: State, head: CallClosed) -> State | None:
         running = tuple([index for index in running if index != head.index])
     elif call.client is None:
         ready -= 1
-    elif call.client is not None and call.id in questions.open:
+    elif call.id in questions.open:
         questions = without_question(questions, call.id)
     if head.active_us > 0:
         totals = replace(totals, active_us=totals.active_us + head.active_us)
