@@ -13,9 +13,28 @@ def hold(s: State) -> None:
     assert batch.running == tuple(index for index, stage in enumerate(stages) if stage == "started")
     assert not [index for index in waiting(batch) if index < batch.next]
     assert batch.held == sum(call.held for call in batch.calls)
-    assert batch.grants == sum(call.grant is not None for call in batch.calls)
+    expiries = [call.grant.expires_at for call in batch.calls if call.grant is not None]
+    assert batch.grants == len(expiries)
+    assert batch.grants_due <= min(expiries, default=0)
+    ready = [call for call in batch.calls if call.stage in ("asked", "opened") and not call.awaiting]
+    assert batch.ready == sum(not call.offered for call in ready)
+    assert batch.to_offer == sum(call.client is not None and call.stage == "asked" for call in batch.calls)
+    nested = [(i, call) for i, call in enumerate(batch.calls) if call.parent is not None and call.stage != "closed"]
+    assert all(index >= batch.first_nested for index, _ in nested)
+    orphans = [call for _, call in nested if batch.calls[call.parent or 0].stage == "closed"]
+    assert batch.orphaned or not orphans
+    gated = [i for i, call in enumerate(batch.calls) if call.gated]
+    assert batch.gated == len(gated)
+    assert batch.first_gated <= min(gated, default=len(batch.calls))
+    undecided = [i for i, call in enumerate(batch.calls) if call.stage == "asked" and not (call.gated or call.held)]
+    assert batch.to_admit == len(undecided)
+    assert batch.undecided <= min(undecided, default=len(batch.calls))
+    awaits = [question for question in s.questions.open.values() if question.kind != "call"]
+    assert (s.questions.awaits, s.questions.passed) == (len(awaits), sum(question.passed for question in awaits))
     deadlines = [question.deadline_at for question in s.questions.open.values() if question.deadline_at is not None]
     assert s.questions.due_at is None or s.questions.open
+    leases = [question.lease for question in s.questions.open.values() if question.lease is not None]
+    deadlines += [lease.until for lease in leases if not lease.lost]
     assert not deadlines or (s.questions.due_at is not None and s.questions.due_at <= min(deadlines))
 
 

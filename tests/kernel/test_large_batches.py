@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from weftline.kernel.batches import MAX_CONSULTED
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import CallOpened, Limits, TimerFired
 from weftline.kernel.state import New, RunTool, encode_state
@@ -86,6 +87,104 @@ def cancelled(count: int) -> World:
     return world
 
 
+def gated(name: str) -> Callable[[int], World]:
+    def play(count: int) -> World:
+        world = World(gated=True)
+        world.reply(call(*asks(name, count)))
+        while world.consults or world.tool_calls:
+            for consult in world.consults:
+                world.consulted(consult)
+            for command in world.tool_calls:
+                world.finish(command)
+        return world
+
+    return play
+
+
+def gates_that_take_their_time(count: int) -> World:
+    world = World(gated=True)
+    world.reply(call(*asks("scan", count)))
+    while world.consults or world.tool_calls:
+        if world.consults:
+            world.consulted(world.consults[0])
+        else:
+            world.finish(world.tool_calls[0])
+    return world
+
+
+def approved(name: str) -> Callable[[int], World]:
+    """One after another; what is approved begins at once."""
+
+    def play(count: int) -> World:
+        world = World()
+        world.reply(call(*asks(name, count)))
+        for await_id in world.awaits:
+            world.say("approved", await_id)
+            for tool_call in world.tool_calls:
+                world.finish(tool_call)
+        return world
+
+    return play
+
+
+def gated_and_approved(name: str) -> Callable[[int], World]:
+    def play(count: int) -> World:
+        world = World(gated=True)
+        world.reply(call(*asks(name, count)))
+        while world.consults:
+            world.consulted(world.consults[0])
+        for await_id in world.awaits:
+            world.say("approved", await_id)
+            for tool_call in world.tool_calls:
+                world.finish(tool_call)
+        return world
+
+    return play
+
+
+def approved_while_one_runs(count: int) -> World:
+    world = World()
+    world.reply(call("look", *asks("wire", count - 1)))
+    for await_id in world.awaits:
+        world.say("approved", await_id)
+    while world.tool_calls:
+        world.finish(world.tool_calls[0])
+    return world
+
+
+def claimed(count: int) -> World:
+    world = World()
+    world.reply(call(*asks("local_read", count)))
+    for index in range(count):
+        world.claim(index, f"t{index}")
+        world.clock += SECOND // 1000
+        world.claim(index, f"t{index}", renewed=True)
+    for index in range(count):
+        world.answer(index, token=f"t{index}")
+    return world
+
+
+def nested(name: str, *, at_once: bool = False) -> Callable[[int], World]:
+    def play(count: int) -> World:
+        world = World()
+        world.reply(call("code"))
+        (host,) = world.hosts
+        count = count * 15 // 16  # no more than 1,000
+        for _ in range(1 if at_once else count):
+            for ask in asks(name, count if at_once else 1):
+                world.ask_further(host, ask)
+            while others := [one for one in world.tool_calls if one != host]:
+                world.finish(others[0])
+            for await_id in world.awaits:
+                world.say("approved", await_id)
+                for one in [one for one in world.tool_calls if one != host]:
+                    world.finish(one)
+        world.finish(host)
+        return world
+
+    return play
+
+
 def lines_of(play: Callable[[int], World], count: int) -> int:
     """How many lines of the kernel run: what a batch costs, without a clock."""
     lines = 0
@@ -109,13 +208,51 @@ def lines_of(play: Callable[[int], World], count: int) -> int:
     return lines
 
 
-@pytest.mark.parametrize(
-    "play", [one_after_another, side_by_side, with_clients, mixed, all_late, all_blocked, skipped, cancelled]
-)
-def test_four_times_the_calls_cost_four_times_as_much(play: Callable[[int], World]) -> None:
+PLAYS: dict[str, Callable[[int], World]] = {
+    "one after another": one_after_another,
+    "side by side": side_by_side,
+    "with clients": with_clients,
+    "mixed": mixed,
+    "all late": all_late,
+    "all blocked": all_blocked,
+    "skipped": skipped,
+    "cancelled": cancelled,
+    "claimed": claimed,
+    "gated, one after another": gated("look"),
+    "gated, side by side": gated("scan"),
+    "gates that take their time": gates_that_take_their_time,
+    "approved, one after another": approved("wire"),
+    "approved, side by side": approved("wipe"),
+    "approved, while one runs": approved_while_one_runs,
+    "gated and approved, one after another": gated_and_approved("wire"),
+    "gated and approved, side by side": gated_and_approved("wipe"),
+    "nested, one after another": nested("look"),
+    "nested, side by side": nested("scan", at_once=True),
+    "nested, in a row": nested("look", at_once=True),
+    "nested and approved": nested("wipe", at_once=True),
+}
+
+
+@pytest.mark.parametrize("name", PLAYS)
+def test_four_times_the_calls_cost_four_times_as_much(name: str) -> None:
+    play = PLAYS[name]
     small, large = lines_of(play, SMALL), lines_of(play, LARGE)
     assert small > SMALL, "nothing was counted"
     assert large / small < LARGE / SMALL * 1.15
+
+
+def test_the_gates_are_not_asked_about_a_thousand_calls_at_once() -> None:
+    world = World(gated=True)
+    world.reply(call(*asks("scan", LARGE)))
+    assert [one.index for one in world.consults] == [*range(MAX_CONSULTED)]
+    world.consulted(world.consults[3], "blocked")
+    assert [one.index for one in world.consults] == [0, 1, 2, *range(4, MAX_CONSULTED + 1)]
+
+
+def test_the_gates_are_asked_about_as_many_calls_as_may_run_at_once() -> None:
+    world = World(Limits(max_concurrent_calls=200), gated=True)
+    world.reply(call(*asks("scan", 256)))
+    assert len(world.consults) == 200
 
 
 def test_no_more_concurrent_calls_run_at_once_than_the_run_allows() -> None:

@@ -111,6 +111,8 @@ class SnapshotFold:
         self._projection = DetailProjection(facts)
         self._run = RunSnapshot(run_id=facts.run_id, agent=facts.agent, thread=facts.thread, turn_id=facts.turn_id)
         self._calls: dict[tuple[int, int], SnapshotCall] = {}
+        self._places: dict[str, tuple[int, int]] = {}
+        """The keys of `_calls`, by the ids of the calls."""
         self._children: dict[str, SnapshotChild] = {}
         self._awaits: dict[str, Question] = {}
 
@@ -138,6 +140,7 @@ class SnapshotFold:
             case AwaitClosed():
                 self._awaits.pop(head.id, None)
             case CallOpened():
+                self._places.setdefault(head.id, (head.turn, head.index))
                 self._calls[head.turn, head.index] = SnapshotCall(
                     id=head.id, name=head.name, turn=head.turn, parent_call=head.parent or None, scheduled_at=at
                 )
@@ -178,10 +181,9 @@ class SnapshotFold:
     def _close(self, head: CallClosed, body: bytes, *, at: int) -> None:
         error = preview_of(joined_text(bodies.decode_closed(body).parts)) if head.is_error else None
         self._change(head.turn, head.index, completed_at=at, duration_ms=head.active_us // 1000, error=error)
-        for place, call in self._calls.items():
-            if head.parent and call.id == head.parent:
-                self._change(*place, observed_children=call.observed_children + 1)
-                return
+        place = self._places.get(head.parent) if head.parent else None
+        if place is not None:
+            self._change(*place, observed_children=self._calls[place].observed_children + 1)
 
     def _change(self, turn: int, index: int, **changes: Any) -> None:
         call = self._calls.get((turn, index))

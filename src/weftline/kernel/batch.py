@@ -4,6 +4,7 @@ calls asked for.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -120,6 +121,8 @@ class Batch(_Room, frozen=True):
     """How many are still `asked`."""
     gated: int = 0
     """How many of these are still waiting for the agent's gates."""
+    first_gated: int = 0
+    """None below this index is waiting for them."""
     unclosed: int = 0
     """How many have no result yet."""
     running: tuple[int, ...] = ()
@@ -140,11 +143,28 @@ class Batch(_Room, frozen=True):
     """The first call that failed because something is missing, until a person has been asked for it."""
     nested: int = 0
     """How many of its calls were requested by other calls. They come after those of the model."""
+    first_nested: int = 0
+    """No such call below this index is without a result."""
+    orphaned: bool = False
+    """Whether one of the calls that requested others has ended before them."""
+    ready: int = 0
+    """How many have not begun, are not offered to a client, and wait for no person."""
+    undecided: int = 0
+    """No call below this index is still to be announced or answered, unless gates or a person have to decide first."""
+    to_offer: int = 0
+    """How many of its client-side calls are still `asked`."""
+    grants_due: int = 0
+    """No grant expires earlier than this; it may belong to one that has since been used. 0 if there is none."""
 
     @property
     def busy(self) -> int:
         """How many of its calls are executing. A call whose tool has asked a person does not count."""
         return len([index for index in self.running if not self.calls[index].asked_back]) if self.running else 0
+
+    @property
+    def to_admit(self) -> int:
+        """How many calls are neither announced yet nor waiting for gates or a person."""
+        return self.asked - self.gated - self.held
 
     @property
     def own(self) -> tuple[Call, ...]:
@@ -160,7 +180,7 @@ class Batch(_Room, frozen=True):
         begun = [self.calls[index] for index in self.running if self.calls[index].parent is not None]
         running, concurrent = len(begun), all(call.concurrent for call in begun)
         found: list[int] = []
-        for index in range(len(self.calls) - self.nested, len(self.calls)):
+        for index in range(max(self.next, len(self.calls) - self.nested), len(self.calls) if self.ready else 0):
             call = self.calls[index]
             if call.client is not None or call.awaiting or call.stage not in ("asked", "opened"):
                 continue
@@ -168,6 +188,8 @@ class Batch(_Room, frozen=True):
                 break
             found.append(index)
             running, concurrent = running + 1, concurrent and call.concurrent
+            if len(found) == self.ready:
+                break
         return found
 
     def is_waiting(self, index: int, *, limit: int, paused: bool) -> bool:
@@ -177,18 +199,26 @@ class Batch(_Room, frozen=True):
         """
         if not self.nested or not self.calls[index].host:
             return False
-        open = 0
-        for call in self.calls[-self.nested :]:
-            if call.parent != index or call.stage == "closed":
-                continue
-            open += 1
-            if call.stage == "started" and not (call.awaiting or call.waits_for_child or (call.lost and paused)):
+        for one in self.running:
+            call = self.calls[one]
+            if call.parent == index and not (call.awaiting or call.waits_for_child or (call.lost and paused)):
                 return False
-            if call.client is not None and call.stage == "asked" and not call.awaiting and not paused:
-                return False  # it is about to be offered
-        if not open:
+        if self.to_offer and not paused and any(map(_is_about_to_be_offered, self._open_below(index))):
+            return False
+        if next(self._open_below(index), None) is None:
             return False
         return paused or not any(self.calls[one].parent == index for one in self.next_nested(limit))
+
+    def _open_below(self, index: int) -> Iterator[Call]:
+        """The calls without a result that this one has requested."""
+        for one in range(self.first_nested, len(self.calls)):
+            call = self.calls[one]
+            if call.parent == index and call.stage != "closed":
+                yield call
+
+
+def _is_about_to_be_offered(call: Call) -> bool:
+    return call.client is not None and call.stage == "asked" and not call.awaiting
 
 
 def await_id(turn: int, index: int, call: Call) -> str:

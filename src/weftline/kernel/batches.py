@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from itertools import islice
 from typing import Literal
 
 from weftline import prompts
 from weftline.kernel import budgeting, guards, leases, lost, policies
-from weftline.kernel.calls import earliest_deadline, is_overdue, next_waiting
+from weftline.kernel.batch import Batch
+from weftline.kernel.calls import earliest_deadline, earliest_grant, is_overdue, next_waiting
 from weftline.kernel.endings import ask_person, await_closed, blocked, closed, end, parent_id, result_of_answer
 from weftline.kernel.entries import (
     BudgetExceeded,
@@ -32,24 +35,26 @@ from weftline.kernel.state import (
 )
 from weftline.kernel.turns import ask_model, final_answer, truncated
 
+MAX_CONSULTED = 64
+"""How many questions the agent's code is asked at once, unless more calls may run at once."""
 _NOBODY_TO_ASK = "The run asks a person, and there is nobody to answer."
 
 
 def advance(s: State) -> Decision:
     batch = s.batch
-    if batch.nested and (orphans := _orphans(s)):
+    if batch.orphaned and (orphans := _orphans(s)):
         return Decision(tuple(orphans))
     if s.limits.policy is not None and not _is_over(s) and (judged := policies.before_batch(s)) is not None:
         return judged
     if s.budget.refused is not None and not _is_over(s) and (refused := budgeting.before_batch(s)) is not None:
         return refused
-    if batch.asked and not budgeting.waits(s) and (batch.asked > batch.gated + batch.held or _is_over(s)):
+    if batch.asked and not budgeting.waits(s) and (batch.to_admit or _is_over(s)):
         return _admit(s)
     if not batch.unclosed and not s.questions.open:
         return _after(s)
     if s.questions.open and s.control.queue and (withdrawn := _withdraw_questions(s)):
         return Decision(tuple(withdrawn))
-    if batch.grants and not is_overdue(s) and (again := _ask_again(s)):
+    if batch.grants and batch.grants_due <= s.now and not is_overdue(s) and (again := _ask_again(s)):
         return Decision(tuple(again))
     due_at = s.questions.due_at
     overdue = False
@@ -92,7 +97,8 @@ def advance(s: State) -> Decision:
         if only_waiting and s.limits.nobody_to_ask and _only_people_can_help(s):
             return end(s, "failed", code="nobody_to_ask", text=_NOBODY_TO_ASK)
     if batch.grants and not overdue:
-        due_at = min([call.grant.expires_at for call in batch.calls if call.grant] + ([due_at] if due_at else []))
+        expires_at = batch.grants_due if batch.grants_due > s.now else earliest_grant(batch)
+        due_at = expires_at if not due_at else min(expires_at, due_at)
     return Decision(start=tuple(start), due_at=due_at)
 
 
@@ -102,32 +108,54 @@ def _consult(s: State, start: list[Command]) -> None:
     In a sequential batch that is one server-side call at a time, once those before it have their results.
     """
     batch = s.batch
-    front = batch.next
-    while front < len(batch.own) and batch.calls[front].awaiting:  # those after it do not wait for a person
-        front = next_waiting(batch.calls, front + 1)
-    for index, call in enumerate(batch.calls):
-        if call.parent is not None:
-            break
-        if call.gated and (batch.concurrent or call.client is not None or (index == front and not batch.busy)):
-            start.append(Consult(s.turn - 1, index))
-    if batch.nested:
-        first = batch.next_nested(s.limits.max_concurrent_calls)
-        for index in range(len(batch.calls) - batch.nested, len(batch.calls)):
+    own = len(batch.calls) - batch.nested
+    found: list[int] = []
+    if batch.concurrent or batch.to_offer:
+        front = len(batch.calls) if batch.concurrent else _front(batch)
+        most = min(_most_consulted(s), batch.gated)
+        for index in range(batch.first_gated, own):
             call = batch.calls[index]
-            if call.gated and (index in first or call.client is not None):
-                start.append(Consult(s.turn - 1, index))
+            if call.gated and (batch.concurrent or call.client is not None or index == front):
+                found.append(index)
+                if len(found) == most:
+                    break
+    elif (front := _front(batch)) < own and batch.calls[front].gated:
+        found.append(front)
+    if batch.nested:
+        candidates = batch.next_nested(s.limits.max_concurrent_calls)
+        if batch.to_offer:
+            clients = [one for one in range(own, len(batch.calls)) if batch.calls[one].client is not None]
+            candidates = sorted([*candidates, *clients])
+        found += [index for index in candidates if batch.calls[index].gated]
+    start += [Consult(s.turn - 1, index) for index in found]
+
+
+def _front(batch: Batch) -> int:
+    """The server-side call that begins next in a sequential batch; the number of calls if none may begin now."""
+    if batch.busy:
+        return len(batch.calls)
+    front = max(batch.next, batch.first_gated) if batch.ready == batch.gated else batch.next
+    while front < len(batch.calls) and batch.calls[front].awaiting:  # those after it do not wait for a person
+        front = next_waiting(batch.calls, front + 1)
+    return front
+
+
+def _most_consulted(s: State) -> int:
+    """How many questions the agent's code is asked at once. In a batch of a thousand calls it is not asked about all,
+    so that neither a decision nor an iteration of the event loop takes long.
+    """
+    return max(MAX_CONSULTED, s.limits.max_concurrent_calls)
 
 
 def _consult_awaits(s: State, start: list[Command]) -> None:
     """Asks the agent's own code about awaits that it has not seen yet."""
-    if s.limits.await_gate:
-        for id, question in s.questions.open.items():
-            if question.kind != "call" and not question.passed:
-                start.append(ConsultAwait(s.turn - 1, question.index, id))
+    if s.limits.await_gate and s.questions.awaits > s.questions.passed:
+        unseen = ((id, one) for id, one in s.questions.open.items() if one.kind != "call" and not one.passed)
+        start += [ConsultAwait(s.turn - 1, one.index, id) for id, one in islice(unseen, _most_consulted(s))]
 
 
 def _only_people_can_help(s: State) -> bool:
-    return not s.open_children and all(question.kind != "call" for question in s.questions.open.values())
+    return not s.open_children and s.questions.awaits == len(s.questions.open)
 
 
 def _ask_again(s: State) -> list[New]:
@@ -175,12 +203,11 @@ def _begin(s: State, append: list[New], start: list[Command]) -> None:
         if free and _is_steered(s):
             _skip(s, append)
             return
+    free = min(free, batch.ready) if batch.ready > batch.gated else 0  # the others wait for a person
     while free > 0 and index < len(calls):
-        if calls[index].awaiting:
-            index = next_waiting(calls, index + 1)
-            continue
-        _begin_one(s, index, append, start)
-        free -= 1
+        if not calls[index].awaiting:
+            _begin_one(s, index, append, start)
+            free -= 1
         index = next_waiting(calls, index + 1)
     if batch.nested:
         for one in batch.next_nested(s.limits.max_concurrent_calls):
@@ -202,7 +229,7 @@ def _begin_one(s: State, index: int, append: list[New], start: list[Command]) ->
 def _orphans(s: State) -> list[New]:
     """Answers calls whose parent ended before they began. Calls that have begun run to their end."""
     append: list[New] = []
-    for index in range(len(s.batch.own), len(s.batch.calls)):
+    for index in range(s.batch.first_nested, len(s.batch.calls)):
         call = s.batch.calls[index]
         if call.parent is None or s.batch.calls[call.parent].stage != "closed":
             continue
@@ -250,10 +277,15 @@ def _admit(s: State) -> Decision:
     count, by = guards.repetitions(s.guards.streak)
     if s.limits.loop_soft and count >= s.limits.loop_soft:
         return _looping(s, count, by)
-    budgets = _Budgets(s)
+    batch, budgets = s.batch, _Budgets(s)
     append: list[New] = []
-    for index, call in enumerate(s.batch.calls):
+    left = batch.to_admit
+    for index in range(batch.undecided, len(batch.calls)):
+        if not left:
+            break
+        call = batch.calls[index]
         if call.stage == "asked" and not call.gated and not call.held:
+            left -= 1
             append += _admission(s, index, call, budgets)
             if call.over is not None and not call.awaits:  # only once, even if a person is asked first
                 append.append(New(BudgetExceeded(call.name, call.over.max_calls, call.over.call_index)))
@@ -276,13 +308,18 @@ class _Budgets:
         self.blocked: dict[str, int] = {}
         for tool, use in s.guards.budgets.items():
             self.used[tool], self.blocked[tool] = use.used, use.blocked
-        self.children = sum([call.child is not None and call.stage in ("opened", "started") for call in s.batch.calls])
         self.nested = 0
         """Admitted calls that other calls asked for."""
-        for call in s.batch.calls if s.batch.held else ():
+        self._calls = s.batch.calls
+        for call in s.batch.calls if s.batch.held and self.limits else ():
             if call.held:
                 self.count(call.name)
-                self.children += call.child is not None
+
+    @cached_property
+    def children(self) -> int:
+        """The child runs that are open, or will be created."""
+        calls = [call for call in self._calls if call.child is not None]
+        return sum([call.held or call.stage in ("opened", "started") for call in calls])
 
     def exceeded(self, tool: str) -> BudgetExceeded | None:
         """The fact to append if a call of `tool` would exceed its budget, else None."""

@@ -52,14 +52,24 @@ entirely.
 def asked(wanted: Sequence[AskedCall]) -> Batch:
     """The batch of a turn that has just completed."""
     calls: list[Call] = []
-    concurrent, gated = True, 0
+    concurrent, gated, to_offer = True, 0, 0
     for one in wanted:
         calls.append(_asked(one))
         gated += one.gated
+        to_offer += one.client is not None
         if not one.concurrent and one.verdict == "ok":
             concurrent = False
     count = len(calls)
-    return Batch(tuple(calls), concurrent, asked=count, gated=gated, unclosed=count, next=next_waiting(calls, 0))
+    return Batch(
+        tuple(calls),
+        concurrent,
+        asked=count,
+        gated=gated,
+        unclosed=count,
+        next=next_waiting(calls, 0),
+        ready=count,
+        to_offer=to_offer,
+    )
 
 
 def _asked(one: AskedCall) -> Call:
@@ -96,6 +106,9 @@ def asked_further(s: State, head: CallAsked) -> State | None:
         gated=batch.gated + call.gated,
         unclosed=batch.unclosed + 1,
         nested=batch.nested + 1,
+        first_nested=batch.first_nested if batch.nested else head.index,
+        ready=batch.ready + 1,
+        to_offer=batch.to_offer + (call.client is not None),
     )
     if call.client is not None and batch.next == head.index:
         batch = replace(batch, next=head.index + 1)
@@ -133,7 +146,10 @@ def gated(s: State, head: CallGated) -> State | None:
         over=head.over,
         asks=head.asks,
     )
-    batch = _changed(s.batch, head.index, decided, gated=s.batch.gated - 1)
+    first, undecided = s.batch.first_gated, min(s.batch.undecided, head.index)
+    if head.index == first:
+        first = _next_gated(s.batch.calls, first + 1)
+    batch = _changed(s.batch, head.index, decided, gated=s.batch.gated - 1, first_gated=first, undecided=undecided)
     return replace(s, version=s.version + 1, batch=batch)
 
 
@@ -147,11 +163,15 @@ def await_opened(s: State, head: AwaitOpened, at: int) -> State | None:
     asked = replace(call, awaiting=head.id, awaits=call.awaits + 1, grant=None)
     if call.stage == "started" and not call.lost:
         asked = replace(asked, asked_back=True)
-    batch = _changed(s.batch, head.index, asked)
+    batch = _changed(s.batch, head.index, asked, ready=s.batch.ready - (call.stage == "asked"))
+    if head.kind == "clarification":
+        batch = replace(batch, lacking=None)
+    elif not batch.to_admit:
+        batch = replace(batch, undecided=len(batch.calls))
     return replace(
         s,
         version=s.version + 1,
-        batch=replace(batch, lacking=None) if head.kind == "clarification" else batch,
+        batch=batch,
         questions=_with_question(questions, head.id, Question(head.index, deadline_at, head.kind, asked_at=at)),
     )
 
@@ -190,7 +210,7 @@ def _release_run(s: State, head: AwaitClosed) -> State | None:
     if head.id != s.control.held_by or head.id not in s.questions.open:
         return None
     control, asked = replace(s.control, held_by=""), s.questions.open[head.id]
-    questions = _without_question(s.questions, head.id)
+    questions = without_question(s.questions, head.id)
     if asked.kind == "budget":
         return replace(s, version=s.version + 1, control=control, questions=questions, budget=_answered(s.budget, head))
     if head.outcome == "denied" and not control.cancel:
@@ -229,11 +249,16 @@ def await_closed(s: State, head: AwaitClosed, at: int) -> State | None:
             call = replace(call, verdict="denied")
         case "withdrawn":
             pass  # what takes its place is in the same append
+    batch = s.batch
+    if call.stage == "asked":
+        batch = _changed(batch, head.index, call, ready=batch.ready + 1, undecided=min(batch.undecided, head.index))
+    else:
+        batch = _changed(batch, head.index, call)
     return replace(
         s,
         version=s.version + 1,
-        batch=_changed(s.batch, head.index, call),
-        questions=_without_question(s.questions, head.id),
+        batch=batch,
+        questions=without_question(s.questions, head.id),
     )
 
 
@@ -254,7 +279,12 @@ def opened(s: State, head: CallOpened, at: int) -> State | None:
     # A client-side call is offered by this fact, which uses up the grant.
     grant = None if head.blocked or head.client is not None else call.grant
     announced = replace(call, stage="opened", effect=head.effect, gated=False, grant=grant)
-    batch = _changed(batch, head.index, announced, asked=batch.asked - 1, gated=batch.gated - call.gated)
+    counts = {"asked": batch.asked - 1, "gated": batch.gated - call.gated}
+    if counts["asked"] == counts["gated"] + batch.held - call.held:
+        counts["undecided"] = len(batch.calls)
+    if head.client is not None:
+        counts |= {"ready": batch.ready - 1, "to_offer": batch.to_offer - 1}
+    batch = _changed(batch, head.index, announced, **counts)
     announced_in = replace(s, version=s.version + 1, batch=batch, questions=questions, guards=counted)
     return announced_in if head.blocked or s.limits.policy is None else policies.opened(announced_in, call)
 
@@ -281,12 +311,13 @@ def started(s: State, head: CallStarted, at: int) -> State | None:
         grant=None,
         begun_at=at if asks_about_doubt(s, call) else 0,
     )
-    running = batch.running
+    running, ready = batch.running, batch.ready
     if call.stage != "started":
+        ready -= 1
         running = (*running, head.index)
         if len(running) > 1 and running[-2] > head.index:
             running = tuple(sorted(running))
-    batch = _changed(batch, head.index, begun, running=running, next=_cursor(batch, head.index))
+    batch = _changed(batch, head.index, begun, running=running, next=_cursor(batch, head.index), ready=ready)
     return replace(s, version=s.version + 1, batch=batch)
 
 
@@ -316,11 +347,13 @@ def closed(s: State, head: CallClosed) -> State | None:
     ended = replace(call, stage="closed", how=head.how, lost=False, result=head.digest, grant=None)
     if head.is_error:
         ended = replace(ended, recovery=_recovery(head))
-    running = batch.running
+    running, ready = batch.running, batch.ready
     if call.stage == "started":
         running = tuple([index for index in running if index != head.index])
-    elif call.client is not None and call.id in questions.open:
-        questions = _without_question(questions, call.id)
+    elif call.client is None:
+        ready -= 1
+    elif call.id in questions.open:
+        questions = without_question(questions, call.id)
     if head.active_us > 0:
         totals = replace(totals, active_us=totals.active_us + head.active_us)
     batch = _changed(
@@ -332,12 +365,27 @@ def closed(s: State, head: CallClosed) -> State | None:
         next=_cursor(batch, head.index),
         bytes=batch.bytes + (max(head.size, 0) if head.size and call.parent is None else 0),
         lacking=head.index if head.hint is not None and _lacks(batch, head) else batch.lacking,
+        ready=ready,
     )
+    if batch.nested:
+        batch = _closed_among_nested(batch, head.index, call)
     remembered = s.guards if head.how in EXECUTED else _remember(s, call, head)
     if not batch.unclosed:
         remembered = _recovered(remembered, guards.after_batch(remembered.streak, batch.own), batch.calls)
     after = replace(s, version=s.version + 1, batch=batch, questions=questions, guards=remembered, totals=totals)
     return after if s.limits.policy is None else policies.call_closed(after, call, head)
+
+
+def _closed_among_nested(batch: Batch, index: int, call: Call) -> Batch:
+    """The batch in which this call, which may be nested or have nested ones, has just been closed."""
+    first, calls = batch.first_nested, batch.calls
+    if index == first:
+        while first < len(calls) and calls[first].stage == "closed":
+            first += 1
+        return replace(batch, first_nested=first)
+    if call.host and any(one.parent == index and one.stage != "closed" for one in calls[first:]):
+        return replace(batch, orphaned=True)
+    return batch
 
 
 def _lacks(batch: Batch, head: CallClosed) -> bool:
@@ -360,6 +408,13 @@ def next_waiting(calls: Sequence[Call], index: int) -> int:
     return index
 
 
+def _next_gated(calls: Sequence[Call], index: int) -> int:
+    """The first call from `index` on that waits for the gates; the number of calls if there is none."""
+    while index < len(calls) and not calls[index].gated:
+        index += 1
+    return index
+
+
 def earliest_deadline(questions: Questions, *, after: int = 0) -> int | None:
     earliest: int | None = None
     for question in questions.open.values():
@@ -369,6 +424,11 @@ def earliest_deadline(questions: Questions, *, after: int = 0) -> int | None:
             if at is not None and at > after and (earliest is None or at < earliest):
                 earliest = at
     return earliest
+
+
+def earliest_grant(batch: Batch) -> int:
+    """When the first grant expires; there must be one."""
+    return min([call.grant.expires_at for call in batch.calls if call.grant is not None])
 
 
 def is_overdue(s: State) -> bool:
@@ -400,8 +460,10 @@ def _changed(batch: Batch, index: int, call: Call, **also: Any) -> Batch:
     if before.asks is None and call.asks is None and not before.awaits and not call.awaits:
         return replace(batch, calls=tuple(calls), **also)
     held = batch.held + call.held - before.held
-    grants = batch.grants + (call.grant is not None) - (before.grant is not None)
-    return replace(batch, calls=tuple(calls), held=held, grants=grants, **also)
+    grants, due = batch.grants + (call.grant is not None) - (before.grant is not None), batch.grants_due
+    if call.grant is not None and call.grant is not before.grant:
+        due = min(due or call.grant.expires_at, call.grant.expires_at)
+    return replace(batch, calls=tuple(calls), held=held, grants=grants, grants_due=due if grants else 0, **also)
 
 
 def _cursor(batch: Batch, begun: int) -> int:
@@ -415,13 +477,18 @@ def _with_question(questions: Questions, id: str, question: Question) -> Questio
     due_at, deadline_at = questions.due_at, question.deadline_at
     if due_at is None or (deadline_at is not None and deadline_at < due_at):
         due_at = deadline_at
-    return replace(questions, open=questions.open | {id: question}, due_at=due_at)
+    awaits = questions.awaits + (question.kind != "call")
+    return replace(questions, open=questions.open | {id: question}, due_at=due_at, awaits=awaits)
 
 
-def _without_question(questions: Questions, id: str) -> Questions:
+def without_question(questions: Questions, id: str) -> Questions:
     left = questions.open.copy()
-    del left[id]
-    return replace(questions, open=left, due_at=questions.due_at if left else None)
+    gone = left.pop(id)
+    due_at = questions.due_at if left else None
+    if gone.kind == "call":
+        return replace(questions, open=left, due_at=due_at)
+    awaits, passed = questions.awaits - 1, questions.passed - gone.passed
+    return replace(questions, open=left, due_at=due_at, awaits=awaits, passed=passed)
 
 
 def _remember(s: State, call: Call, head: CallClosed) -> Guards:

@@ -248,8 +248,10 @@ def _await_passed(s: State, head: AwaitPassed, at: int) -> State:
     question = s.questions.open.get(head.id)
     if question is None:
         return _broken(s, f"await {head.id} was passed on although it was not open")
-    passed = s.questions.open | {head.id: replace(question, passed=True)}
-    return replace(s, version=s.version + 1, questions=replace(s.questions, open=passed))
+    if question.kind == "call" or question.passed:
+        return replace(s, version=s.version + 1)
+    left = s.questions.open | {head.id: replace(question, passed=True)}
+    return replace(s, version=s.version + 1, questions=replace(s.questions, open=left, passed=s.questions.passed + 1))
 
 
 def _await_closed(s: State, head: AwaitClosed, at: int) -> State:
@@ -346,7 +348,10 @@ def _timer_fired(s: State, head: TimerFired, at: int) -> State:
     questions = s.questions
     if questions.due_at is not None and questions.due_at <= now:
         questions = replace(questions, due_at=calls.earliest_deadline(questions))
-    return replace(s, version=s.version + 1, now=now, questions=questions)
+    batch = s.batch
+    if batch.grants and batch.grants_due <= now:
+        batch = replace(batch, grants_due=calls.earliest_grant(batch))
+    return replace(s, version=s.version + 1, now=now, questions=questions, batch=batch)
 
 
 def _context_measured(s: State, head: ContextMeasured, at: int) -> State:

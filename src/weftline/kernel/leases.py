@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.kernel.calls import earliest_deadline
+from weftline.kernel.calls import earliest_deadline, without_question
 from weftline.kernel.endings import closed
 from weftline.kernel.lease import CallClaimed, CallUnclaimed, Lease, LeaseRule
 from weftline.kernel.state import Call, New, Question, State
@@ -41,19 +41,24 @@ def _fall_back(s: State, head: CallUnclaimed, call: Call) -> State:
     """Turns it into a server-side call. It runs alone, since its tool may not allow concurrency."""
     calls, batch = list(s.batch.calls), s.batch
     calls[head.index] = replace(call, client=None, fallback=head.fallback, attempt=0, concurrent=False)
-    left = {id: question for id, question in s.questions.open.items() if id != head.id}
-    questions = replace(s.questions, open=left)
     return replace(
         s,
         version=s.version + 1,
-        batch=replace(batch, calls=tuple(calls), concurrent=False, next=min(batch.next, head.index)),
-        questions=replace(questions, due_at=earliest_deadline(questions)),
+        batch=replace(
+            batch, calls=tuple(calls), concurrent=False, next=min(batch.next, head.index), ready=batch.ready + 1
+        ),
+        questions=without_question(s.questions, head.id),
     )
 
 
 def _leased(s: State, id: str, question: Question, lease: Lease | None) -> State:
+    before, due_at = question.lease, s.questions.due_at
     questions = replace(s.questions, open=s.questions.open | {id: replace(question, lease=lease)})
-    return replace(s, version=s.version + 1, questions=replace(questions, due_at=earliest_deadline(questions)))
+    if due_at is not None and due_at > s.now and before is not None and before.until == due_at:
+        due_at = earliest_deadline(questions)
+    elif lease is not None and not lease.lost and (due_at is None or lease.until < due_at):
+        due_at = lease.until
+    return replace(s, version=s.version + 1, questions=replace(questions, due_at=due_at))
 
 
 def _offered(s: State, head: CallClaimed | CallUnclaimed) -> Question | None:

@@ -136,14 +136,19 @@ def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | C
     if use.reached:
         return "cap", prompts.policy.TOOLS_DISABLED
     per_turn = rule.per_turn_max_tool_calls
-    held = sum([one.held and not one.bookkeeping for one in s.batch.calls])
-    begun = [one.stage != "asked" and one.how not in _REFUSED and not one.bookkeeping for one in s.batch.calls]
-    if per_turn is not None and sum(begun) + held + admitted >= per_turn:
+    held = sum([one.held and not one.bookkeeping for one in s.batch.calls]) if s.batch.held else 0
+    if per_turn is not None and _begun(s) + held + admitted >= per_turn:
         return "cap", prompts.policy.over_turn_limit(per_turn)
     limit = call_cap(s)
     if limit is not None and use.calls + held + admitted >= limit:
         return CapReached("tool_cap", limit, use.calls)
     return None
+
+
+def _begun(s: State) -> int:
+    """How many calls of the turn count as calls of it."""
+    calls = s.batch.calls
+    return sum([one.stage != "asked" and one.how not in _REFUSED and not one.bookkeeping for one in calls])
 
 
 def why_excluded(s: State, tool: str) -> str:

@@ -51,6 +51,10 @@ class Questions(Room, frozen=True):
     """By id; for a client-side call, the call's id."""
     due_at: int | None = None
     """No deadline is earlier than this; it may belong to a question that has since been answered."""
+    awaits: int = 0
+    """How many of them are awaits."""
+    passed: int = 0
+    """How many of these the agent's own code has left to people."""
     ignored: tuple[str, ...] = ()
     """Questions that were open when the run was cancelled: their answers are accepted and change nothing."""
 
@@ -331,21 +335,15 @@ class State(Room, frozen=True):
         batch, limits = self.batch, self.limits
         if self.control.held_by:
             return True
-        asked = [question for question in self.questions.open.values() if question.kind != "call"]
-        if not still or not (asked or children):
+        if not still or not (self.questions.awaits or children):
             return False
-        if limits.await_gate and not all(question.passed for question in asked):
+        if limits.await_gate and self.questions.passed < self.questions.awaits:
             return False  # the agent's own code is asked first
         if batch.busy and (not batch.concurrent or batch.busy >= limits.max_concurrent_calls):
             return True  # nothing begins beside a call in doubt, or one that waits for its nested calls
         if not batch.busy and any(message.mode == "steer" for message in self.control.queue):
             return False  # a steering message does not wait for a person's answer
-        begin = [
-            index
-            for index, call in enumerate(batch.calls)
-            if not (call.stage == "closed" or call.awaiting or call.offered or (children and call.waits_for_child))
-        ]
-        return all(map(self.is_waiting, begin))
+        return not batch.ready
 
     @property
     def depth(self) -> int:
@@ -359,7 +357,7 @@ class State(Room, frozen=True):
         return [call.child for call in calls if call.child and call.waits_for_child]
 
 
-FOLD = 10
+FOLD = 11
 """The version of the fold: raised whenever `evolve` or `State` changes, so that stored states are rebuilt.
 
 A run row records which fold produced its state; a state with another version is discarded and rebuilt from the log.

@@ -133,6 +133,8 @@ class Conversation(Struct, eq=False, gc=False):
     _clarifying: str = ""
     """The await that asks for what a failed call lacks."""
     _queued: dict[str, User] = {}
+    _found: dict[str, ToolResult] = {}
+    """Results that were looked up, by the ids of their calls: a thousand calls may repeat the same one."""
 
     def __post_init__(self) -> None:
         self.view.messages = self.messages
@@ -187,7 +189,13 @@ class Conversation(Struct, eq=False, gc=False):
 
     def result_of(self, call_id: str) -> ToolResult | None:
         """The result of a call of this run, by its id; the latest calls are found first."""
-        for result in self.turn.results.values():
+        found = self._found.get(call_id) or self._find(call_id)
+        if found is not None:
+            self._found[call_id] = found
+        return found
+
+    def _find(self, call_id: str) -> ToolResult | None:
+        for result in reversed(self.turn.results.values()):
             if result.id == call_id:
                 return result
         for message in reversed(self.messages):

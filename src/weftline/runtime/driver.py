@@ -56,6 +56,8 @@ from weftline.trace_context import incoming_traceparent
 logger = logging.getLogger(__name__)
 
 _NO_NAME_YET = "run"
+MAX_WITHOUT_PAUSE = 32
+"""How many commands may follow one another before others have a turn, if none of them waits for anything."""
 CUT_S = 5.0
 """How long cancelled work is waited for."""
 
@@ -139,6 +141,7 @@ class Driver:
                 for kind, encoded in code.pop_notes():  # left by rendering its instructions
                     self._log.observe(run, kind, b"\n".join(encoded), len(encoded))
             commands = self.advance(run)
+            executed = 0
             while not self.stopping and run.residency is not GONE:
                 held = False
                 if code is not None:
@@ -152,6 +155,10 @@ class Driver:
                 # A single command with no deadline and no open question: no wake-up could change anything.
                 alone = not driving.tasks and driving.due_at is None and not run.log.state.questions.open
                 if len(commands) == 1 and alone and not _asks_for_others(run, commands[0]):
+                    executed += 1
+                    if executed % MAX_WITHOUT_PAUSE == 0 and await self._has_changed_in_pause(run):
+                        commands = () if run.residency is GONE else self.advance(run)
+                        continue
                     facts = await self._outcome(run, commands[0], run.log.state)
                     commands = () if run.residency is GONE else self.advance(run, facts)
                 else:
@@ -177,6 +184,12 @@ class Driver:
         finally:
             if driving.tasks or driving.dropped:
                 await self._cut_off(run)
+
+    async def _has_changed_in_pause(self, run: LiveRun) -> bool:
+        """Lets others have a turn; returns whether what was decided before may no longer hold."""
+        decided_on = run.log.state
+        await asyncio.sleep(0)
+        return run.log.state is not decided_on or self.stopping or run.residency is GONE
 
     async def _notify_code(self, run: LiveRun, code: RunCode) -> bool:
         """Notifies the agent's code of what happened; returns whether no command may start before its watchers have

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Self, TypeAlias
 
 from msgspec import UNSET, Struct
 
 from weftline.failure import Hint, hint_of
 from weftline.kernel import bodies
+from weftline.kernel.batch import Call
 from weftline.kernel.bodies import AnswerBody, AskBody, AskedBody, ClosedBody, EndedBody, GatedBody, TurnBody, TurnCall
 from weftline.kernel.entries import AwaitClosed, CallAsked, CallClosed, ChildEnded, How, TurnCompleted
-from weftline.messages import ToolResult, ToolResults, UserPart, joined_text
+from weftline.messages import ToolCall, ToolResult, ToolResults, UserPart, joined_text
 from weftline.outcome import Bounds
 
 _UNCHANGED = TurnCall()
@@ -44,7 +47,7 @@ class LatestTurn(Struct, eq=False, gc=False):
     body: TurnBody | None = None
     """None before a run's first turn."""
     args: list[bytes] = []
-    """The final arguments of the calls, by index."""
+    """The final arguments of the calls, by index, as far as they are decided."""
     gated: dict[int, GatedBody] = {}
     """The decisions of the gates."""
     answers: dict[int, tuple[AwaitClosed, AnswerBody]] = {}
@@ -67,6 +70,12 @@ class LatestTurn(Struct, eq=False, gc=False):
     """
     after_results: tuple[str, ...] = ()
     """What the model reads once every call has its result."""
+    _calls: tuple[ToolCall, ...] = ()
+    """Those of the message, once somebody has asked for one: the message has to look for them among its parts."""
+    _replaced: dict[int, bytes] = {}
+    """The arguments before a gate or a person changed them."""
+    _counted: tuple[tuple[Call, ...], Counter[str]] | None = None
+    """The calls that are under way in the latest state that somebody has asked about."""
     _asked: dict[int, NestedCall] = {}
     _asked_by_model: int = 0
     _may_end_run: frozenset[str] = frozenset()
@@ -80,17 +89,12 @@ class LatestTurn(Struct, eq=False, gc=False):
 
     def written(self, index: int) -> str:
         """The arguments of a call as the model, or the call that asked for it, wrote them."""
-        if index in self._asked:
-            return self._asked[index].body.written
-        assert self.body is not None
-        return self.body.message.calls[index].args
+        return self._asked[index].body.written if index in self._asked else self._call(index).args
 
     def prepared(self, index: int) -> bytes:
         """The arguments of a call as they came out of the tool pipeline, before any gate."""
-        if index in self._asked:
-            return self._asked[index].body.args
-        assert self.body is not None
-        return bodies.turn_args(self.body)[index]
+        before = self._replaced.get(index)
+        return self.args[index] if before is None else before
 
     def asked(self, index: int) -> TurnCall:
         """What the tool pipeline made of a call."""
@@ -99,14 +103,23 @@ class LatestTurn(Struct, eq=False, gc=False):
         body = self.body
         return body.calls[index] if body is not None and index < len(body.calls) else _UNCHANGED
 
+    def under_way(self, calls: tuple[Call, ...]) -> Mapping[str, int]:
+        """How many of the turn's calls, as they are in a state, have passed the gates and have no result yet, by tool.
+
+        They are counted once per state: the gates may be asked about a thousand calls in the same one.
+        """
+        if self._counted is None or self._counted[0] is not calls:
+            names = [call.name for call in calls if not call.gated and call.stage != "closed"]
+            self._counted = calls, Counter(names)
+        return self._counted[1]
+
     def parent_of(self, index: int) -> str:
         """The id of the call that asked for this one, or "" if the model did."""
         return self._asked[index].parent if index in self._asked else ""
 
     def ask(self, head: CallAsked, body: AskedBody) -> None:
         """Adds a nested call."""
-        assert self.body is not None
-        asked = NestedCall(head.index, head.parent, self.body.message.calls[head.parent].id, head.call.name, body)
+        asked = NestedCall(head.index, head.parent, self._call(head.parent).id, head.call.name, body)
         self._asked[head.index] = asked
         self.nested.setdefault(head.parent, []).append(asked)
         self.args.append(body.args)
@@ -116,13 +129,13 @@ class LatestTurn(Struct, eq=False, gc=False):
         if gated.steer:
             self.after_results += (gated.steer,)
         if gated.args is not UNSET:
-            self.args[index] = bytes(gated.args)
+            self._replace(index, bytes(gated.args))
 
     def answer(self, head: AwaitClosed, answer: AnswerBody) -> None:
         """Records a person's decision about a call."""
         self.answers[head.index] = head, answer
         if answer.args is not UNSET:
-            self.args[head.index] = bytes(answer.args)
+            self._replace(head.index, bytes(answer.args))
 
     def close(self, head: CallClosed, closed: ClosedBody, visible: tuple[UserPart, ...]) -> None:
         """Records the result of a call; `visible` is what the model reads of it."""
@@ -140,6 +153,16 @@ class LatestTurn(Struct, eq=False, gc=False):
             hint = hint_of(head, tool=head.name, message=joined_text(closed.parts), failure=closed.failure)
             if hint is not None:
                 self.hints[head.index] = hint
+
+    def _call(self, index: int) -> ToolCall:
+        if not self._calls:
+            assert self.body is not None
+            self._calls = self.body.message.calls
+        return self._calls[index]
+
+    def _replace(self, index: int, args: bytes) -> None:
+        self._replaced.setdefault(index, self.args[index])
+        self.args[index] = args
 
     def _close_nested(self, index: int, result: ToolResult) -> None:
         self.nested[self._asked[index].asked_by].append(Closed(index, result))

@@ -151,7 +151,10 @@ def _needs_opening(state: State, work: WorkingSet, head: Fact) -> bool:
 
 def time_has_come(state: State, at: int) -> bool:
     """Whether something that the state considers valid has expired: no process was running, or the timer is late."""
-    return (bool(state.batch.grants) and _has_expired_grant(state, at)) or policies.is_due(state, at)
+    batch = state.batch
+    return (bool(batch.grants) and batch.grants_due <= at and _has_expired_grant(state, at)) or policies.is_due(
+        state, at
+    )
 
 
 def _has_expired_grant(state: State, at: int) -> bool:

@@ -104,10 +104,11 @@ class BudgetGate:
 
     def _used(self, call: PendingCall) -> int:
         """Returns how often the tool was used, including concurrent calls that were admitted but have no result yet."""
-        now = call.counts.get(call.name, 0) + call.under_way.get(call.name, 0)
+        under_way = call.under_way()
+        now = call.counts.get(call.name, 0) + under_way.get(call.name, 0)
         if call.turn != self._turn:
             self._turn, self._admitted = call.turn, Counter()
-            self._before = Counter(call.counts) + Counter(call.under_way)
+            self._before = Counter(call.counts) + Counter(under_way)
         return max(now, self._before[call.name] + self._admitted[call.name])
 
 

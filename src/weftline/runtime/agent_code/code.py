@@ -40,7 +40,7 @@ class PendingCall(Struct, frozen=True):
     """None if there is no tool of this name."""
     counts: Mapping[str, int] = {}
     """How often each tool has been called in this run: executed, answered, unknown or invalid, but not refused."""
-    under_way: Mapping[str, int] = {}
+    under_way: Callable[[], Mapping[str, int]] = dict[str, int]
     """How many calls of its turn, by tool, have passed the gates and have no result yet."""
     prepared: bytes = b"{}"
     """The arguments as they came out of the pipeline, before any gate."""

@@ -57,6 +57,8 @@ class AskingCall:
         self._log: list[Nested] = work.conversation.turn.nested.setdefault(command.index, [])
         """The nested calls and their results so far; it grows."""
         self._first_ms = services.clock.now_us() // 1000
+        self._left = {one.index: one for one in self._log if isinstance(one, NestedCall)}
+        """The calls of an interrupted attempt that this one has not requested yet, by index."""
         self._seen: set[int] = set()
         """The indexes of the calls that were requested in this attempt."""
         self._read = 0
@@ -101,6 +103,7 @@ class AskingCall:
             if index is None:
                 index = await self._new(tool, written)
             self._seen.add(index)
+            self._left.pop(index, None)
             answer = self._waiting[index] = asyncio.get_running_loop().create_future()
         self.deliver_results()
         self._keep_time()
@@ -140,18 +143,16 @@ class AskingCall:
 
     def _known(self, tool: str, written: str) -> int | None:
         """The index of a request that was made before the interruption; None if all of those have been repeated."""
-        left = [one for one in self._log if isinstance(one, NestedCall) and one.index not in self._seen]
-        for one in left:
+        for one in self._left.values():
             if (one.name, one.body.written) == (tool, written):
                 return one.index
-        if left:
-            raise Diverged(prompts.code.diverged(left[0].name, tool))
+        if self._left:
+            raise Diverged(prompts.code.diverged(next(iter(self._left.values())).name, tool))
         return None
 
     async def _new(self, tool: str, written: str) -> int:
         command, conversation = self._command, self._work.conversation
-        number = sum([isinstance(one, NestedCall) for one in self._log]) + 1
-        identity = f"{self._id}.{number}"
+        identity = f"{self._id}.{len(self._seen) + 1}"  # all of those in the log have been requested again
         while identity in conversation.calls.ids:
             identity += "_"
         call = ToolCall(identity, tool, written)
@@ -166,7 +167,7 @@ class AskingCall:
         return index
 
     def _keep_time(self) -> None:
-        if self._waiting and len(self._seen) == sum([isinstance(one, NestedCall) for one in self._log]):
+        if self._waiting and not self._left:
             self._time.stop()
         elif not self._closed:
             # Time also passes while it waits for requests that have yet to be repeated: they may never come.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from functools import partial
 from typing import assert_never, cast
 
@@ -330,7 +329,6 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
     tool = (work.toolbox or EMPTY).get(call.name)
     if tool is not None and takes_injected(tool):
         tool = injecting(tool, work, turn=turn, call_id=call.id, parent=conversation.turn.parent_of(index))
-    under_way = [one.name for one in state.batch.calls if not one.gated and one.stage != "closed"]
     return PendingCall(
         turn=turn,
         index=index,
@@ -341,7 +339,7 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
         problem=conversation.turn.asked(index).invalid,
         tool=tool,
         counts=dict(conversation.calls.counts),
-        under_way=Counter(under_way),
+        under_way=partial(conversation.turn.under_way, state.batch.calls),
         prepared=conversation.turn.prepared(index),
         result_of=conversation.result_of,
         is_blind=lambda: is_blind(work, state.attempt.choice),

@@ -1,0 +1,100 @@
+"""A large batch does not hold the event loop: others have a turn while its calls follow one another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from weftline import Engine, ToolGate, tool
+from weftline.kernel.batches import MAX_CONSULTED
+from weftline.runtime.driver import MAX_WITHOUT_PAUSE
+
+from .batches import agent_that_asks, asked_for
+
+CALLS = 4 * MAX_WITHOUT_PAUSE
+
+
+class Iterations:
+    """Numbers the iterations of the event loop, and counts what happens in each."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.seen: Counter[int] = Counter()
+        self._next()
+
+    def _next(self) -> None:
+        self.now += 1
+        self._handle = asyncio.get_running_loop().call_soon(self._next)
+
+    def count(self) -> None:
+        self.seen[self.now] += 1
+
+    def stop(self) -> int:
+        """How often it happened in one iteration, at most."""
+        self._handle.cancel()
+        return max(self.seen.values())
+
+
+async def test_calls_that_wait_for_nothing_let_others_have_a_turn() -> None:
+    iterations = Iterations()
+
+    @tool(effect="read")
+    async def look(n: int) -> int:
+        """Looks."""
+        iterations.count()
+        return n
+
+    agent = agent_that_asks(asked_for("look", CALLS), tools=[look])
+    async with Engine(agents=[agent]) as engine:
+        await (await engine.start(agent, "Go.")).result()
+    assert iterations.stop() <= MAX_WITHOUT_PAUSE
+    assert iterations.seen.total() == CALLS
+
+
+async def test_gates_of_a_large_batch_let_others_have_a_turn() -> None:
+    iterations = Iterations()
+    agent = agent_that_asks(asked_for("scan", CALLS))
+
+    @agent.on(ToolGate)
+    async def count(gate: ToolGate) -> None:
+        iterations.count()
+
+    async with Engine(agents=[agent]) as engine:
+        await (await engine.start(agent, "Go.")).result()
+    assert iterations.stop() <= MAX_CONSULTED
+    assert iterations.seen.total() == CALLS
+
+
+@pytest.mark.parametrize("what", ["pause", "cancel", "steer"])
+async def test_what_arrives_between_two_calls_of_a_large_batch_counts_at_once(what: str) -> None:
+    looked = 0
+    begun, asked = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="read")
+    async def look(n: int) -> int:
+        """Looks."""
+        nonlocal looked
+        looked += 1
+        if n == 0:
+            begun.set()
+            await asked.wait()
+        return n
+
+    agent = agent_that_asks(asked_for("look", CALLS), tools=[look])
+    async with Engine(agents=[agent]) as engine:
+        run = await engine.start(agent, "Go.")
+        await begun.wait()
+        ways: dict[str, Any] = {"pause": run.pause, "cancel": run.cancel, "steer": lambda: run.steer("Stop that.")}
+        # The first call returns in the iteration in which this is asked for.
+        asking = asyncio.create_task(ways[what]())
+        asked.set()
+        await asking
+        if what == "pause":
+            assert looked < CALLS
+            await run.resume()
+        if what != "cancel":
+            await run.result()
+    assert looked == CALLS if what == "pause" else looked < CALLS
