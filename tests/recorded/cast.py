@@ -102,6 +102,11 @@ SCRIPTS: dict[str, list[Any]] = {
     "deployed": [calls("wire", payee="ann"), "New words."],
     "slow": [{"deltas": ["One, ", "two, ", "three."], "delay_ms": 60_000}],
     "waiting": [calls("wire", payee="ann"), "{{all_tool_results}}"],
+    "lookup": [calls("lookup", q="one"), "{{all_tool_results}}"],
+    "peers": [
+        together(calls("lookup", q="one"), calls("files_read", path="a"), calls("agent", message="Do it.")),
+        "{{all_tool_results}}",
+    ],
 }
 
 
@@ -134,6 +139,26 @@ def catalog(provider: ScriptedProvider) -> Catalog:
 
 
 # Tools
+
+LOOKUP = {"type": "object", "properties": {"q": {"type": "string"}}}
+CLIENT_TOOLS: list[dict[str, Any]] = [
+    {"kind": "local", "name": "lookup", "description": "Looks it up.", "parameters": LOOKUP},
+    {
+        "kind": "mcp_local",
+        "name": "files",
+        "serverInfo": {"name": "Files", "version": "1.0"},
+        "tools": [
+            {
+                "name": "files_read",
+                "description": "Reads a file.",
+                "inputSchema": {"type": "object", "properties": {"path": {"type": "string"}}},
+                "annotations": {"readOnlyHint": True},
+            }
+        ],
+    },
+    {"kind": "a2a_local", "name": "agent", "agentCard": {"name": "Agent", "description": "Does it."}},
+]
+"""What HTTP clients execute themselves: a function, an MCP server's tool and an A2A agent."""
 
 
 @tool(effect="read", concurrent=True)

@@ -96,7 +96,7 @@ async def _read(store_folder: Path, played: Played, to: Path) -> list[Request]:
             path = to / f"{name}.jsonl"
             write_logs(path, logs)
             tokens = {run: token for run, token in played.tokens.items() if run in runs}
-            expected = {run: _expected(log, await snapshot_of(store, run)) for run, log in logs.items()}
+            expected = {run: _expected(run, log, await snapshot_of(store, run)) for run, log in logs.items()}
             write_expected(path, Scenario(expected, tokens))
             requests += [request for log in logs.values() for request in log.fold().requests]
     finally:
@@ -104,8 +104,8 @@ async def _read(store_folder: Path, played: Played, to: Path) -> list[Request]:
     return requests
 
 
-def _expected(log: Log, snapshot: bytes) -> Expected:
-    return Expected(Raw(json.encode(log.fold())), Raw(snapshot))
+def _expected(run_id: str, log: Log, snapshot: bytes) -> Expected:
+    return Expected(Raw(json.encode(log.fold())), Raw(snapshot), Raw(log.events(run_id)))
 
 
 def require_same(folded: Sequence[Request], made: Sequence[Request]) -> None:

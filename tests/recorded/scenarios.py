@@ -8,18 +8,23 @@ its way on, as older recordings contain it too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from msgspec import json
 
 from weftline import Agent, Budget, Engine, RunFailed
 from weftline.agent.run import Run
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.providers.base import ModelRequest
 from weftline.runtime import ids
+from weftline.runtime.reads.paging import entries
 from weftline.tools.base import ToolOutput
+from weftline.wire.events import project
 
 from . import cast
+from .http_client import HttpClient
 
 PATIENCE_S = 60
 
@@ -65,6 +70,20 @@ class Stage:
         self.runs.append(run.id)
         return run
 
+    async def client(self) -> HttpClient:
+        """A client of the HTTP API."""
+        return await HttpClient.of(self.engine)
+
+    async def created(self, client: HttpClient, model: str, **spec: Any) -> Run[Any]:
+        """A run that a client has created."""
+        reply = await client.post("agent-runs", {"modelId": f"scripted:{model}", "prompt": "Go.", **spec})
+        return self.watched(reply["runId"])
+
+    def watched(self, run_id: str) -> Run[Any]:
+        """A run of the scenario that was not started here."""
+        self.runs.append(run_id)
+        return self.engine.attach(run_id)
+
     def again(self, run: Run[Any]) -> Run[Any]:
         """The run, after a restart."""
         return self.engine.attach(run.id)
@@ -86,6 +105,15 @@ class Stage:
 
     async def key(self, run: Run[Any]) -> int:
         return ids.key_of(run.id)
+
+    async def offers(self, run: Run[Any], call: str) -> AsyncIterator[dict[str, Any]]:
+        """The events so far that offer a call to clients."""
+        host = await self.engine.runtime()
+        async for item in entries(host.stored.logs, await self.key(run)):
+            if item.kind in ("call.opened", "call.unclaimed"):
+                event = project(decode_fact.decode(item.head), item.body, run_id=run.id)
+                if event is not None and (offer := json.decode(event[1]))["toolUseId"] == call:
+                    yield offer
 
     async def asked(self, run: Run[Any], *, times: int = 1) -> str:
         """Returns the id of the run's await."""
@@ -236,6 +264,40 @@ async def continued_by_other_code(stage: Stage) -> None:
     await stage.restart()
 
 
+# Of clients over HTTP
+
+
+async def client_tools_over_http(stage: Stage) -> None:
+    """A function, an MCP server and an A2A agent that only the client can reach."""
+    client = await stage.client()
+    run = await stage.created(client, "peers", tools=cast.CLIENT_TOOLS, metadata={"team": "a"})
+    await stage.until(run, "call.opened", times=3)
+    lease = await client.post(f"agent-runs/{run.id}/tool-leases", {"toolUseId": "call_0_1"})
+    released = {"toolUseId": "call_0_1", "token": lease["token"]}
+    await client.post(f"agent-runs/{run.id}/tool-leases/release", released)
+    for call, result in (("call_0_0", "One."), ("call_0_1", "A."), ("call_0_2", "Done.")):
+        body = {"toolUseId": call, "result": result}
+        await client.post(f"agent-runs/{run.id}/tool-results", body, idempotency_key=f"key of {call}")
+    await run.result()
+
+
+async def tasks_over_a2a(stage: Stage) -> None:
+    """The first is answered what it asks, the second is told something while it works."""
+    client = await stage.client()
+    spec = {"modelId": "scripted:lookup", "tools": cast.CLIENT_TOOLS[:1]}
+    await client.post("agents", {"name": "Lookup", "spec": spec})
+    asks = stage.watched((await client.send_message("lookup", "Go.", id="m-1"))["id"])
+    await stage.until(asks, "call.opened")
+    await client.send_message("lookup", "It is one.", id="m-2", taskId=asks.id)
+    await asks.result()
+    works = stage.watched((await client.send_message("steered", "Go.", id="m-3"))["id"])
+    await stage.until(works, "call.started")
+    await client.send_message("steered", "Be quick.", id="m-4", taskId=works.id)
+    await client.post(f"agent-runs/{works.id}/messages", {"text": "And then?"}, idempotency_key="key of m-5")
+    await stage.restart()
+    await stage.again(works).result()
+
+
 # Left open
 
 
@@ -249,6 +311,15 @@ async def waits_for_a_client(stage: Stage) -> None:
     host, key = await stage.engine.runtime(), await stage.key(run)
     await host.answer(key, "call_0_0", ToolOutput.of('"Rain."'))
     stage.tokens[run.id] = (await host.claim(key, "call_0_1", lease_us=600_000_000, by="user:ann")).token
+
+
+async def waits_for_an_http_client(stage: Stage) -> None:
+    client = await stage.client()
+    run = await stage.created(client, "peers", tools=cast.CLIENT_TOOLS)
+    await stage.until(run, "call.opened", times=3)
+    await client.post(f"agent-runs/{run.id}/tool-results", {"toolUseId": "call_0_0", "result": "One."})
+    claim = {"toolUseId": "call_0_1", "leaseMs": 600_000}
+    stage.tokens[run.id] = (await client.post(f"agent-runs/{run.id}/tool-leases", claim))["token"]
 
 
 async def waits_for_a_budget(stage: Stage) -> None:
@@ -301,8 +372,11 @@ SCENARIOS: tuple[Scenario, ...] = (
     policy_with_a_cap,
     cut_off_and_adopted,
     continued_by_other_code,
+    client_tools_over_http,
+    tasks_over_a2a,
     waits_for_a_person,
     waits_for_a_client,
+    waits_for_an_http_client,
     waits_for_a_budget,
     waits_for_a_child,
     paused,
@@ -335,6 +409,18 @@ async def _answered(stage: Stage, run: Run[Any], *_: Run[Any]) -> str:
     return (await run.result()).text
 
 
+async def _answered_over_http(stage: Stage, run: Run[Any], *_: Run[Any]) -> str:
+    """The client gives its call back, so that it is offered again, just as it was offered at first."""
+    client = await stage.client()
+    given_back = {"toolUseId": "call_0_1", "token": stage.tokens[run.id]}
+    await client.post(f"agent-runs/{run.id}/tool-leases/release", given_back)
+    first, again = [offer async for offer in stage.offers(run, "call_0_1")]
+    assert first.keys() == again.keys() - {"attempt"} and {**again, **first} == again
+    for call, result in (("call_0_1", "A."), ("call_0_2", "Done.")):
+        await client.post(f"agent-runs/{run.id}/tool-results", {"toolUseId": call, "result": result})
+    return (await run.result()).text
+
+
 async def _raised(stage: Stage, run: Run[Any], *_: Run[Any]) -> str:
     await run.set_budget(Budget(calls=5), by="user:ann")
     return (await run.result()).text
@@ -360,6 +446,7 @@ Continue: TypeAlias = Callable[..., Awaitable[str]]
 CONTINUED: dict[str, tuple[Continue, str]] = {
     waits_for_a_person.__name__: (_approved, "Wired to ann."),
     waits_for_a_client.__name__: (_answered, "Rain."),
+    waits_for_an_http_client.__name__: (_answered_over_http, "One. || A. || Done."),
     waits_for_a_budget.__name__: (_raised, "Seen twice."),
     waits_for_a_child.__name__: (_approved_below, "Thanks."),
     paused.__name__: (_resumed, "First."),

@@ -164,6 +164,15 @@ def _folded(recorded: bytes, log: Log) -> int:
     return len(was)
 
 
+@pytest.mark.requirement("run.log.versions")
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_clients_get_the_events_of_a_recorded_log_that_were_recorded_with_it(path: Path) -> None:
+    expected = read_expected(path).runs
+    for run_id, log in read_logs(path).items():
+        recorded: list[Any] = json.decode(expected[run_id].events)
+        assert recorded and differences(recorded, json.decode(log.events(run_id))) == []
+
+
 def test_a_fold_that_makes_other_states_has_another_number() -> None:
     """If this fails, `evolve` or `State` was changed: raise `FOLD`, or stored states are misread; then record them."""
     assert json.decode(STATES.read_bytes(), type=States) == states_today()
