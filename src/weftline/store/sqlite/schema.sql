@@ -138,7 +138,7 @@ CREATE INDEX idempotency_by_age ON idempotency (at);
 -- Features that are switched off; a workspace has every feature that is not listed here.
 CREATE TABLE features_off (
   workspace INTEGER NOT NULL REFERENCES workspaces (key),
-  feature TEXT NOT NULL,          -- apiKeys or oauthApps
+  feature TEXT NOT NULL,          -- api_keys or oauth_apps
   PRIMARY KEY (workspace, feature)
 ) STRICT, WITHOUT ROWID;
 
