@@ -28,7 +28,7 @@ from weftline.runtime.reads.paging import entries
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.server.sse import sse_frames
 from weftline.store import open_store
-from weftline.store.base import Store, Stored
+from weftline.store.base import RunFilter, RunRow, Store, Stored
 from weftline.store.sqlite.connection import migrations
 from weftline.wire.responses import snapshot
 
@@ -120,17 +120,22 @@ def write_expected(log: Path, scenario: Scenario) -> None:
     expected_path(log).write_bytes(json.format(json.encode(scenario), indent=1) + b"\n")
 
 
-async def log_of(store: Store, run_id: str) -> Log:
-    key = ids.key_of(run_id)
-    row = await store.log.run(key)
-    assert row is not None
-    return Log([item async for item in entries(store.log, key)], list(await history_of(store.log, row)))
+async def rows_of(store: Store) -> dict[str, RunRow]:
+    """All runs, by id."""
+    found: dict[str, RunRow] = {}
+    before: int | None = None
+    while page := await store.log.runs(RunFilter(before=before, limit=100)):
+        before = page[-1].key
+        found |= {ids.run_id(row.key, row.salt): row for row in page}
+    return found
 
 
-async def snapshot_of(store: Store, run_id: str) -> bytes:
+async def log_of(store: Store, row: RunRow) -> Log:
+    return Log([item async for item in entries(store.log, row.key)], list(await history_of(store.log, row)))
+
+
+async def snapshot_of(store: Store, row: RunRow) -> bytes:
     """The snapshot of a run on the wire."""
-    row = await store.log.run(ids.key_of(run_id))
-    assert row is not None
     return snapshot(await run_view(StoredRuns(store.log, StoredNames(store.records)), row))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Raw, Struct
 from msgspec.json import encode
 
+from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import Effect, Fact, TurnCompleted
 from weftline.messages import Message
 from weftline.plan import RunPlan
@@ -118,7 +119,7 @@ class Watcher(IdleCode):
 
 class WorldTool:
     client: ClientKind | None = None
-    echo: Raw | None = None
+    peer: Peer | None = None
     timeout_s: float | None = None
     concurrent = False
 
