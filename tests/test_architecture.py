@@ -142,8 +142,12 @@ KNOW_THE_WIRE = ("wire", "api", "server", "client", "cli", "testing.torture", "a
 """The parts that speak the HTTP protocol, and the page that compares its words with ours."""
 WIRE_WORDS = re.compile(
     r"\b(toolUseId|runId|sessionId|errorClass|partialText|toolBudgets|loopDetection|inDoubt"
+    r"|agentId|modelId|systemPrompt|outputSchema|apiKeys|oauthApps"
+    r"|mcpServer|mcpToolName|mcpServerInfo|agentCard|displayHint|parentToolUseId|leaseMs|finishReason"
     r"|agent-runs|agent-sessions|session_ended|unknown_tool_use|local_tool_call|local_tool_result_in)\b"
 )
+SPEAKS_ANOTHER = {("weftline.providers.anthropic.bedrock", "modelId")}
+"""Words of other protocols that are also words of ours."""
 
 _PARTS = [
     "store",
@@ -310,6 +314,7 @@ def words_of_the_wire(modules: list[Module]) -> list[str]:
         if not any(is_inside(module.name, f"weftline.{part}") for part in KNOW_THE_WIRE)
         for number, line in enumerate(module.path.read_text(encoding="utf-8").splitlines(), 1)
         for word in WIRE_WORDS.findall(line)
+        if (module.name, word) not in SPEAKS_ANOTHER
     ]
 
 

@@ -14,6 +14,7 @@ from weftline import Agent, Engine, ToolBudget, ToolGate, tool
 from weftline.agent.behavior import Behavior
 from weftline.agent.tracing import trace
 from weftline.events import CallFinished, CallOpened
+from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import Effect
 from weftline.messages import Assistant, ToolResults, joined_text
 from weftline.providers.base import ToolSpec
@@ -35,7 +36,7 @@ class Host:
     host = True
     timeout_s: float | None = 30.0
     client: ClientKind | None = None
-    echo: Raw | None = None
+    peer: Peer | None = None
 
     def __init__(self, script: Script) -> None:
         self.script = script

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from weftline import prompts
 from weftline.kernel import bodies
@@ -53,8 +53,8 @@ class Content:
             case AwaitOpened():
                 return bodies.encode(bodies.AwaitBody("May it?", "c", "wire", self._args(head.index)))
             case CallOpened() | CallUnclaimed():
-                echo = Raw(b'{"mcpServer":"files"}') if head.client == "mcp_local" else UNSET
-                return bodies.encode(bodies.OpenedBody(self._args(head.index), echo))
+                peer = bodies.McpPeer("files", "read") if head.client == "mcp_local" else None
+                return bodies.encode(bodies.OpenedBody(self._args(head.index), peer=peer))
             case CallClosed():
                 read = text or self._invalid(head.index) or head.digest
                 return bodies.encode(bodies.ClosedBody((Text(read),), self._args(head.index)))

@@ -36,6 +36,7 @@ from weftline import (
     tool,
 )
 from weftline.agent.hooks import TurnEnded
+from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import Effect
 from weftline.messages import Image, ProviderCall, Text
 from weftline.outcome import Telemetry
@@ -44,6 +45,8 @@ from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, calls
 from weftline.providers.scripts import parse_script
 from weftline.tools.base import ClientKind, Reconciled, ToolOutput, ToolProgress, Unknown
+
+from . import rare_cast
 
 DECADES_S = 1e9
 """A fixture may be continued at any time."""
@@ -102,6 +105,11 @@ SCRIPTS: dict[str, list[Any]] = {
     "deployed": [calls("wire", payee="ann"), "New words."],
     "slow": [{"deltas": ["One, ", "two, ", "three."], "delay_ms": 60_000}],
     "waiting": [calls("wire", payee="ann"), "{{all_tool_results}}"],
+    "lookup": [calls("lookup", q="one"), "{{all_tool_results}}"],
+    "peers": [
+        together(calls("lookup", q="one"), calls("files_read", path="a"), calls("agent", message="Do it.")),
+        "{{all_tool_results}}",
+    ],
 }
 
 
@@ -109,9 +117,13 @@ class Provider(ScriptedProvider):
     """Plays the scripts. One of its models has searched the web before it answers."""
 
     def __init__(self) -> None:
+        scripts = {**SCRIPTS, **rare_cast.SCRIPTS}
         super().__init__(
-            {name: parse_script({"turns": _turns(turns)}, name=name) for name, turns in SCRIPTS.items()}, record=True
+            {name: parse_script({"turns": _turns(turns)}, name=name) for name, turns in scripts.items()}, record=True
         )
+
+    async def response_metadata(self, request: ModelRequest) -> dict[str, str]:
+        return rare_cast.metadata_of(request)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
         if request.model == "search":
@@ -119,7 +131,7 @@ class Provider(ScriptedProvider):
                 "search_1", "web_search", "scripted", input=Raw(b'{"query":"it"}'), result=Raw(b'["found"]')
             )
             yield (Whole(searched),)
-        async for chunks in super().stream(request):
+        async for chunks in rare_cast.played(request, super().stream(request)):
             yield chunks
 
 
@@ -128,12 +140,32 @@ def _turns(turns: Sequence[Any]) -> list[Any]:
 
 
 def catalog(provider: ScriptedProvider) -> Catalog:
-    models = Catalog()
+    models = Catalog(prices=rare_cast.prices())
     models.add(provider)
     return models
 
 
 # Tools
+
+LOOKUP = {"type": "object", "properties": {"q": {"type": "string"}}}
+CLIENT_TOOLS: list[dict[str, Any]] = [
+    {"kind": "local", "name": "lookup", "description": "Looks it up.", "parameters": LOOKUP},
+    {
+        "kind": "mcp_local",
+        "name": "files",
+        "serverInfo": {"name": "Files", "version": "1.0"},
+        "tools": [
+            {
+                "name": "files_read",
+                "description": "Reads a file.",
+                "inputSchema": {"type": "object", "properties": {"path": {"type": "string"}}},
+                "annotations": {"readOnlyHint": True},
+            }
+        ],
+    },
+    {"kind": "a2a_local", "name": "agent", "description": "Does it.", "agentCard": {"name": "Agent"}},
+]
+"""What HTTP clients execute themselves: a function, an MCP server's tool and an A2A agent."""
 
 
 @tool(effect="read", concurrent=True)
@@ -243,7 +275,7 @@ class Host:
     host = True
     timeout_s: float | None = 30.0
     client: ClientKind | None = None
-    echo: Raw | None = None
+    peer: Peer | None = None
 
     async def prepare(self, args: str) -> bytes:
         return b"{}"
@@ -318,6 +350,7 @@ def agents(*, deployed: bool = False) -> list[Agent[Any, Any]]:
         Agent("scripted:deployed", name="deployed", tools=[wire], instructions="Newer." if deployed else "Older."),
         Agent("scripted:slow", name="slow"),
         Agent("scripted:waiting", name="waiting", tools=[wire]),
+        *rare_cast.agents(deployed=deployed),
     ]
 
 

@@ -1,7 +1,7 @@
 """The recordings in `tests/fixtures/logs`: for each format of the log, and schema of the database, a folder with
 
 * `SCENARIO.jsonl`: the entries of its runs, and the messages that their threads had, in the lines of an export;
-* `SCENARIO.expected.json`: what they fold to, and their snapshots as clients get them;
+* `SCENARIO.expected.json`: what they fold to, and their snapshots and events as clients get them;
 * `store.tar.xz`: the store that the runs were recorded in, as a kill left it.
 
 Besides these, `states.json` has the digests of the states that all recorded logs fold to, and the number of the fold.
@@ -22,11 +22,13 @@ from weftline.kernel.state import FOLD, State, encode_state
 from weftline.replay.exporting import history_of
 from weftline.replay.format import EntryLine, MessageLine, decode_line, encode_line, entry_line, stored
 from weftline.runtime import ids
+from weftline.runtime.engine import EntryBatch
 from weftline.runtime.reads.names import StoredNames
 from weftline.runtime.reads.paging import entries
 from weftline.runtime.reads.reading import StoredRuns
+from weftline.server.sse import sse_frames
 from weftline.store import open_store
-from weftline.store.base import Store, Stored
+from weftline.store.base import RunFilter, RunRow, Store, Stored
 from weftline.store.sqlite.connection import migrations
 from weftline.wire.responses import snapshot
 
@@ -45,16 +47,24 @@ class Log(Struct):
     def fold(self) -> Folded:
         return fold(self.entries, self.history)
 
+    def events(self, run_id: str) -> bytes:
+        """The data of the events that clients get, in a list."""
+        last = self.entries[-1]
+        batch = EntryBatch(run_id, self.entries, 0, last.seq + last.count - 1, ended=last.kind == "run.ended")
+        lines = sse_frames(batch).split(b"\n")
+        return json.encode([Raw(line.removeprefix(b"data: ")) for line in lines if line.startswith(b"data: ")])
+
     def state(self) -> State:
         facts = [(item.at, decode_fact.decode(item.head)) for item in self.entries if item.head]
         return kernel_fold(State(), facts)
 
 
 class Expected(Struct):
-    """What a run must fold to, and its snapshot on the wire."""
+    """What a run must fold to, and its snapshot and events on the wire."""
 
     folded: Raw
     snapshot: Raw
+    events: Raw
 
 
 class Scenario(Struct):
@@ -110,17 +120,22 @@ def write_expected(log: Path, scenario: Scenario) -> None:
     expected_path(log).write_bytes(json.format(json.encode(scenario), indent=1) + b"\n")
 
 
-async def log_of(store: Store, run_id: str) -> Log:
-    key = ids.key_of(run_id)
-    row = await store.log.run(key)
-    assert row is not None
-    return Log([item async for item in entries(store.log, key)], list(await history_of(store.log, row)))
+async def rows_of(store: Store) -> dict[str, RunRow]:
+    """All runs, by id."""
+    found: dict[str, RunRow] = {}
+    before: int | None = None
+    while page := await store.log.runs(RunFilter(before=before, limit=100)):
+        before = page[-1].key
+        found |= {ids.run_id(row.key, row.salt): row for row in page}
+    return found
 
 
-async def snapshot_of(store: Store, run_id: str) -> bytes:
+async def log_of(store: Store, row: RunRow) -> Log:
+    return Log([item async for item in entries(store.log, row.key)], list(await history_of(store.log, row)))
+
+
+async def snapshot_of(store: Store, row: RunRow) -> bytes:
     """The snapshot of a run on the wire."""
-    row = await store.log.run(ids.key_of(run_id))
-    assert row is not None
     return snapshot(await run_view(StoredRuns(store.log, StoredNames(store.records)), row))
 
 

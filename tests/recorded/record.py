@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Raw, Struct, json
+from msgspec.structs import replace
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -36,6 +37,7 @@ from recorded.fixtures import (
     log_of,
     opened,
     pack,
+    rows_of,
     snapshot_of,
     states_today,
     unpack,
@@ -44,7 +46,7 @@ from recorded.fixtures import (
 )
 from recorded.folded import Request
 from recorded.scenarios import Stage, play
-from weftline.messages import Message, User
+from weftline.messages import Message, Text, User
 
 
 class Played(Struct):
@@ -65,10 +67,19 @@ async def play_and_die(where: Path) -> None:
 
 
 def _lasting(messages: Sequence[Message]) -> list[Message]:
-    """Without a reminder, which is for one request and not part of the conversation."""
+    """Without a reminder, which is for one request and not part of the conversation, and without blobs' content."""
     last = messages[-1]
     reminds = isinstance(last, User) and last.injected and last.text.startswith("<system-reminder>")
-    return list(messages[:-1] if reminds else messages)
+    return [_without_content(message) for message in (messages[:-1] if reminds else messages)]
+
+
+def _without_content(message: Message) -> Message:
+    if not isinstance(message, User):
+        return message
+    parts = [
+        part if isinstance(part, Text) or part.blob is None else replace(part, data=None) for part in message.parts
+    ]
+    return replace(message, parts=tuple(parts))
 
 
 def record(to: Path) -> None:
@@ -83,7 +94,7 @@ def record(to: Path) -> None:
         pack(here / "store", to / "store.tar.xz")
         shutil.rmtree(here / "store")
         requests = asyncio.run(_read(unpack(to / "store.tar.xz", here), played, to))
-    require_same(requests, [one for one in played.requests if one.model != "summary"])
+    require_same(requests, [one for one in played.requests if not one.model.startswith("summary")])
 
 
 async def _read(store_folder: Path, played: Played, to: Path) -> list[Request]:
@@ -91,12 +102,13 @@ async def _read(store_folder: Path, played: Played, to: Path) -> list[Request]:
     requests: list[Request] = []
     store = opened(store_folder)
     try:
+        rows = await rows_of(store)
         for name, runs in played.runs.items():
-            logs = {run: await log_of(store, run) for run in runs}
+            logs = {run: await log_of(store, rows[run]) for run in runs}
             path = to / f"{name}.jsonl"
             write_logs(path, logs)
             tokens = {run: token for run, token in played.tokens.items() if run in runs}
-            expected = {run: _expected(log, await snapshot_of(store, run)) for run, log in logs.items()}
+            expected = {run: _expected(run, log, await snapshot_of(store, rows[run])) for run, log in logs.items()}
             write_expected(path, Scenario(expected, tokens))
             requests += [request for log in logs.values() for request in log.fold().requests]
     finally:
@@ -104,8 +116,8 @@ async def _read(store_folder: Path, played: Played, to: Path) -> list[Request]:
     return requests
 
 
-def _expected(log: Log, snapshot: bytes) -> Expected:
-    return Expected(Raw(json.encode(log.fold())), Raw(snapshot))
+def _expected(run_id: str, log: Log, snapshot: bytes) -> Expected:
+    return Expected(Raw(json.encode(log.fold())), Raw(snapshot), Raw(log.events(run_id)))
 
 
 def require_same(folded: Sequence[Request], made: Sequence[Request]) -> None:

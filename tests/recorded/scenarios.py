@@ -1,96 +1,22 @@
 """The runs that are recorded: real runs of the embedded engine with the scripted model, one scenario each.
 
-Together they contain every kind of entry and every type of body. Those in `CONTINUED` are left unfinished: later
-versions continue them, and all other scenarios' runs have ended. A scenario that has been recorded keeps its name and
-its way on, as older recordings contain it too.
+Together with those of `rare.py` they contain every kind of entry, and every type and field of heads and bodies. Those
+in `CONTINUED` are left unfinished: later versions continue them, and all other scenarios' runs have ended. A scenario
+that has been recorded keeps its name and its way on, as older recordings contain it too.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, TypeAlias
 
-from weftline import Agent, Budget, Engine, RunFailed
+from weftline import Budget, RunFailed
 from weftline.agent.run import Run
-from weftline.kernel.entries import Fact, decode_fact
-from weftline.providers.base import ModelRequest
-from weftline.runtime import ids
 from weftline.tools.base import ToolOutput
 
-from . import cast
-
-PATIENCE_S = 60
-
-
-class Stage:
-    """A store, and an engine on it with all agents."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.requests: list[ModelRequest] = []
-        """What the models were asked, in all processes so far."""
-        self.runs: list[str] = []
-        """The runs of the present scenario."""
-        self.tokens: dict[str, str] = {}
-        """By run: the token of a lease that it was left with."""
-
-    async def open(self, *, deployed: bool = False) -> None:
-        provider = cast.Provider()
-        provider.requests = self.requests
-        agents = cast.agents(deployed=deployed)
-        self.engine = Engine(
-            self._folder,
-            agents=agents,
-            models=cast.catalog(provider),
-            drain_s=0,
-            code_version="2" if deployed else "1",
-        )
-        self._agents = {agent.name: agent for agent in agents}
-        await self.engine.__aenter__()
-
-    async def close(self) -> None:
-        await self.engine.close()
-
-    async def restart(self, *, deployed: bool = False) -> None:
-        await self.close()
-        await self.open(deployed=deployed)
-
-    def agent(self, name: str) -> Agent[Any, Any]:
-        return self._agents[name]
-
-    async def start(self, name: str, prompt: str = "Go.", **options: Any) -> Run[Any]:
-        run = await self.engine.start(self.agent(name), prompt, metadata={"who": "Ann"}, **options)
-        self.runs.append(run.id)
-        return run
-
-    def again(self, run: Run[Any]) -> Run[Any]:
-        """The run, after a restart."""
-        return self.engine.attach(run.id)
-
-    async def until(self, run: Run[Any], kind: str, *, times: int = 1) -> Fact:
-        """Returns the fact of this kind, when it is durable."""
-        host = await self.engine.runtime()
-        follower = host.follow(await self.key(run), run.id)
-        found: list[Fact] = []
-        try:
-            while (batches := await follower.next()) is not None:
-                heads = [item.head for batch in batches for item in batch.items if item.kind == kind]
-                found += [decode_fact.decode(head) for head in heads]
-                if len(found) >= times:
-                    return found[times - 1]
-        finally:
-            follower.close()
-        raise AssertionError(f"{run.id} has ended without {kind}")
-
-    async def key(self, run: Run[Any]) -> int:
-        return ids.key_of(run.id)
-
-    async def asked(self, run: Run[Any], *, times: int = 1) -> str:
-        """Returns the id of the run's await."""
-        opened: Any = await self.until(run, "await.opened", times=times)
-        return str(opened.id)
+from . import cast, rare
+from .stage import PATIENCE_S, Stage
 
 
 async def plain_answer(stage: Stage) -> None:
@@ -236,6 +162,40 @@ async def continued_by_other_code(stage: Stage) -> None:
     await stage.restart()
 
 
+# Of clients over HTTP
+
+
+async def client_tools_over_http(stage: Stage) -> None:
+    """A function, an MCP server and an A2A agent that only the client can reach."""
+    client = await stage.client()
+    run = await stage.created(client, "peers", tools=cast.CLIENT_TOOLS, metadata={"team": "a"})
+    await stage.until(run, "call.opened", times=3)
+    lease = await client.post(f"agent-runs/{run.id}/tool-leases", {"toolUseId": "call_0_1"})
+    released = {"toolUseId": "call_0_1", "token": lease["token"]}
+    await client.post(f"agent-runs/{run.id}/tool-leases/release", released)
+    for call, result in (("call_0_0", "One."), ("call_0_1", "A."), ("call_0_2", "Done.")):
+        body = {"toolUseId": call, "result": result}
+        await client.post(f"agent-runs/{run.id}/tool-results", body, idempotency_key=f"key of {call}")
+    await run.result()
+
+
+async def tasks_over_a2a(stage: Stage) -> None:
+    """The first is answered what it asks, the second is told something while it works."""
+    client = await stage.client()
+    spec = {"modelId": "scripted:lookup", "tools": cast.CLIENT_TOOLS[:1]}
+    await client.post("agents", {"name": "Lookup", "spec": spec})
+    asks = stage.watched((await client.send_message("lookup", "Go.", id="m-1"))["id"])
+    await stage.until(asks, "call.opened")
+    await client.send_message("lookup", "It is one.", id="m-2", taskId=asks.id)
+    await asks.result()
+    works = stage.watched((await client.send_message("steered", "Go.", id="m-3"))["id"])
+    await stage.until(works, "call.started")
+    await client.send_message("steered", "Be quick.", id="m-4", taskId=works.id)
+    await client.post(f"agent-runs/{works.id}/messages", {"text": "And then?"}, idempotency_key="key of m-5")
+    await stage.restart()
+    await stage.again(works).result()
+
+
 # Left open
 
 
@@ -249,6 +209,15 @@ async def waits_for_a_client(stage: Stage) -> None:
     host, key = await stage.engine.runtime(), await stage.key(run)
     await host.answer(key, "call_0_0", ToolOutput.of('"Rain."'))
     stage.tokens[run.id] = (await host.claim(key, "call_0_1", lease_us=600_000_000, by="user:ann")).token
+
+
+async def waits_for_an_http_client(stage: Stage) -> None:
+    client = await stage.client()
+    run = await stage.created(client, "peers", tools=cast.CLIENT_TOOLS)
+    await stage.until(run, "call.opened", times=3)
+    await client.post(f"agent-runs/{run.id}/tool-results", {"toolUseId": "call_0_0", "result": "One."})
+    claim = {"toolUseId": "call_0_1", "leaseMs": 600_000}
+    stage.tokens[run.id] = (await client.post(f"agent-runs/{run.id}/tool-leases", claim))["token"]
 
 
 async def waits_for_a_budget(stage: Stage) -> None:
@@ -301,8 +270,12 @@ SCENARIOS: tuple[Scenario, ...] = (
     policy_with_a_cap,
     cut_off_and_adopted,
     continued_by_other_code,
+    client_tools_over_http,
+    tasks_over_a2a,
+    *rare.SCENARIOS,
     waits_for_a_person,
     waits_for_a_client,
+    waits_for_an_http_client,
     waits_for_a_budget,
     waits_for_a_child,
     paused,
@@ -335,6 +308,18 @@ async def _answered(stage: Stage, run: Run[Any], *_: Run[Any]) -> str:
     return (await run.result()).text
 
 
+async def _answered_over_http(stage: Stage, run: Run[Any], *_: Run[Any]) -> str:
+    """The client gives its call back, so that it is offered again, just as it was offered at first."""
+    client = await stage.client()
+    given_back = {"toolUseId": "call_0_1", "token": stage.tokens[run.id]}
+    await client.post(f"agent-runs/{run.id}/tool-leases/release", given_back)
+    first, again = [offer async for offer in stage.offers(run, "call_0_1")]
+    assert first.keys() == again.keys() - {"attempt"} and {**again, **first} == again
+    for call, result in (("call_0_1", "A."), ("call_0_2", "Done.")):
+        await client.post(f"agent-runs/{run.id}/tool-results", {"toolUseId": call, "result": result})
+    return (await run.result()).text
+
+
 async def _raised(stage: Stage, run: Run[Any], *_: Run[Any]) -> str:
     await run.set_budget(Budget(calls=5), by="user:ann")
     return (await run.result()).text
@@ -360,6 +345,7 @@ Continue: TypeAlias = Callable[..., Awaitable[str]]
 CONTINUED: dict[str, tuple[Continue, str]] = {
     waits_for_a_person.__name__: (_approved, "Wired to ann."),
     waits_for_a_client.__name__: (_answered, "Rain."),
+    waits_for_an_http_client.__name__: (_answered_over_http, "One. || A. || Done."),
     waits_for_a_budget.__name__: (_raised, "Seen twice."),
     waits_for_a_child.__name__: (_approved_below, "Thanks."),
     paused.__name__: (_resumed, "First."),

@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.json import encode
 
 from weftline import Agent, Engine, ask_user, tool
 from weftline.errors import Conflict, InvalidRequest, NotFound, WeftlineError
 from weftline.messages import Image
+from weftline.replay.format import VERSION
 from weftline.replay.importing import Imported
 from weftline.runtime import ids
 from weftline.runtime.reads.paging import entries
 from weftline.testing import ScriptedModel, calls
 
 PNG = Image("image/png", data="aGVsbG8=")
+EXPORTS = Path(__file__).parents[1] / "fixtures" / "exports"
 
 
 @tool(effect="read")
@@ -73,7 +76,7 @@ async def test_a_run_is_exported_with_its_children_and_contents_and_twice_the_sa
             await engine.export(run_id, first)
     header, end = lines[0], lines[-1]
     [child] = header["children"]
-    assert (header["line"], header["version"], header["run"]) == ("header", 1, run_id)
+    assert (header["line"], header["version"], header["run"]) == ("header", VERSION, run_id)
     assert [run["id"] for run in header["runs"]] == [run_id, child] and header["runs"][1]["parent"] == run_id
     assert all(len(run["sha256"]) == len(run["plan_sha256"]) == 64 for run in header["runs"])
     for run in (run_id, child):
@@ -121,7 +124,7 @@ async def test_a_file_that_is_damaged_cut_or_newer_is_refused_whole_and_the_line
     broken = {
         "another format": ([b'{"a": 1}\n', *lines[1:]], 1),
         "nested": ([b'{"line":"header","version":1,"a":' + b"[" * 5_000 + b"\n", *lines[1:]], 1),
-        "newer": ([edited(lines[0], version=2), *lines[1:]], 1),
+        "newer": ([edited(lines[0], version=VERSION + 1), *lines[1:]], 1),
         "not JSON": ([*lines[:3], b"{\n", *lines[4:]], 4),
         "an entry is missing": ([*lines[:2], *lines[3:]], 3),
         "a time was changed": ([*lines[:2], lines[2].replace(b'"at":1', b'"at":2'), *lines[3:]], len(lines)),
@@ -278,7 +281,7 @@ async def test_a_thread_is_taken_elsewhere_with_its_runs_and_gone_on_with(tmp_pa
         with pytest.raises(NotFound, match="nobody"):
             await engine.export_thread("nobody", tmp_path / "none.jsonl")
     kinds = [json.loads(line)["line"] for line in file.read_bytes().splitlines()]
-    assert kinds[:2] == ["header", "thread"] and kinds.count("said") == len(said) and "message" not in kinds
+    assert kinds[:2] == ["header", "thread"] and kinds.count("thread_message") == len(said) and "message" not in kinds
     model = ScriptedModel(["As I said."])
     async with Engine() as other:
         imported = await other.import_runs(file)
@@ -303,12 +306,21 @@ async def test_a_long_message_of_a_thread_on_disk_is_exported_whole(tmp_path: Pa
         file = await engine.export_thread("t", tmp_path / "thread.jsonl")
         said = await engine.thread("t").messages()
         lines = [json.loads(line) for line in file.read_bytes().splitlines()]
-        by_run = [line["run"] for line in lines if line["line"] == "said"]
+        by_run = [line["run"] for line in lines if line["line"] == "thread_message"]
         assert long in str(said) and len(by_run) == len(said) == 4 and by_run == sorted(by_run)
         assert (await engine.import_runs(file)).created == (), "it is compared with what is there"
     async with Engine() as other:
         await other.import_runs(file)
         assert await other.thread("t").messages() == said
+
+
+async def test_a_thread_that_was_exported_in_version_1_is_imported(tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in (EXPORTS / "thread-v1.jsonl").read_bytes().splitlines()]
+    assert lines[0]["version"] == 1 and [line["line"] for line in lines].count("said") == 8
+    async with Engine() as engine:
+        await engine.import_runs(EXPORTS / "thread-v1.jsonl")
+        messages = await engine.thread("customer-42").messages()
+    assert json.loads(encode(messages)) == [line["message"] for line in lines if line["line"] == "said"]
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "sqlite"])

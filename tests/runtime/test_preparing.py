@@ -12,6 +12,7 @@ from pydantic import BeforeValidator
 from runtime.kit import TIMEOUT_S, MoodyStore, engine_on, facts, plan, until
 from weftline import prompts
 from weftline.canonical import digest
+from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import CallClosed, CallOpened, Effect, RunEnded, TurnCompleted
 from weftline.kernel.state import Command, State
 from weftline.messages import ToolResults, joined_text
@@ -32,7 +33,7 @@ class Own:
     effect: Effect = "read"
     concurrent = False
     client: ClientKind | None = None
-    echo: Raw | None = None
+    peer: Peer | None = None
 
     def __init__(self, name: str, *, prepared: object = b"{}", timeout_s: float | None = None) -> None:
         self.spec = ToolSpec(name, "", Raw(b'{"type":"object"}'))

@@ -391,6 +391,18 @@ def test_a_migration_that_fails_leaves_the_version_before_it_whole(tmp_path: Pat
     db.close()
 
 
+@pytest.mark.requirement("run.deploy.upgrade")
+def test_features_that_were_switched_off_stay_off_under_their_new_names(tmp_path: Path) -> None:
+    db = connect(tmp_path / "weftline.db")
+    migrate(db, path=tmp_path, steps=migrations()[:16])
+    db.execute("INSERT INTO workspaces (key, slug, name, created_at) VALUES (1, 'a', 'a', 0), (2, 'b', 'b', 0)")
+    db.execute("INSERT INTO features_off VALUES (1, 'apiKeys'), (1, 'oauthApps'), (2, 'oauthApps')")
+    migrate(db, path=tmp_path)
+    off = db.execute("SELECT workspace, feature FROM features_off").fetchall()
+    assert off == [(1, "api_keys"), (1, "oauth_apps"), (2, "oauth_apps")]
+    db.close()
+
+
 def test_a_new_store_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
     """F78: one transaction, and one wait for the disk."""
     newest, _ = migrations()[-1]

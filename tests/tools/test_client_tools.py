@@ -2,6 +2,7 @@ import msgspec
 import pytest
 from msgspec import UNSET, Raw
 
+from weftline.kernel.bodies import A2APeer, McpPeer
 from weftline.messages import joined_text
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool, ToolContext, Unknown
@@ -112,24 +113,24 @@ def test_long_running_appends_its_sentence_and_changes_nothing_else() -> None:
     assert long.spec.description.removesuffix(NOTE).strip() == "Builds."
     assert long.spec.description.endswith(NOTE)
     assert bytes(long.spec.parameters) == bytes(plain.spec.parameters)
-    assert (long.effect, long.concurrent, long.timeout_s, long.client, long.echo) == (
+    assert (long.effect, long.concurrent, long.timeout_s, long.client, long.peer) == (
         plain.effect,
         plain.concurrent,
         plain.timeout_s,
         plain.client,
-        plain.echo,
+        plain.peer,
     )
     assert LocalTool("t", long_running=True).spec.description == NOTE
 
 
-async def test_an_a2a_local_tool_takes_one_required_message_and_echoes_the_whole_card() -> None:
+async def test_an_a2a_local_tool_takes_one_required_message_and_has_the_whole_card() -> None:
     card = b'{"name":"Ada","unknown":{"deep":[1.50,null]},"skills":"odd"}'
     tool = A2ALocalTool("ask_ada", card=Raw(card))
     assert await tool.prepare('{"message":"hi"}') == b'{"message":"hi"}'
     for wrong in ("{}", '{"message":1}'):
         with pytest.raises(InvalidArguments):
             await tool.prepare(wrong)
-    assert bytes(tool.echo or b"") == b'{"agentCard":' + card + b"}"
+    assert tool.peer == A2APeer(Raw(card))
 
 
 @pytest.mark.requirement("wire.tools.a2a_local_description")
@@ -154,14 +155,10 @@ def test_a_sparse_card_still_gives_a_description(card: bytes, expected: str) -> 
     assert A2ALocalTool("ask", card=Raw(card)).spec.description == expected
 
 
-def test_an_mcp_local_tool_echoes_its_server_and_its_own_name() -> None:
+def test_an_mcp_local_tool_has_its_server_and_its_own_name() -> None:
     entry = Raw(b'{"name":"fs_read","annotations":{"readOnlyHint":true,"x":1}}')
     tool = McpLocalTool("fs_read", entry=entry, server="fs", server_info=Raw(b'{"name":"fs","version":"1"}'))
-    assert decoded(tool.echo) == {
-        "mcpServer": "fs",
-        "mcpToolName": "fs_read",
-        "mcpServerInfo": {"name": "fs", "version": "1"},
-        "annotations": {"readOnlyHint": True, "x": 1},
-    }
+    info, annotations = Raw(b'{"name":"fs","version":"1"}'), Raw(b'{"readOnlyHint":true,"x":1}')
+    assert tool.peer == McpPeer("fs", "fs_read", info, annotations)
     bare = McpLocalTool("fs_read", entry=Raw(b'{"name":"fs_read","annotations":null}'), server="fs")
-    assert decoded(bare.echo) == {"mcpServer": "fs", "mcpToolName": "fs_read"}
+    assert bare.peer == McpPeer("fs", "fs_read")

@@ -116,14 +116,39 @@ def test_a_message_shows_arguments_as_the_model_wrote_them() -> None:
 
 
 def test_an_offer_shows_the_final_arguments_and_a_blocked_call_is_not_offered() -> None:
-    body = bodies.OpenedBody(Raw(b'{"at":"here"}'), Raw(b'{"mcpServer":"files"}'))
+    body = bodies.OpenedBody(Raw(b'{"at":"here"}'), peer=bodies.McpPeer("files", "read"))
     args = {"at": "here"}
     server = {"toolUseId": "c1", "name": "look", "input": args, "args": args, "turn": 2, "displayHint": "Look"}
     client = {"toolUseId": "c1", "name": "look", "args": args, "kind": "mcp_local", "turn": 2, "displayHint": "Look"}
-    client["mcpServer"] = "files"
+    client |= {"mcpServer": "files", "mcpToolName": "read"}
     assert event(CallOpened(2, 0, "c1", "look", "d"), body) == ("tool_call", server)
     assert event(CallOpened(2, 0, "c1", "look", "d", client="mcp_local"), body) == ("local_tool_call", client)
     assert project(CallOpened(0, 0, "c1", "look", "d", blocked=True), bodies.encode(body), run_id="r") is None
+
+
+OFFER = b'{"toolUseId":"c1","name":"look","args":{},"kind":"%s","turn":2,"displayHint":"Look",%s}'
+PEERS = [
+    (bodies.McpPeer("files", "look"), b'"mcpServer":"files","mcpToolName":"look"'),
+    (
+        bodies.McpPeer('d\u00e9j\u00e0 "vu"', "look", Raw(b'{"name": "F", "n": 1.0}'), Raw(b'{ "a":null }')),
+        b'"mcpServer":"d\xc3\xa9j\xc3\xa0 \\"vu\\"","mcpToolName":"look",'
+        b'"mcpServerInfo":{"name": "F", "n": 1.0},"annotations":{ "a":null }',
+    ),
+    (bodies.A2APeer(Raw(b'{"name": "A", "skills": [ ]}')), b'"agentCard":{"name": "A", "skills": [ ]}'),
+]
+
+
+@pytest.mark.requirement("wire.event.local_call")
+@pytest.mark.parametrize(("peer", "fields"), PEERS)
+def test_an_offer_names_the_peer_as_it_always_did_whether_the_log_has_our_words_or_the_old_ones(
+    peer: bodies.Peer, fields: bytes
+) -> None:
+    kind = "a2a_local" if isinstance(peer, bodies.A2APeer) else "mcp_local"
+    head, offer = CallOpened(2, 0, "c1", "look", "d", client=kind), ("local_tool_call", OFFER % (kind.encode(), fields))
+    ours = bodies.encode(bodies.OpenedBody(Raw(b"{}"), peer=peer))
+    assert project(head, ours, run_id="r") == offer
+    older = b'{"args":{},"echo":{%s}}' % fields
+    assert project(head, older, run_id="r") == offer
 
 
 def test_a_result_is_shown_with_its_arguments_and_attachments() -> None:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Raw
 from msgspec.json import decode
 
 from weftline import prompts
@@ -19,7 +18,7 @@ from weftline.agent.definition import Definition
 from weftline.agent.output import OutputType
 from weftline.agent.planning.briefing import Briefing
 from weftline.failure import Failure
-from weftline.kernel.bodies import FinalResult
+from weftline.kernel.bodies import FinalResult, Peer
 from weftline.kernel.entries import Effect
 from weftline.messages import joined_text
 from weftline.providers.base import ToolSpec
@@ -46,7 +45,7 @@ class Subagent:
     concurrent = True
     timeout_s: float | None = None
     client: None = None
-    echo: Raw | None = None
+    peer: Peer | None = None
 
     def __init__(
         self,

@@ -13,9 +13,10 @@ from weftline.api.parsing import off_loop
 from weftline.errors import Forbidden
 from weftline.store.records.agents import AgentRow
 from weftline.store.secrets import Headers
-from weftline.wire.agents import agent_spec_merge, names_of_tools
+from weftline.wire.agents import agent_spec, agent_spec_merge, names_of_tools
 from weftline.wire.refusals import as_sent, client_names
 from weftline.workspace import agents
+from weftline.workspace.code_agents import CodeAgent
 from weftline.workspace.context import Caller, Workspaces
 
 
@@ -25,6 +26,11 @@ class RunSpec(Struct, frozen=True):
     spec: bytes
     headers: Headers
     """Secret headers of the tools that the server connects to."""
+
+
+def code_spec(agent: CodeAgent) -> bytes:
+    """Returns what clients see of an agent that is defined in code, in the form of a run's spec."""
+    return agent_spec(model=agent.model, instructions=agent.instructions, output=agent.output)
 
 
 def require_named(caller: Caller, agent_id: str | None) -> None:

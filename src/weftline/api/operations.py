@@ -6,7 +6,7 @@ Each is a use case with arguments and results in JSON.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -53,7 +53,7 @@ from weftline.api.schemas.webhooks import (
     delivery_json,
     webhook_json,
 )
-from weftline.errors import NotFound
+from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
 from weftline.runtime.engine import Resumed
 from weftline.runtime.supported import left_alone
@@ -78,6 +78,8 @@ _MAX_DELIVERIES = 200
 _MAX_ORDER_S = 1.0
 """How long a maintenance order may take, so that its sender can be stopped."""
 _UNFINISHED = ("queued", "running", "paused")
+_FEATURES: dict[str, workspaces.Feature] = {"apiKeys": "api_keys", "oauthApps": "oauth_apps"}
+"""The features of a workspace, by the names that operators use."""
 
 
 class ListPage(Struct, Generic[T], frozen=True):
@@ -211,11 +213,17 @@ async def _delete_key(at: Workspaces, *, id: str) -> Key:
 
 
 async def _features(at: Workspaces, *, workspace: str) -> dict[str, bool]:
-    return await workspaces.features(at, workspace)
+    return _named(await workspaces.features(at, workspace))
 
 
 async def _set_feature(at: Workspaces, *, workspace: str, feature: str, on: bool) -> dict[str, bool]:
-    return await workspaces.set_feature(at, workspace, feature, on=on)
+    if feature not in _FEATURES:
+        raise InvalidRequest(f"{feature!r} is not a feature; the features are {' and '.join(_FEATURES)}.")
+    return _named(await workspaces.set_feature(at, workspace, _FEATURES[feature], on=on))
+
+
+def _named(features: Mapping[workspaces.Feature, bool]) -> dict[str, bool]:
+    return {name: features[feature] for name, feature in _FEATURES.items()}
 
 
 # Agents

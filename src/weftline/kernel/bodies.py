@@ -8,6 +8,7 @@ know, so if ignoring a field would be misleading, it needs a new entry, which ol
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
 from msgspec.json import Decoder, Encoder, decode
@@ -190,13 +191,36 @@ class PolicyBody(Struct, omit_defaults=True):
     metadata: Raw | UnsetType = UNSET
 
 
+class McpPeer(Struct, frozen=True, tag_field="protocol", tag="mcp", omit_defaults=True):
+    """The MCP server that the client asks, under the client's name for it, and the tool, with its annotations."""
+
+    server: str
+    tool: str
+    info: Raw | UnsetType = UNSET
+    """What the server says about itself."""
+    annotations: Raw | UnsetType = UNSET
+
+
+class A2APeer(Struct, frozen=True, tag_field="protocol", tag="a2a"):
+    """The A2A agent that the client asks, by its card."""
+
+    card: Raw
+
+
+Peer: TypeAlias = McpPeer | A2APeer
+"""Whom the client has to ask, as it was described when the run was created."""
+
+
 class OpenedBody(Struct, omit_defaults=True):
-    """Body of `call.opened`: the final arguments (a JSON object), and the fields of an offer to a client."""
+    """Body of `call.opened` and `call.unclaimed`: the final arguments (a JSON object), and what else is offered."""
 
     args: Raw
-    echo: Raw | UnsetType = UNSET
     hint: str = ""
     """What people read about the call while it is in progress; if empty, its tool's name in words."""
+    peer: Peer | None = None
+    """For a call of the client's that it passes on to somebody else."""
+    echo: Raw | UnsetType = UNSET
+    """In logs up to format 8, instead of `peer`: fields of the event, as clients get it."""
 
 
 class ClosedBody(Struct, omit_defaults=True):

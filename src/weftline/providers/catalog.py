@@ -1,4 +1,4 @@
-"""The models that a server offers, and what the `modelId` of a request means.
+"""The models that a server offers, and what the model that a request names means.
 
 catalog = build_catalog(usual_providers(), transport=transport)
 model = catalog.resolve("anthropic:claude-sonnet-4-5")

@@ -1,8 +1,8 @@
 """The file format of exported runs: JSON lines, always in the same order.
 
-    {"line": "header", "version": 1, "run": …, "runs": [{"id": …, "sha256": …}, …]}
+    {"line": "header", "version": 2, "run": …, "runs": [{"id": …, "sha256": …}, …]}
     {"line": "thread", "id": …, "name": …, "spec": {…}}   in the file of a thread, which has all runs of it
-    {"line": "said", "run": …, "message": {…}}        a message of the thread, and the run that added it
+    {"line": "thread_message", "run": …, "message": {…}}  a message of the thread, and the run that added it
     {"line": "message", "run": …, "message": {…}}     in the file of a run: an earlier message of its thread
     {"line": "entry", "run": …, "seq": 1, "at": …, "kind": "run.created", "head": {…}, "body": {…}}
     {"line": "blob", "id": …, "data": …}              content that messages refer to, in base64
@@ -26,7 +26,7 @@ from weftline.runtime import ids
 from weftline.runtime.tool_calls.toolbox import Toolbox
 from weftline.store.base import Stored
 
-VERSION = 1
+VERSION = 2
 """The version of the file format. It is raised when a reader of the previous version would misread the file."""
 MAX_KEY = 2**60 - 1
 """The largest key that fits into an id."""
@@ -96,9 +96,13 @@ class ThreadLine(_Line, frozen=True, tag="thread"):
     by_name: bool = False
 
 
-class ThreadMessageLine(_Line, frozen=True, tag="said"):
+class ThreadMessageLine(_Line, frozen=True, tag="thread_message"):
     run: str
     message: Raw
+
+
+class ThreadMessageLine1(ThreadMessageLine, frozen=True, tag="said"):
+    """As version 1 of the format called it; never written."""
 
 
 class EntryLine(_Line, frozen=True, tag="entry"):
@@ -143,7 +147,15 @@ class EndLine(_Line, frozen=True, tag="end"):
 
 
 Line: TypeAlias = (
-    HeaderLine | ThreadLine | ThreadMessageLine | MessageLine | EntryLine | BlobLine | OfferedLine | EndLine
+    HeaderLine
+    | ThreadLine
+    | ThreadMessageLine
+    | ThreadMessageLine1
+    | MessageLine
+    | EntryLine
+    | BlobLine
+    | OfferedLine
+    | EndLine
 )
 
 decode_line = Decoder(Line).decode

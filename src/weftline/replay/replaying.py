@@ -43,6 +43,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
+from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.policy import RunUnattended
 from weftline.kernel.state import New, State
 from weftline.messages import ToolCall
@@ -267,8 +268,8 @@ class _Replay:
         found = differences(log, now.head)
         if body != now.body:
             found += differences(body_value(body), body_value(now.body), path="body")
-        unknown = self._unknown(log)
-        return [one for one in found if one.field.partition(".echo")[0] not in unknown]
+        unknown = (*self._unknown(log), *_in_other_words(log, body))
+        return [one for one in found if {one.field, one.field.partition(".peer")[0]}.isdisjoint(unknown)]
 
     def _unknown(self, log: Fact) -> tuple[str, ...]:
         """Fields that depend on tools, messages or a store that are not available here."""
@@ -405,6 +406,12 @@ def _attempts(state: State, head: CallClosed | CallStarted | AwaitOpened) -> tup
         return ()
     call = calls[head.index]
     return (0,) if call.client is not None else (call.attempt or 1,)
+
+
+def _in_other_words(log: Fact, body: bytes) -> tuple[str, ...]:
+    """Fields that say the same as today's, in the words of an older format."""
+    older = isinstance(log, CallOpened | CallUnclaimed) and bodies.decode_opened(body).echo is not UNSET
+    return ("body.echo", "body.peer") if older else ()
 
 
 def _pipeline_fields(body: TurnBody, index: int) -> dict[str, object]:

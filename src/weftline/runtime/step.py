@@ -338,12 +338,10 @@ def offer_body(work: WorkingSet, head: CallOpened | CallUnclaimed) -> bodies.Ope
     if isinstance(head, CallOpened) and head.blocked:
         return bodies.OpenedBody(Raw(args))
     tool = None if work.toolbox is None else work.toolbox.get(head.name)
-    echo: Raw | UnsetType = UNSET
-    if head.client is not None and tool is not None and tool.echo is not None:
-        echo = tool.echo
+    peer = None if head.client is None or tool is None else tool.peer
     gated = turn.gated.get(head.index)
     hint = gated.hint if gated is not None and gated.hint else display_hint(tool, head.name, args)
-    return bodies.OpenedBody(Raw(args), echo, hint)
+    return bodies.OpenedBody(Raw(args), hint, peer)
 
 
 def _cut_short(state: State, work: WorkingSet, head: AttemptFailed) -> Draft:

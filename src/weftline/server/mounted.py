@@ -16,6 +16,7 @@ from secrets import token_hex
 
 from weftline.agent.engine.engine import Engine
 from weftline.agent.planning.code_agents import code_agents
+from weftline.api.agent_specs import code_spec
 from weftline.api.control import Control
 from weftline.api.operations import operations
 from weftline.api.scheduled import start as start_scheduled
@@ -130,7 +131,7 @@ class Mounted:
             ROUTES,
             options=ServerOptions(public_url=self._public_url),
             read_document=partial(read_document, pages),
-            code=code_agents(engine.agents, models, now_us=host.clock.now_us()),
+            code=code_agents(engine.agents, models, now_us=host.clock.now_us(), to_spec=code_spec),
         )
         deliveries = WebhookDeliveries(
             app.workspaces,

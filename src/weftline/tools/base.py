@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline import reminders
 from weftline.failure import Failure, FailureKind, Hint, Recovery, recovery_problem
-from weftline.kernel.bodies import AskBody
+from weftline.kernel.bodies import AskBody, Peer
 from weftline.kernel.entries import Effect
 from weftline.messages import Text, UserPart, joined_text
 from weftline.outcome import Bounds, ServerData, Telemetry
@@ -299,8 +299,8 @@ class Tool(Protocol[Wanted]):
     @property
     def client(self) -> ClientKind | None: ...
     @property
-    def echo(self) -> Raw | None:
-        """JSON object of extra fields in the offer of a client call (agent card, MCP server)."""
+    def peer(self) -> Peer | None:
+        """Whom the client asks when it executes a call: an MCP server or an A2A agent. None for anything else."""
         ...
 
     async def prepare(self, args: str) -> bytes:

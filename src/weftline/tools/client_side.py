@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from weftline import prompts
+from weftline.kernel.bodies import A2APeer, McpPeer, Peer
 from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
 from weftline.tools.arguments import InvalidArguments
@@ -38,6 +39,7 @@ A2A_PARAMETERS = Raw(
 """The parameters of every A2A agent, whether the server or the client dials it."""
 
 MAX_SKILLS = 12
+_NULL = Raw(b"null")
 
 
 class _ClientTool:
@@ -48,10 +50,10 @@ class _ClientTool:
     timeout_s: float | None = None
     client: ClientKind | None
 
-    def __init__(self, spec: ToolSpec, *, client: ClientKind, echo: Raw | None = None) -> None:
+    def __init__(self, spec: ToolSpec, *, client: ClientKind, peer: Peer | None = None) -> None:
         self.spec = spec
         self.client = client
-        self.echo = echo
+        self.peer = peer
 
     @property
     def name(self) -> str:
@@ -102,7 +104,7 @@ class LocalTool(_ClientTool):
 
 
 class A2ALocalTool(_ClientTool):
-    """An A2A agent that the client dials. The offer of a call echoes the whole card.
+    """An A2A agent that the client dials. The offer of a call contains the whole card.
 
     Args:
         name: The model-facing name.
@@ -112,7 +114,7 @@ class A2ALocalTool(_ClientTool):
 
     def __init__(self, name: str, *, card: Raw, description: str | None = None) -> None:
         spec = ToolSpec(name, description or card_description(card, fallback=name), A2A_PARAMETERS)
-        super().__init__(spec, client="a2a_local", echo=_object({"agentCard": card}))
+        super().__init__(spec, client="a2a_local", peer=A2APeer(card))
 
 
 class McpLocalTool(_ClientTool):
@@ -120,22 +122,21 @@ class McpLocalTool(_ClientTool):
 
     Args:
         entry: The tool as the server lists it (`name`, `description`, `inputSchema`, `annotations`, …).
-        server: Name of the reference, echoed as `mcpServer`.
-        server_info: Echoed as `mcpServerInfo` when given.
+        server: The client's name for the server.
+        server_info: What the server says about itself, any JSON; it is passed on unchanged.
     """
 
     def __init__(self, name: str, *, entry: Raw, server: str, server_info: Raw | None = None) -> None:
         fields = msgspec.json.decode(bytes(entry), type=dict[str, Raw])
         schema = object_root(fields.get("inputSchema")) or EMPTY_OBJECT_SCHEMA
-        echo = {"mcpServer": _json(server), "mcpToolName": _json(name)}
-        if server_info is not None:
-            echo["mcpServerInfo"] = server_info
-        annotations = fields.get("annotations")
-        if annotations is not None and bytes(annotations) != b"null":
-            echo["annotations"] = annotations
-        super().__init__(
-            ToolSpec(name, _text(fields.get("description")), schema), client="mcp_local", echo=_object(echo)
+        annotations = fields.get("annotations", _NULL)
+        peer = McpPeer(
+            server,
+            name,
+            UNSET if server_info is None else server_info,
+            UNSET if bytes(annotations) == b"null" else annotations,
         )
+        super().__init__(ToolSpec(name, _text(fields.get("description")), schema), client="mcp_local", peer=peer)
 
 
 def input_invalid_result(tool: Tool, error: InvalidArguments) -> ToolOutput:
@@ -171,11 +172,3 @@ def _line(value: object) -> str:
 def _text(raw: Raw | None) -> str:
     value: object = None if raw is None else msgspec.json.decode(bytes(raw))
     return value if isinstance(value, str) else ""
-
-
-def _json(text: str) -> Raw:
-    return Raw(msgspec.json.encode(text))
-
-
-def _object(fields: dict[str, Raw]) -> Raw:
-    return Raw(msgspec.json.encode(fields))

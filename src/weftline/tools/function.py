@@ -12,11 +12,10 @@ from functools import cached_property, update_wrapper
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
-from msgspec import Raw
-
 from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.failure import Failure
+from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
@@ -78,7 +77,7 @@ class FunctionTool(Generic[P, R, D]):
         __class_getitem__ = classmethod(GenericAlias)
 
     client: ClientKind | None = None
-    echo: Raw | None = None
+    peer: Peer | None = None
     __name__: str
 
     def __init__(

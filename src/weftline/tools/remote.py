@@ -9,10 +9,10 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
-from msgspec import Raw
 from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import Effect
 from weftline.log_context import fields
 from weftline.messages import File, Image, Text, UserPart
@@ -43,7 +43,7 @@ class RemoteTool(ABC):
     concurrent = False
     timeout_s: float | None = None
     client: ClientKind | None = None
-    echo: Raw | None = None
+    peer: Peer | None = None
 
     def __init__(self, spec: ToolSpec, *, redactor: Redactor | None = None) -> None:
         self.spec = spec

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Raw, Struct, json
 
+from weftline.messages import OutputSchema
 from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, StoredRef, ToolRef
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.plan import NULL, tool_ref
@@ -32,6 +33,12 @@ class _AgentName(Struct):
 
 
 _decode_named = json.Decoder(_AgentName).decode
+
+
+def agent_spec(*, model: str | None, instructions: str | None, output: OutputSchema | None) -> bytes:
+    """Returns the spec that clients see of an agent that is defined in code."""
+    fields: dict[str, object] = {"modelId": model, "systemPrompt": instructions, "outputSchema": output}
+    return encode({name: value for name, value in fields.items() if value is not None})
 
 
 def agent_spec_merge(

@@ -304,10 +304,21 @@ def _offered(head: CallOpened | CallUnclaimed, content: bodies.OpenedBody) -> by
         payload["attempt"] = head.attempt
     else:
         payload |= _parent(head)
-    encoded = encode(payload)
-    if content.echo is not UNSET and bytes(content.echo) != b"{}":
-        encoded = encoded[:-1] + b"," + bytes(content.echo)[1:]
-    return encoded
+    if content.peer is not None:
+        payload |= _peer(content.peer)
+    elif content.echo is not UNSET:
+        payload |= decode(content.echo, type=dict[str, Raw])
+    return encode(payload)
+
+
+def _peer(peer: bodies.Peer) -> dict[str, Any]:
+    match peer:
+        case bodies.McpPeer():
+            named = {"mcpServer": peer.server, "mcpToolName": peer.tool, "mcpServerInfo": peer.info}
+            named["annotations"] = peer.annotations
+            return {name: value for name, value in named.items() if value is not UNSET}
+        case bodies.A2APeer():
+            return {"agentCard": peer.card}
 
 
 def _claimed(head: CallClaimed, body: bytes) -> tuple[str, bytes] | None:

@@ -88,7 +88,7 @@ async def register_app(at: Workspaces, new: NewApp, *, slug: str, made_by: str =
 
     def query() -> Query[StoredApp]:
         workspace = yield from ensured(slug, now=now)
-        if "oauthApps" in (yield from workspace_records.features_off(workspace)):
+        if "oauth_apps" in (yield from workspace_records.features_off(workspace)):
             raise Forbidden("OAuth applications are not available on this plan.", code="oauth_apps_plan")
         if (yield from apps.count(workspace)) >= MAX_PER_WORKSPACE:
             raise InvalidRequest(f"A workspace can have at most {MAX_PER_WORKSPACE:,} OAuth apps.")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from weftline.errors import Conflict, InvalidRequest
+from weftline.messages import OutputSchema
 from weftline.plan import RunPlan
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.pages import RowPage
@@ -25,17 +26,26 @@ class CodeAgent(Struct, frozen=True, kw_only=True):
     name: str
     """Its id as well."""
     description: str = ""
-    spec: bytes = b"{}"
-    """What callers see of it: JSON in the form of a run's spec."""
+    model: str | None = None
+    instructions: str | None = None
+    """None if code writes them for each run."""
+    output: OutputSchema | None = None
     plan: Callable[[RunPlan], RunPlan]
     """Makes the plan of its run from the plan that a client requested."""
 
 
-class CodeAgents:
-    """The code agents of a process, by name and by slug."""
+def _no_spec(agent: CodeAgent) -> bytes:
+    return b"{}"
 
-    def __init__(self, agents: Iterable[CodeAgent] = (), *, now_us: int = 0) -> None:
+
+class CodeAgents:
+    """The code agents of a process, by name and by slug. `to_spec` returns what clients see of one: a run's spec."""
+
+    def __init__(
+        self, agents: Iterable[CodeAgent] = (), *, now_us: int = 0, to_spec: Callable[[CodeAgent], bytes] = _no_spec
+    ) -> None:
         self._now_us = now_us
+        self._to_spec = to_spec
         self._by_id: dict[str, CodeAgent] = {}
         self._slugs: dict[str, str] = {}
         for agent in agents:
@@ -101,7 +111,7 @@ class CodeAgents:
             description=self._by_id[id].description,
             updated_at=self._now_us,
             system=False,
-            spec=self._by_id[id].spec,
+            spec=self._to_spec(self._by_id[id]),
             secrets=None,
             metadata="{}",
             created_at=self._now_us,

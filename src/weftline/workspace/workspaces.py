@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Literal, TypeAlias, get_args
 
 from weftline.errors import InvalidRequest, NotFound
 from weftline.store.database import Query
 from weftline.store.records import workspaces
 from weftline.workspace.context import Change, Workspaces
 
-FEATURES = ("apiKeys", "oauthApps")
+Feature: TypeAlias = Literal["api_keys", "oauth_apps"]
+FEATURES: tuple[Feature, ...] = get_args(Feature)
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
 
 
@@ -31,17 +33,15 @@ async def slug_of(at: Workspaces, workspace: int) -> str | None:
     return await at.records.read(workspaces.slug_of(workspace))
 
 
-async def features(at: Workspaces, slug: str) -> dict[str, bool]:
+async def features(at: Workspaces, slug: str) -> dict[Feature, bool]:
     """Every feature, and whether it is on."""
     return await at.records.read(_read_features(slug))
 
 
-async def set_feature(at: Workspaces, slug: str, feature: str, *, on: bool) -> dict[str, bool]:
+async def set_feature(at: Workspaces, slug: str, feature: Feature, *, on: bool) -> dict[Feature, bool]:
     """Switches a feature and returns all of them."""
-    if feature not in FEATURES:
-        raise InvalidRequest(f"{feature!r} is not a feature; the features are {' and '.join(FEATURES)}.")
 
-    def switch() -> Query[dict[str, bool]]:
+    def switch() -> Query[dict[Feature, bool]]:
         key = yield from existing(slug)
         yield from workspaces.switch_on(key, feature) if on else workspaces.switch_off(key, feature)
         return (yield from _read_features(slug))
@@ -74,7 +74,7 @@ def existing(slug: str) -> Query[int]:
     return key
 
 
-def _read_features(slug: str) -> Query[dict[str, bool]]:
+def _read_features(slug: str) -> Query[dict[Feature, bool]]:
     key = yield from existing(slug)
     off = yield from workspaces.features_off(key)
     return {feature: feature not in off for feature in FEATURES}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
-
-from msgspec.json import encode
 
 from weftline.agent.definition import Definition
 from weftline.agent.planning.child_plans import subagents_of
@@ -18,14 +16,21 @@ from weftline.workspace.code_agents import CodeAgent, CodeAgents
 
 
 def code_agents(
-    agents: Mapping[str, Definition[Any, Any]], models: Mapping[str, str | None], *, now_us: int
+    agents: Mapping[str, Definition[Any, Any]],
+    models: Mapping[str, str | None],
+    *,
+    now_us: int,
+    to_spec: Callable[[CodeAgent], bytes],
 ) -> CodeAgents:
     """Returns what clients see of agents, by the names they are registered under. `models` are the ids of their models.
+
+    `to_spec` writes it down in the clients' form.
 
     Raises:
         WeftlineError: for a name that clients could not send, and for two names that are the same in a URL.
     """
-    return CodeAgents([_code_agent(name, agent, models[name]) for name, agent in agents.items()], now_us=now_us)
+    found = [_code_agent(name, agent, models[name]) for name, agent in agents.items()]
+    return CodeAgents(found, now_us=now_us, to_spec=to_spec)
 
 
 class AgentModels:
@@ -68,15 +73,11 @@ class AgentModels:
 
 
 def _code_agent(name: str, agent: Definition[Any, Any], model: str | None) -> CodeAgent:
-    output = agent.output_type
-    spec: dict[str, object] = {} if model is None else {"modelId": model}
-    if isinstance(agent.instructions, str):
-        spec["systemPrompt"] = agent.instructions
-    if output is not None:
-        spec["outputSchema"] = {"name": output.schema.name, "schema": output.schema.schema}
     return CodeAgent(
         name=name,
         description=agent.description,
-        spec=encode(spec),
+        model=model,
+        instructions=agent.instructions if isinstance(agent.instructions, str) else None,
+        output=None if agent.output_type is None else agent.output_type.schema,
         plan=partial(client_plan, agent, code=name, model=model),
     )

@@ -16,7 +16,7 @@ from weftline.store.records import apps
 _TOKEN = (
     "SELECT t.key, t.hash, a.client_id, g.id, t.workspace, w.slug, u.id, u.email, t.scopes, t.agents,"
     " t.created_at, t.expires_at, t.resource,"
-    " EXISTS (SELECT 1 FROM features_off f WHERE f.workspace = t.workspace AND f.feature = 'oauthApps')"
+    " EXISTS (SELECT 1 FROM features_off f WHERE f.workspace = t.workspace AND f.feature = 'oauth_apps')"
     " FROM oauth_tokens t JOIN oauth_apps a ON a.key = t.app JOIN workspaces w ON w.key = t.workspace"
     ' LEFT JOIN oauth_grants g ON g.key = t.grant_key LEFT JOIN users u ON u.key = g."user"'
 )

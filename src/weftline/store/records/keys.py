@@ -12,7 +12,7 @@ from weftline.store.records.pages import RowPage, fitting
 
 _KEY = (
     "SELECT k.id, k.workspace, w.slug, k.name, k.prefix, k.usage, k.agents, k.created_at, k.revoked_at, k.made_by,"
-    " EXISTS (SELECT 1 FROM features_off f WHERE f.workspace = k.workspace AND f.feature = 'apiKeys')"
+    " EXISTS (SELECT 1 FROM features_off f WHERE f.workspace = k.workspace AND f.feature = 'api_keys')"
     " FROM api_keys k JOIN workspaces w ON w.key = k.workspace"
 )
 

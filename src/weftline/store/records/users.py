@@ -98,7 +98,7 @@ def leave(user: int, workspace: int) -> Query[None]:
 def memberships(user: int) -> Query[list[Membership]]:
     rows = yield from statement(
         "SELECT w.key, w.slug, w.name,"
-        " NOT EXISTS (SELECT 1 FROM features_off f WHERE f.workspace = w.key AND f.feature = 'oauthApps')"
+        " NOT EXISTS (SELECT 1 FROM features_off f WHERE f.workspace = w.key AND f.feature = 'oauth_apps')"
         ' FROM memberships m JOIN workspaces w ON w.key = m.workspace WHERE m."user" = $1 ORDER BY w.slug',
         user,
     )

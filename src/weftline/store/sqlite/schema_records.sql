@@ -53,7 +53,7 @@ CREATE TABLE thread_messages (
 -- Features that are switched off; a workspace has every feature that is not listed here.
 CREATE TABLE features_off (
   workspace INTEGER NOT NULL REFERENCES workspaces (key),
-  feature TEXT NOT NULL,          -- apiKeys or oauthApps
+  feature TEXT NOT NULL,          -- api_keys or oauth_apps
   PRIMARY KEY (workspace, feature)
 ) STRICT, WITHOUT ROWID;
 

@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
+from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import Effect, Fact, TurnCompleted
 from weftline.messages import Message
 from weftline.plan import RunPlan
@@ -161,7 +162,7 @@ class Delegating(IdleCode):
 
 class WorldTool:
     client: ClientKind | None = None
-    echo: Raw | None = None
+    peer: Peer | None = None
     timeout_s: float | None = None
     concurrent = False
 

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from weftline.canonical import canonical_value
 from weftline.failure import Hint
-from weftline.kernel.bodies import AskBody
+from weftline.kernel.bodies import AskBody, Peer
 from weftline.kernel.entries import Effect
 from weftline.messages import joined_text
 from weftline.providers.base import ToolSpec
@@ -87,7 +87,7 @@ class RuntimeBug(BaseException):
 
 class SimTool:
     client: ClientKind | None = None
-    echo: Raw | None = None
+    peer: Peer | None = None
     timeout_s: float | None = None
 
     def __init__(self, life: Life, name: str, effect: Effect, *, concurrent: bool = False) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from weftline import prompts
+from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
 from weftline.sandbox import CodeExecution, Language, Sandbox
@@ -147,7 +148,7 @@ class CodeTool:
     concurrent = False
     host = True
     client: ClientKind | None = None
-    echo: Raw | None = None
+    peer: Peer | None = None
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.json_size import is_modest
+from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import Effect
 from weftline.messages import joined_text
 from weftline.providers.base import ToolSpec
@@ -111,7 +112,7 @@ class ServerQuestion:
     concurrent = True
     timeout_s: float | None = None
     client: ClientKind | None = None
-    echo: Raw | None = None
+    peer: Peer | None = None
     hidden = True
     bookkeeping = True
 

@@ -10,6 +10,7 @@ from weftline.agent.loader import load_agents_file
 from weftline.agent.planning.child_plans import ChildPlans
 from weftline.agent.planning.code_agents import AgentModels, code_agents
 from weftline.agent.planning.sources import AgentTools, Setup, require_durable
+from weftline.api.agent_specs import code_spec
 from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import Engine
@@ -30,7 +31,8 @@ class ServedAgents:
         self.by_name = file.agents
         self.tools = file.tools
         self._models = AgentModels(file.agents, models)
-        self.code = code_agents(file.agents, self._models.by_agent, now_us=SystemClock().now_us())
+        now_us = SystemClock().now_us()
+        self.code = code_agents(file.agents, self._models.by_agent, now_us=now_us, to_spec=code_spec)
         """What clients see of the agents."""
 
     def source(self, others: ToolSource) -> AgentTools:
