@@ -318,14 +318,15 @@ def words_of_the_wire(modules: list[Module]) -> list[str]:
     ]
 
 
-def methods_that_differ_by_an_underscore(modules: list[Module]) -> list[str]:
+def functions_that_differ_by_an_underscore(modules: list[Module]) -> list[str]:
     """Two names that say the same: which of them does what has to be looked up each time."""
     found: list[str] = []
     for module in modules:
         for node in nodes(module):
-            if isinstance(node, ast.ClassDef):
+            if isinstance(node, ast.ClassDef | ast.Module):
                 names = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
-                found += [f"{module.name}: {node.name}.{name}" for name in sorted(names) if f"_{name}" in names]
+                where = f"{module.name}: {node.name}." if isinstance(node, ast.ClassDef) else f"{module.name}: "
+                found += [f"{where}{name}" for name in sorted(names) if f"_{name}" in names]
     return found
 
 
@@ -396,8 +397,8 @@ def test_nobody_but_the_edge_uses_words_of_the_wire(modules: list[Module]) -> No
     assert words_of_the_wire(modules) == []
 
 
-def test_no_two_methods_of_a_class_differ_by_an_underscore(modules: list[Module]) -> None:
-    assert methods_that_differ_by_an_underscore(modules) == []
+def test_no_two_functions_of_a_module_or_class_differ_by_an_underscore(modules: list[Module]) -> None:
+    assert functions_that_differ_by_an_underscore(modules) == []
 
 
 def test_no_file_is_longer_than_one_can_hold_in_mind(modules: list[Module]) -> None:
@@ -546,9 +547,10 @@ def test_a_word_of_the_wire_would_be_noticed(tmp_path: Path, source: str) -> Non
     assert words_of_the_wire(plant(tmp_path, "wire/x.py", source)) == []
 
 
-def test_two_methods_that_differ_by_an_underscore_would_be_noticed(tmp_path: Path) -> None:
-    source = "class A:\n    def load(self): ...\n    async def _load(self): ...\n    def save(self): ..."
-    assert methods_that_differ_by_an_underscore(plant(tmp_path, "store/x.py", source)) == ["weftline.store.x: A.load"]
+def test_two_functions_that_differ_by_an_underscore_would_be_noticed(tmp_path: Path) -> None:
+    source = "class A:\n  def load(self): ...\n  async def _load(self): ...\n  def save(self): ...\ndef a(): ...\ndef _a(): ..."
+    found = functions_that_differ_by_an_underscore(plant(tmp_path, "store/x.py", source))
+    assert found == ["weftline.store.x: a", "weftline.store.x: A.load"]
 
 
 def plant(root: Path, place: str, source: str) -> list[Module]:

@@ -54,7 +54,7 @@ def asked(wanted: Sequence[AskedCall]) -> Batch:
     calls: list[Call] = []
     concurrent, gated, to_offer = True, 0, 0
     for one in wanted:
-        calls.append(_asked(one))
+        calls.append(_new_call(one))
         gated += one.gated
         to_offer += one.client is not None
         if not one.concurrent and one.verdict == "ok":
@@ -72,7 +72,7 @@ def asked(wanted: Sequence[AskedCall]) -> Batch:
     )
 
 
-def _asked(one: AskedCall) -> Call:
+def _new_call(one: AskedCall) -> Call:
     return Call(
         one.id,
         one.name,
@@ -98,7 +98,9 @@ def asked_further(s: State, head: CallAsked) -> State | None:
     parent = batch.calls[head.parent]
     if not parent.host or parent.stage != "started":
         return None
-    call = replace(_asked(head.call), parent=head.parent, concurrent=head.call.concurrent, host=False, terminal=False)
+    call = replace(
+        _new_call(head.call), parent=head.parent, concurrent=head.call.concurrent, host=False, terminal=False
+    )
     batch = replace(
         batch,
         calls=(*batch.calls, call),

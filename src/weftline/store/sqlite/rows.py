@@ -39,17 +39,17 @@ def run_row(row: Any) -> RunRow:
     for at in _TEXTS:
         if isinstance(values[at], bytes):  # it is not UTF-8; the run does not depend on it
             values[at] = values[at].decode(errors="replace")
-    return _run_row(values)
+    return _row_of(values)
 
 
-def _run_row(values: list[Any]) -> RunRow:
+def _row_of(values: list[Any]) -> RunRow:
     values[_QUEUED] = bool(values[_QUEUED])
     return RunRow(*values)
 
 
 def readable_run_row(row: Any) -> RunRow:
     """The row for displaying the run; see `weftline.store.columns`."""
-    run, read = _run_row(list(row)), Columns()
+    run, read = _row_of(list(row)), Columns()
     run.salt = read.text("salt", run.salt)
     run.name = read.text("name", run.name)
     run.agent = read.text_or_none("agent", run.agent)
