@@ -548,7 +548,7 @@ def test_a_word_of_the_wire_would_be_noticed(tmp_path: Path, source: str) -> Non
 
 
 def test_two_functions_that_differ_by_an_underscore_would_be_noticed(tmp_path: Path) -> None:
-    source = "class A:\n  def load(self): ...\n  async def _load(self): ...\n  def save(self): ...\ndef a(): ...\ndef _a(): ..."
+    source = "class A:\n  def load(self): ...\n  async def _load(self): ...\n\ndef a(): ...\ndef _a(): ..."
     found = functions_that_differ_by_an_underscore(plant(tmp_path, "store/x.py", source))
     assert found == ["weftline.store.x: a", "weftline.store.x: A.load"]
 

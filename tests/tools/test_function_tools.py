@@ -92,7 +92,7 @@ def test_the_declared_options_are_the_tools_own() -> None:
     @tool
     def plain() -> None: ...
 
-    assert (plain.effect, plain.concurrent, plain.timeout_s, plain.echo) == ("once", False, None, None)
+    assert (plain.effect, plain.concurrent, plain.timeout_s, plain.peer) == ("once", False, None, None)
     named = tool(name="other", description="Else.")(lambda: None)
     assert (named.spec.name, named.spec.description) == ("other", "Else.")
 
