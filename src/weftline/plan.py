@@ -183,11 +183,12 @@ class PlanOutline(Struct, frozen=True):
     tools: tuple[_Kind, ...] = ()
     output_schema: OutputSchema | None = None
     labels: dict[str, str] = {}
+    code: str | None = None
 
     @property
     def asks_client(self) -> bool:
-        """Whether it has tools that the client executes."""
-        return any(tool.kind in _CLIENT_SIDE for tool in self.tools)
+        """Whether it has tools that the client executes, or may have some: those of an agent in code are not listed."""
+        return self.code is not None or any(tool.kind in _CLIENT_SIDE for tool in self.tools)
 
 
 class _Version(Struct):

@@ -10,6 +10,7 @@ from hashlib import sha256
 from msgspec import Raw
 from msgspec.json import decode
 
+from weftline.errors import Conflict
 from weftline.kernel.bodies import decode_created, decode_message
 from weftline.kernel.entries import HistoryPinned, RunCreated, decode_fact
 from weftline.messages import Message
@@ -64,6 +65,9 @@ async def export_thread_lines(
     while page := await log.runs(RunFilter(thread=thread.key, before=before, limit=_PAGE)):
         before = page[-1].key
         roots += page
+    added_by = await records.read(threads.runs_of_messages(thread.key), heavy=True)
+    known = {one.key for one in roots}
+    roots += [await _imported(log, key) for key in dict.fromkeys(added_by) if key not in known]
     rows = [family for root in reversed(roots) for family in await _family(log, root)]
     listed = [await _listed(log, one, parent=parent) for one, parent in rows]
     digest, id = Digest(), ids.session_id(thread.key, thread.salt)
@@ -73,12 +77,19 @@ async def export_thread_lines(
     about = ThreadLine(id, thread.name, thread.created_at, spec, thread.agent, metadata, by_name)
     yield digest.take(encode_line(about))
     runs = {one.key: ids.run_id(one.key, one.salt) for one, _ in rows}
-    added_by = await records.read(threads.runs_of_messages(thread.key), heavy=True)
     messages = await log.thread_messages(thread.key)
     for run, message in zip(added_by, messages, strict=False):  # a run that is new by now may have added more
         yield digest.take(encode_line(ThreadMessageLine(runs[run], Raw(message))))
     async for line in _runs_and_contents(log, [one for one, _ in rows], digest, thread=thread.key):
         yield line
+
+
+async def _imported(log: LogReader, key: int) -> RunRow:
+    """A run that was imported with its thread: it can be read, but does not belong to the thread here."""
+    row = await log.run(key)
+    if row is None:
+        raise Conflict("A run of the session has been removed by retention.", code="run_trimmed")
+    return row
 
 
 async def _runs_and_contents(

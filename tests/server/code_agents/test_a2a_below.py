@@ -34,6 +34,11 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+@tool(effect="once", external=True)
+def fetch(number: int) -> str:
+    """Somebody else fetches it."""
+
+
 def team(beside: Beside) -> list[Agent]:
     @tool(effect="read", concurrent=True)
     async def look() -> str:
@@ -54,6 +59,7 @@ def team(beside: Beside) -> list[Agent]:
         Agent(ScriptedModel([both, every]), name="both", tools=[asks, ask_user]),
         Agent(ScriptedModel([calls("payer", task="Pay."), every]), name="shop", tools=[payer.as_tool("Pays.")]),
         Agent(ScriptedModel([calls(below, ("look", {})), every]), name="busy", tools=[asks, look]),
+        Agent(ScriptedModel([calls("fetch", number=1), every]), name="outside", tools=[fetch]),
         Agent(ScriptedModel([twice, twice, every]), name="strict", tools=[pay], limits=Limits(four_eyes=True)),
     ]
 
@@ -199,3 +205,12 @@ async def test_a_message_does_not_say_what_became_of_a_call_in_doubt(store: Path
         assert (await api.post(where, {"outcome": "answered", "value": "It flew."})).status == 200
         await api.events(id)
         assert answer(await second.get(id)) == "It flew."
+
+
+async def test_a_call_of_an_external_tool_is_a_question_that_the_next_message_answers(caller: Caller) -> None:
+    outside = caller.of("outside")
+    task = await outside.send("Please.")
+    assert task["status"]["state"] == "input-required"
+    assert task["status"]["message"]["parts"][0]["text"] == 'fetch {"number":1}'
+    ended = await outside.send("fetched", taskId=task["id"])
+    assert ended["status"]["state"] == "completed" and "fetched" in answer(ended)
