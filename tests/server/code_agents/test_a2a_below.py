@@ -34,9 +34,8 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
-@tool(effect="once", external=True)
-def fetch(number: int) -> str:
-    """Somebody else fetches it."""
+@tool(effect="once", external=True, description="Somebody else fetches it.")
+def fetch(number: int) -> str: ...
 
 
 def team(beside: Beside) -> list[Agent]:
