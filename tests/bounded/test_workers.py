@@ -44,17 +44,22 @@ async def test_the_loop_goes_on_meanwhile(workers: Workers) -> None:
     assert isinstance(spinning.exception(), GaveUp)
 
 
-async def test_owners_take_turns(workers: Workers) -> None:
+async def test_owners_take_turns(workers: Workers, tmp_path: Path) -> None:
     done: list[int] = []
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
 
-    async def ask(owner: int, job: str) -> None:
+    async def ask(owner: int, job: str, argument: bytes = b"x") -> None:
         on_behalf_of.set(owner)
-        await workers.run(f"{HERE}:{job}", b"x")
+        await workers.run(f"{HERE}:{job}", argument)
         done.append(owner)
 
-    flood = [asyncio.create_task(ask(1, "upper")) for _ in range(20)]
+    flood = [asyncio.create_task(ask(1, "wait_for", bytes(pipe)))]  # nothing else is done before it
+    flood += [asyncio.create_task(ask(1, "upper")) for _ in range(20)]
     await asyncio.sleep(0)
     late = asyncio.create_task(ask(2, "upper"))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(pipe.write_bytes, b"x")
     await asyncio.gather(*flood, late)
     assert done.index(2) < 5
 

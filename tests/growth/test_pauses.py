@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from runtime.kit import engine_on, facts, plan, until
 from weftline import Engine, ToolGate, tool
 from weftline.kernel.batches import MAX_CONSULTED
+from weftline.kernel.entries import CallClosed
+from weftline.plan import ServerRef
 from weftline.runtime.driver import MAX_WITHOUT_PAUSE
+from weftline.store.memory import MemoryDisk, MemoryStore
 
 from .batches import agent_that_asks, asked_for
 
@@ -98,3 +102,32 @@ async def test_what_arrives_between_two_calls_of_a_large_batch_counts_at_once(wh
         if what != "cancel":
             await run.result()
     assert looked == CALLS if what == "pause" else looked < CALLS
+
+
+@pytest.mark.parametrize("at", range(MAX_WITHOUT_PAUSE - 4, MAX_WITHOUT_PAUSE + 1))
+async def test_a_stop_between_two_calls_of_a_large_batch_leaves_none_in_doubt(at: int) -> None:
+    paid: list[int] = []
+    stopping: list[asyncio.Task[object]] = []
+
+    @tool(effect="once")
+    async def pay(n: int) -> int:
+        """Pays."""
+        paid.append(n)
+        if n == at and not stopping:
+            stopping.append(asyncio.create_task(first.stop(drain_s=10)))
+        return n
+
+    calls = [{"name": "pay", "args": {"n": n}} for n in range(MAX_WITHOUT_PAUSE + 8)]
+    scripts = {"pay": {"turns": [{"tool_calls": calls}, {"text": "done"}]}}
+    disk = MemoryDisk()
+    first, _ = engine_on(MemoryStore(disk), scripts, tools={"pay": pay})
+    await first.start()
+    space = await first.workspace("acme")
+    run_id = await first.create(space, plan("pay", ServerRef("pay")))
+    await until(lambda: bool(stopping))
+    await stopping[0]
+    second, _ = engine_on(MemoryStore(disk), scripts, tools={"pay": pay})
+    async with second:
+        closed = [head.how for head in await facts(second, run_id, space) if isinstance(head, CallClosed)]
+    assert paid == list(range(len(calls)))
+    assert set(closed) == {"returned"}

@@ -295,6 +295,8 @@ async def test_a_thread_is_taken_elsewhere_with_its_runs_and_gone_on_with(tmp_pa
         assert refused.value.code == "import_conflict"
         onward = await other.export_thread("customer-42", tmp_path / "onward.jsonl")
         said = await other.thread("customer-42").messages()
+    exported = [row["id"] for row in json.loads(onward.read_bytes().splitlines()[0])["runs"]]
+    assert [run for run in exported if run in runs] == runs, "in the order in which they began"
     async with Engine() as third:
         assert len((await third.import_runs(onward)).created) == len(imported.created) + 1
         assert await third.thread("customer-42").messages() == said

@@ -149,3 +149,15 @@ def test_deadlines_and_retries_are_on_time_although_the_clock_is_set_back(
 
     run(scenario())
     assert "the system's clock was set back" in caplog.text
+
+
+def test_a_clock_that_is_set_right_again_is_followed_again() -> None:
+    system = 10_000 * SECOND
+    clock = SteadyClock(lambda: system * 1000)
+    assert clock.now_us() == system
+    system -= 3600 * SECOND
+    assert clock.now_us() == 10_000 * SECOND
+    system += 5 * SECOND
+    assert clock.now_us() == 10_005 * SECOND
+    system += 3600 * SECOND
+    assert clock.now_us() == system == 10_005 * SECOND

@@ -524,3 +524,87 @@ async def test_an_agents_tool_gets_the_fields_that_json_would_leave_out() -> Non
     result = await agent.run("Go.")
     assert got == [Excluding(a=1, note="important")]
     assert [call.args for call in result.calls] == [{"it": {"a": 1, "note": "important"}}]
+
+
+class Doubling(BaseModel):
+    price: Decimal
+
+    @computed_field
+    @property
+    def twice(self) -> Decimal:
+        return self.price * 2
+
+
+def test_arguments_that_earlier_code_stored_with_computed_fields_are_read() -> None:
+    keywords = taking(Doubling).parameters.keywords(b'{"it":{"price":"5","twice":"10"},"more":0}')
+    assert keywords["it"] == Doubling(price=Decimal(5))
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    tags: set[str]
+
+
+class Tags(RootModel[set[str]]):
+    pass
+
+
+@dataclasses.dataclass
+class Counted:
+    tags: set[str]
+    count: int = dataclasses.field(init=False, default=0)
+
+
+@pytest.mark.parametrize(
+    ("hint", "written"),
+    [
+        (Slotted, {"tags": ["a", "b", "c"]}),
+        (Tags, ["a", "b", "c"]),
+        (deque[set[str]], [["a", "b", "c"]]),
+        (Counted, {"tags": ["a", "b", "c"]}),
+    ],
+)
+def test_the_order_of_a_set_does_not_matter_wherever_the_set_is(hint: Any, written: Any) -> None:
+    orders = [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"]]
+    for order in orders:
+        there = json.dumps({"it": written, "more": 0}).replace('["a", "b", "c"]', json.dumps(order))
+        final = taking(hint).parameters.final_args(there)
+        assert taking(hint).parameters.keywords(final)
+
+
+def test_a_default_that_is_not_of_its_type_is_converted() -> None:
+    def pay(price: Decimal = 0, wait: timedelta = 60) -> None: ...  # pyright: ignore[reportArgumentType]
+
+    parameters = tool(pay).parameters
+    final = parameters.final_args("{}")
+    assert parameters.keywords(final) == {"price": Decimal(0), "wait": timedelta(seconds=60)}
+
+
+class Rendered(BaseModel):
+    a: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def read(cls, value: Any) -> Any:
+        return {**value}
+
+    @model_serializer
+    def write(self) -> str:
+        return f"a={self.a}"
+
+
+def test_a_serializer_whose_output_the_validators_fail_for_is_not_used() -> None:
+    final = taking(Rendered).parameters.final_args('{"it":{"a":1}}')
+    assert taking(Rendered).parameters.keywords(final)["it"] == Rendered(a=1)
+
+
+class NoSchema: ...
+
+
+def test_a_default_of_a_type_that_no_schema_has_is_refused_in_words() -> None:
+    unknown = NoSchema()
+
+    def pay(it: NoSchema = unknown) -> None: ...
+
+    with pytest.raises(TypeError, match="pay"):
+        _ = tool(pay).parameters

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from weftline import Agent, tool
+from weftline import Agent, ToolContext, tool
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ToolFailed
 from weftline.tools.workers import ToolWorkers
@@ -97,24 +97,33 @@ async def test_calls_are_refused_while_too_many_threads_are_stuck() -> None:
     assert await threads.run(lambda: "again") == "again"
 
 
-async def test_a_tool_that_never_got_a_thread_is_not_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("composed", [False, True])
+async def test_a_tool_that_never_got_a_thread_is_not_in_doubt(monkeypatch: pytest.MonkeyPatch, composed: bool) -> None:
+    """One that has called such a tool is: it may have done something before that."""
     threads = ToolWorkers(size=1)
     monkeypatch.setattr("weftline.tools.function.shared_workers", lambda: threads)
-    paid: list[int] = []
+    done: list[str] = []
 
     @tool(effect="once", timeout_s=0.05)
     def pay(amount: int) -> str:
         """Pays."""
-        paid.append(amount)
+        done.append("paid")
         return "paid"
+
+    @tool(effect="once", timeout_s=0.05)
+    async def order(amount: int, context: ToolContext) -> str:
+        """Orders, then pays."""
+        done.append("ordered")
+        return str(await pay.invoke(b'{"amount":1}', context))
 
     stuck = Stuck()
     busy = asyncio.create_task(threads.run(stuck))
     await stuck.begun.wait()
-    model = ScriptedModel([calls("pay", amount=1), "Done."])
-    result = await Agent(model, tools=[pay]).run("Pay.")
+    used = order if composed else pay
+    model = ScriptedModel([calls(used.name, amount=1), "Done."])
+    result = await Agent(model, tools=[used]).run("Go.")
     (call,) = result.calls
-    assert call.how == "timeout" and "It did nothing" in call.result
+    assert (call.how, "It did nothing" in call.result) == (("in_doubt", False) if composed else ("timeout", True))
     stuck.release.set()
     await busy
-    assert not paid
+    assert done == (["ordered"] if composed else [])

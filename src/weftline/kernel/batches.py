@@ -134,7 +134,9 @@ def _front(batch: Batch) -> int:
     """The server-side call that begins next in a sequential batch; the number of calls if none may begin now."""
     if batch.busy:
         return len(batch.calls)
-    front = max(batch.next, batch.first_gated) if batch.ready == batch.gated else batch.next
+    front = batch.next
+    if batch.ready == batch.gated:
+        front = next_waiting(batch.calls, max(front, batch.first_gated))
     while front < len(batch.calls) and batch.calls[front].awaiting:  # those after it do not wait for a person
         front = next_waiting(batch.calls, front + 1)
     return front

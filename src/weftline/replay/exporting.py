@@ -56,7 +56,8 @@ async def export_lines(log: LogReader, row: RunRow) -> AsyncGenerator[bytes]:
 async def export_thread_lines(
     log: LogReader, records: Database, thread: ThreadRow, *, by_name: bool
 ) -> AsyncGenerator[bytes]:
-    """The lines of a thread's export: all of its messages and all of its runs, of which it may have none.
+    """The lines of a thread's export: all of its messages and all of its runs, of which it may have none. Of runs that
+    were imported, those that added messages.
 
     Raises `Conflict` before the first line if one of its runs has not ended or is incomplete.
     """
@@ -67,7 +68,8 @@ async def export_thread_lines(
         roots += page
     added_by = await records.read(threads.runs_of_messages(thread.key), heavy=True)
     known = {one.key for one in roots}
-    roots += [await _imported(log, key) for key in dict.fromkeys(added_by) if key not in known]
+    imported = [key for key in dict.fromkeys(added_by) if key not in known]
+    roots += [await _imported(log, key) for key in reversed(imported)]
     rows = [family for root in reversed(roots) for family in await _family(log, root)]
     listed = [await _listed(log, one, parent=parent) for one, parent in rows]
     digest, id = Digest(), ids.session_id(thread.key, thread.salt)

@@ -28,7 +28,9 @@ class SteadyClock:
     """The wall clock, except that it never goes back.
 
     When the system's clock is set back, it continues from the latest time it has returned, so that what is due in three
-    seconds is not due in an hour and three seconds. Its times are then ahead of the system's until the next start.
+    seconds is not due in an hour and three seconds. Its times are then ahead of the system's until that is set right
+    again, or the next start. For times that belong to runs, and for one thread; schedules and credentials go by the
+    system's clock.
     """
 
     def __init__(self, wall: Callable[[], int] = time.time_ns) -> None:
@@ -37,7 +39,11 @@ class SteadyClock:
         self._latest = 0
 
     def now_us(self) -> int:
-        now = self._wall() // 1000 + self._ahead_us
+        wall = self._wall() // 1000
+        if wall >= self._latest:
+            self._ahead_us, self._latest = 0, wall
+            return wall
+        now = wall + self._ahead_us
         if now < self._latest:
             back_us = self._latest - now
             self._ahead_us += back_us

@@ -156,10 +156,12 @@ class Driver:
                 alone = not driving.tasks and driving.due_at is None and not run.log.state.questions.open
                 if len(commands) == 1 and alone and not _asks_for_others(run, commands[0]):
                     executed += 1
-                    if executed % MAX_WITHOUT_PAUSE == 0 and await self._has_changed_in_pause(run):
-                        commands = () if run.residency is GONE else self.advance(run)
-                        continue
                     facts = await self._outcome(run, commands[0], run.log.state)
+                    if executed % MAX_WITHOUT_PAUSE == 0 and run.residency is not GONE:
+                        # Others have a turn before the next decision, never between a decision and its command.
+                        self.record(run, facts)
+                        facts = ()
+                        await asyncio.sleep(0)
                     commands = () if run.residency is GONE else self.advance(run, facts)
                 else:
                     await self._run_concurrently(run, () if held else commands)
@@ -184,12 +186,6 @@ class Driver:
         finally:
             if driving.tasks or driving.dropped:
                 await self._cut_off(run)
-
-    async def _has_changed_in_pause(self, run: LiveRun) -> bool:
-        """Lets others have a turn; returns whether what was decided before may no longer hold."""
-        decided_on = run.log.state
-        await asyncio.sleep(0)
-        return run.log.state is not decided_on or self.stopping or run.residency is GONE
 
     async def _notify_code(self, run: LiveRun, code: RunCode) -> bool:
         """Notifies the agent's code of what happened; returns whether no command may start before its watchers have

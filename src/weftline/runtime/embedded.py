@@ -34,7 +34,7 @@ from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.budgets.ledger import Ledger
 from weftline.runtime.budgets.raised_limits import wake_waiting
-from weftline.runtime.clock import Clock, SteadyClock
+from weftline.runtime.clock import Clock, SteadyClock, SystemClock
 from weftline.runtime.creating import RunCreator
 from weftline.runtime.deploys import can_run_here
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
@@ -102,7 +102,8 @@ class EmbeddedEngine:
         self._limits = limits or WorkspaceLimits()
         self._max_recoveries = max_recoveries
         self._public_errors = dict(public_errors or {})
-        self.clock: Clock = clock or SteadyClock()
+        self.clock: Clock = clock or SystemClock()
+        self._run_clock: Clock = clock or SteadyClock()
         self.ready = False
         self._released = asyncio.Event()
 
@@ -130,7 +131,7 @@ class EmbeddedEngine:
         opener = self._opener = RunOpener(store, models=self._models, tools=self._tools, names=names)
         self._creator = creator = RunCreator(
             self._store,
-            clock=self.clock,
+            clock=self._run_clock,
             models=self._models,
             tools=self._tools,
             ledger=ledger,
@@ -139,7 +140,7 @@ class EmbeddedEngine:
         )
         services = Services(
             store.id,
-            self.clock,
+            self._run_clock,
             Deadlines(),
             self._model_timeout_s,
             self._slow_turn_s,
@@ -160,7 +161,7 @@ class EmbeddedEngine:
 
         fleet = self._fleet = Fleet(
             store,
-            clock=self.clock,
+            clock=self._run_clock,
             hub=self._hub,
             limits=self._limits,
             new_driver=new_driver,

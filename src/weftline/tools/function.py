@@ -44,7 +44,7 @@ from weftline.tools.signature import (
     injected_of,
     resolved_hints,
 )
-from weftline.tools.workers import shared_workers
+from weftline.tools.workers import NeverBegan, shared_workers
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
@@ -244,9 +244,12 @@ class FunctionTool(Generic[P, R, D]):
         except StaleArguments as error:
             return stale_output(error)
         if not self._in_thread:
-            return await self._outcome(call, context)
+            try:
+                return await self._outcome(call, context)
+            except NeverBegan as inner:  # of a tool that this one has called
+                raise asyncio.CancelledError(*inner.args) from None
         try:
-            result = await shared_workers().run(lambda: self._outcome_in_thread(call, context), report_unbegun=True)
+            result = await shared_workers().run(lambda: self._outcome_in_thread(call, context), tool=self.name)
         except ToolFailed as error:
             return error_of(error)
         except asyncio.CancelledError:

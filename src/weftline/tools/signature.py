@@ -343,14 +343,17 @@ def _has_description(hint: Any) -> bool:
 
 def _with_default(name: str, parameter: inspect.Parameter, hint: Any) -> Any:
     """Returns the hint, with None added if that is the default. Checks that the default can be stored and read back."""
-    from pydantic import TypeAdapter
+    from pydantic import PydanticUserError, TypeAdapter
     from pydantic.fields import FieldInfo
 
     if isinstance(parameter.default, FieldInfo):
         raise TypeError(f"tool {name!r}: write Annotated[…, Field(…)] for parameter {parameter.name!r}, not a default")
     if parameter.default is None:
         return Optional[hint]  # noqa: UP045  `hint | None` fails for hints that are strings or special forms
-    adapter: TypeAdapter[Any] = TypeAdapter(hint)
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(hint)
+    except PydanticUserError:
+        return hint  # reported with the other parameters
     for custom in (True, False):
         try:
             serializer = serializer_of(adapter.core_schema, custom=custom)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
-from functools import cached_property
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import fields, is_dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, cast
 
 from msgspec.json import Encoder, decode
@@ -13,7 +15,7 @@ from weftline.tools.alike import alike
 from weftline.tools.stored_schema import dumped, is_lazy, serializer_of, validator_of
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
+    from pydantic import BaseModel, RootModel, ValidationError
     from pydantic_core import SchemaSerializer
 
 _encode = Encoder(order="sorted").encode
@@ -65,8 +67,14 @@ class StoredForm:
                 raise error from None
 
     def gives_back(self, model: BaseModel, stored: bytes) -> bool:
-        """Returns whether the model is written as these bytes, apart from the order of its sets."""
-        return _gives_back(self._serializer, model, stored) or _gives_back(self._without_custom, model, stored)
+        """Returns whether the model is written as these bytes, apart from the order of its sets.
+
+        Logs of format 8 have arguments as the types themselves write them, with computed fields. Excluded fields are
+        not in them, so that a model with such a field is not what was stored.
+        """
+        if any(_gives_back(partial(dumped, one), model, stored) for one in (self._serializer, self._without_custom)):
+            return True
+        return _gives_back(_own_form, model, stored) and _has_all(decode(stored), dumped(self._serializer, model))
 
     def _written_by(self, serializer: SchemaSerializer, model: BaseModel, written: bytes) -> bytes:
         try:
@@ -76,18 +84,29 @@ class StoredForm:
         final = canonical_value(value)
         if final == written or (len(final) == len(written) and _same(decode(written), value, model)):
             return written
+        again = self._read_back(final)
+        if not _gives_back(partial(dumped, serializer), again, final):
+            # A default need not be of its type, and is when it is read back: that is what is written then.
+            before, value = value, dumped(serializer, again)
+            final = canonical_value(value)
+            again = self._read_back(final) if alike(model, again) else None
+            if again is None or not _gives_back(partial(dumped, serializer), again, final):
+                raise NotStored(
+                    "its validators change what they have returned", _different(before, value), changed=True
+                )
+        if not alike(model, again):
+            raise NotStored("what is read back is not equal to it", self._unequal(model, again))
+        return final
+
+    def _read_back(self, final: bytes) -> BaseModel:
         try:
-            again = self.read(final)
+            return self.read(final)
         except validation_error() as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)
             names = [str(one["loc"][0]) for one in found if one["loc"]]
             raise NotStored(f"its validators refuse what was written: {found[0]['msg']}", names) from None
-        if not _gives_back(serializer, again, final):
-            names = _different(value, dumped(serializer, again))
-            raise NotStored("its validators change what they have returned", names, changed=True)
-        if not alike(model, again):
-            raise NotStored("what is read back is not equal to it", self._unequal(model, again))
-        return final
+        except Exception as error:
+            raise NotStored(f"its validators fail for what was written: {error}", ()) from error
 
     def _unwritable(self, serializer: SchemaSerializer, model: BaseModel) -> Iterable[str]:
         for field, name in self._names().items():
@@ -112,9 +131,23 @@ def validation_error() -> type[ValidationError]:
     return ValidationError
 
 
-def _gives_back(serializer: SchemaSerializer, model: BaseModel, stored: bytes) -> bool:
+def _own_form(model: BaseModel) -> object:
+    return model.model_dump(mode="json", by_alias=True, warnings=False)
+
+
+def _has_all(stored: object, written: object) -> bool:
+    """Whether a JSON value has every field of another."""
+    if isinstance(stored, dict) and isinstance(written, dict):
+        one, other = cast("dict[str, object]", stored), cast("dict[str, object]", written)
+        return all(name in one and _has_all(one[name], value) for name, value in other.items())
+    if isinstance(stored, list) and isinstance(written, list):
+        return all(map(_has_all, cast("list[object]", stored), cast("list[object]", written)))
+    return True
+
+
+def _gives_back(form: Callable[[BaseModel], object], model: BaseModel, stored: bytes) -> bool:
     try:
-        value = dumped(serializer, model)
+        value = form(model)
         return _encode(value) == stored or _same(decode(stored), value, model)
     except (TypeError, ValueError, RecursionError):  # it has no such form
         return False
@@ -131,6 +164,8 @@ def _same(stored: object, written: object, value: object) -> bool:
     """Whether two JSON values are the same, where the second is that of `value`. Each process has its own order of the
     items of a set.
     """
+    if getattr(type(value), "__pydantic_root_model__", False):
+        value = cast("RootModel[object]", value).root
     if isinstance(value, Set):
         return _without_order(stored) == _without_order(written)
     if isinstance(stored, dict) and isinstance(written, dict):
@@ -146,13 +181,15 @@ def _same(stored: object, written: object, value: object) -> bool:
 def _parts(value: object, count: int) -> Sequence[object]:
     """The objects that are written as the `count` items of `value`, in that order; None for each if that is unknown."""
     found: Sequence[object] = ()
-    if isinstance(value, list | tuple):
-        found = cast("Sequence[object]", value)
+    if isinstance(value, list | tuple | deque):
+        found = [*cast("Iterable[object]", value)]
     elif isinstance(value, dict):
-        found = list(cast("dict[object, object]", value).values())
-    elif hasattr(value, "__dict__"):
+        found = [*cast("dict[object, object]", value).values()]
+    elif is_dataclass(value):
+        found = [getattr(value, field.name, None) for field in fields(value) if field.init]
+    elif (named := getattr(type(value), "__pydantic_fields__", None)) is not None:
         more: dict[str, object] | None = getattr(value, "__pydantic_extra__", None)
-        found = [*vars(value).values(), *(more or {}).values()]
+        found = [*[getattr(value, name, None) for name in named], *(more or {}).values()]
     return found if len(found) == count else (None,) * count
 
 

@@ -58,7 +58,11 @@ class _Job(Generic[T]):
 
 
 class NeverBegan(asyncio.CancelledError):
-    """The cancellation of a call that was still waiting for a thread, so that it has done nothing."""
+    """The cancellation of a call of `tool` that was still waiting for a thread, so that it has done nothing."""
+
+    def __init__(self, tool: str, *args: object) -> None:
+        super().__init__(*args)
+        self.tool = tool
 
 
 class ToolWorkers:
@@ -82,13 +86,13 @@ class ToolWorkers:
         """How many threads still execute abandoned calls."""
         return self._abandoned
 
-    async def run(self, call: Callable[[], T], *, report_unbegun: bool = False) -> T:
+    async def run(self, call: Callable[[], T], *, tool: str = "") -> T:
         """Runs `call` in a thread, with the caller's contextvars. When cancelled, it returns at once.
 
         A call that was still queued when it was cancelled never starts.
 
         Raises:
-            NeverBegan: if it was cancelled before it began, and the caller wants to know because this is all it does.
+            NeverBegan: if it was cancelled before it began, and is all that `tool` does.
             ToolFailed: if too many threads are already stuck.
         """
         job = _Job(call)
@@ -103,8 +107,8 @@ class ToolWorkers:
         try:
             return await job.future
         except asyncio.CancelledError as cancelled:
-            if self._give_up(job) and report_unbegun:
-                raise NeverBegan(*cancelled.args) from None
+            if self._give_up(job) and tool:
+                raise NeverBegan(tool, *cancelled.args) from None
             raise
 
     def _give_up(self, job: _Job[Any]) -> bool:

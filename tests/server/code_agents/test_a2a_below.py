@@ -34,6 +34,12 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+@tool(effect="read")
+def note() -> str:
+    """Takes a note."""
+    return "noted"
+
+
 @tool(effect="once", external=True, description="Somebody else fetches it.")
 def fetch(number: int) -> str: ...
 
@@ -53,12 +59,14 @@ def team(beside: Beside) -> list[Agent]:
     payer = Agent(ScriptedModel([calls("pay", amount=5), "{{tool_results.0}}"]), name="payer", tools=[pay])
     every, both = "{{all_tool_results}} / {{user_messages}}", calls(below, ("ask_user", {"question": "Why?"}))
     twice = calls(("pay", {"amount": 1}))
+    notes: list[tuple[str, dict[str, object]]] = [("note", {})] * 120
     return [
         Agent(ScriptedModel([calls("mid", task="Ask."), every]), name="top", tools=[mid.as_tool("Knows.")]),
         Agent(ScriptedModel([both, every]), name="both", tools=[asks, ask_user]),
         Agent(ScriptedModel([calls("payer", task="Pay."), every]), name="shop", tools=[payer.as_tool("Pays.")]),
         Agent(ScriptedModel([calls(below, ("look", {})), every]), name="busy", tools=[asks, look]),
         Agent(ScriptedModel([calls("fetch", number=1), every]), name="outside", tools=[fetch]),
+        Agent(ScriptedModel([calls(*notes), "Noted."]), name="busybody", tools=[note]),
         Agent(ScriptedModel([twice, twice, every]), name="strict", tools=[pay], limits=Limits(four_eyes=True)),
     ]
 
@@ -213,3 +221,9 @@ async def test_a_call_of_an_external_tool_is_a_question_that_the_next_message_an
     assert task["status"]["message"]["parts"][0]["text"] == 'fetch {"number":1}'
     ended = await outside.send("fetched", taskId=task["id"])
     assert ended["status"]["state"] == "completed" and "fetched" in answer(ended)
+
+
+async def test_many_calls_push_no_message_out_of_the_history(caller: Caller) -> None:
+    task = await caller.of("busybody").send("Go.")
+    history = (await caller.of("busybody").get(task["id"], historyLength=50))["history"]
+    assert [one["parts"][0]["text"] for one in history] == ["Go.", "Noted."]

@@ -100,7 +100,8 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     except (Exception, SystemExit) as error:
         if deadline.expired:
             _notify(context)
-            output = _timed_out(tool, timeout_s, begun=not isinstance(error.__cause__, NeverBegan))
+            waited = isinstance(error.__cause__, NeverBegan) and error.__cause__.tool == tool.spec.name
+            output = _timed_out(tool, timeout_s, begun=not waited or _may_have_happened(command, call))
             how = "in_doubt" if output.in_doubt else "timeout"
         else:
             extra = fields(run=context.run_id, tool=call.name, call=call.id)

@@ -214,10 +214,13 @@ async def may_wait(engine: Engine, row: RunRow) -> bool:
 async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> list[_Read]:
     if row.ended_at is not None and not history:
         return []
-    # Results of server tools can be large, so calls are only read if the caller may be asked to answer one.
-    kinds = (*_CONVERSATION, *_CALLS) if run.outline.asks_client else _CONVERSATION
-    limit = max(_LOOK_BACK, history)
-    stored = await engine.stored.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
+    # Results of server tools can be large, so calls are only read if the caller may be asked to answer one. They are
+    # read for themselves: many of them must not push messages out of the history.
+    stored: list[Stored] = []
+    for kinds in (_CONVERSATION, _CALLS) if run.outline.asks_client else (_CONVERSATION,):
+        limit = max(_LOOK_BACK, history)
+        stored += await engine.stored.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
+    stored.sort(key=lambda one: one.seq)
     # Nothing newer than the row: followers of the task get that as an event.
     newer = row.format > FORMAT
     return [read for one in stored if one.seq < row.next_seq and (read := _read(one, skip=newer)) is not None]
@@ -273,7 +276,8 @@ async def _history(
     engine: Engine, row: RunRow, run: RunView, facts: list[_Read], length: int
 ) -> tuple[TaskMessage, ...]:
     messages = [one for fact in facts if (one := _message_of(run, fact)) is not None]
-    if len(messages) < length and len(facts) < max(_LOOK_BACK, length):
+    read = len([fact for fact in facts if KIND[type(fact.head)] in _CONVERSATION])
+    if len(messages) < length and read < max(_LOOK_BACK, length):
         messages = await _input(engine, row, run) + messages
     return tuple(messages[-length:])
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from weftline.kernel.control import CancelRequested
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallOpened, FinalForced, TimerFired
 from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.policy import GRACE_US, CapReached
@@ -61,6 +62,9 @@ def _questions(evidence: Evidence, log: RunLog) -> list[_Question]:
                 asked[head.id] = _Question(head.id, now_s, now_s + timeout_us / 1_000_000)
             case CallClosed() | AwaitClosed() if head.id in asked:
                 asked[head.id].closed_s = min(asked[head.id].closed_s, now_s)
+            case CancelRequested():  # it waits for its children, whatever its questions do
+                for one in asked.values():
+                    one.closed_s = min(one.closed_s, now_s)
             case CallUnclaimed(fallback=str(tool)) if tool:  # it has a deadline of its own
                 asked[head.id].closed_s = now_s
             case _:
