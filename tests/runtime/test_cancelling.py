@@ -390,3 +390,30 @@ async def test_an_answer_that_comes_while_a_cancel_takes_its_time_changes_nothin
         place.let_go.set()
         closed = [head for head in await facts(it, run, space) if isinstance(head, CallClosed)]
         assert [(head.name, head.how) for head in closed] == [("stubborn", "in_doubt"), ("ask", "cancelled")]
+
+
+async def test_a_cancel_that_the_store_refuses_fails_for_its_sender_and_for_nobody_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun = asyncio.Event()
+
+    @tool(effect="read")
+    async def work() -> str:
+        """Works until it is stopped."""
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    store = MoodyStore(MemoryDisk())
+    scripts: dict[str, Any] = {"work": {"turns": [{"tool_calls": [{"name": "work", "args": {}}]}, {"text": "done"}]}}
+    engine, _ = engine_on(store, scripts, tools={"work": work})
+    async with engine:
+        space = await engine.workspace("acme")
+        key = await engine.locate(await engine.create(space, plan("work", ServerRef("work"))), workspace=space)
+        await begun.wait()
+        store.log.refusals = 1
+        with pytest.raises(Unavailable):
+            await engine.cancel(key)
+        await kit.until(lambda: not store.log.refusals)
+        await asyncio.sleep(0)
+        assert "a background task failed" not in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from weftline.errors import WeftlineError
 from weftline.runtime.driver import Driver
 from weftline.runtime.fleet.drivers import Drivers
 from weftline.runtime.fleet.lineage import Lineage
@@ -51,7 +52,10 @@ class Cancelling:
                 self._end_now(run)
 
     async def _cut_and_end(self, run: LiveRun) -> None:
-        await self._log.durable(run)  # the request is durable before anything is stopped
+        try:
+            await self._log.durable(run)  # the request is durable before anything is stopped
+        except WeftlineError:
+            return  # the run was dropped, and continues from a log in which nobody has cancelled it
         if run.task is not None:
             run.task.cancel()
             await wait_while_running([run.task], timeout_s=CANCEL_GRACE_S)

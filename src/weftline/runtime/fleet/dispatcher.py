@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from weftline.errors import RateLimited
+from weftline.errors import RateLimited, WeftlineError
 from weftline.kernel.accept import accepts
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
@@ -138,7 +138,10 @@ class Dispatcher:
 
     async def _cancel_after(self, run: LiveRun, children: Sequence[str]) -> None:
         """Cancels the children of a run that ended before them, once its end is durable."""
-        await self._log.durable(run)
+        try:
+            await self._log.durable(run)
+        except WeftlineError:
+            return  # the run was dropped, and continues from a log in which it has not ended
         await self._lineage.cancel(children)
 
     # What becomes of it
