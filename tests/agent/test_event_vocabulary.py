@@ -35,7 +35,7 @@ from weftline.messages import ProviderCall
 from weftline.net.sse import SseParser
 from weftline.runtime.engine import EntryBatch
 from weftline.server.sse import sse_frames
-from weftline.store.base import Stored
+from weftline.store.base import Item
 from weftline.wire.events import PROJECTIONS
 from weftline.wire.observed import OBSERVED
 
@@ -60,15 +60,15 @@ OBSERVATIONS: dict[str, list[bytes]] = {
 
 def log_of(history: History) -> EntryBatch:
     """The log of a run with everything that can be observed in its middle."""
-    seq, items = 1, list[Stored]()
+    seq, items = 1, list[Item]()
     entries = lived(history).entries
     for place, entry in enumerate(entries):
-        items.append(Stored(seq, entry.at, KIND[type(entry.head)], bodies.encode(entry.head), entry.body))
+        items.append(Item(entry.at, KIND[type(entry.head)], bodies.encode(entry.head), entry.body, seq=seq))
         seq += 1
         if place != len(entries) // 2:
             continue
         for kind, seen in OBSERVATIONS.items():
-            items.append(Stored(seq, entry.at, kind, b"", b"\n".join(seen), count=len(seen)))
+            items.append(Item(entry.at, kind, b"", b"\n".join(seen), len(seen), seq))
             seq += len(seen)
     return EntryBatch("run_1", items, size=0, last_seq=seq - 1, ended=True)
 
@@ -127,7 +127,7 @@ def test_each_entry_that_is_shown_is_shown_by_both() -> None:
 
 
 def test_what_only_newer_code_knows_is_an_event_without_a_meaning() -> None:
-    newer = Stored(1, 0, "gate.asked", b'{"type":"gate.asked","turn":0}', b"{}")
+    newer = Item(0, "gate.asked", b'{"type":"gate.asked","turn":0}', b"{}", seq=1)
     batch = EntryBatch("run_1", [newer], size=0, last_seq=1, ended=False, newer=True)
     assert list(events_of(batch)) == [events.UnknownEvent(run_id="run_1", seq=1, type="gate.asked")]
 
@@ -155,7 +155,7 @@ def profiled(batch: EntryBatch) -> list[Event]:
 def test_an_unreadable_entry_is_damage_unless_newer_code_wrote_it(
     read: Callable[[EntryBatch], list[Event]], kind: str, head: bytes, body: bytes
 ) -> None:
-    batch = EntryBatch("run_1", [Stored(1, 0, kind, head, body)], size=0, last_seq=1, ended=False, newer=True)
+    batch = EntryBatch("run_1", [Item(0, kind, head, body, seq=1)], size=0, last_seq=1, ended=False, newer=True)
     assert read(batch)[-1] == events.UnknownEvent(run_id="run_1", seq=1, type=kind)
     batch.newer = False
     with pytest.raises(StoreError, match=r"^The log of run run_1 is damaged: entry 1 cannot be read\.$") as damage:

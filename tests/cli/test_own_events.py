@@ -17,7 +17,7 @@ from weftline.net.sse import SseParser
 from weftline.plan import ServerRef
 from weftline.runtime.engine import EntryBatch
 from weftline.server.sse import UnreadableLog, sse_frames
-from weftline.store.base import Stored
+from weftline.store.base import Item
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolContext, ToolProgress
 from weftline.tools.decorator import tool
@@ -52,11 +52,11 @@ async def log_of_a_run() -> tuple[MemoryDisk, str]:
     return disk, run_id
 
 
-def batch_of(run_id: str, items: list[Stored], *, newer: bool = False) -> EntryBatch:
+def batch_of(run_id: str, items: list[Item], *, newer: bool = False) -> EntryBatch:
     return EntryBatch(run_id, items, size=0, last_seq=items[-1].last_seq, ended=True, newer=newer)
 
 
-def spoiled(items: list[Stored], which: str, **fields: Any) -> list[Stored]:
+def spoiled(items: list[Item], which: str, **fields: Any) -> list[Item]:
     return [replace(item, **fields) if item.kind == which else item for item in items]
 
 

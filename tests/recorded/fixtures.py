@@ -28,7 +28,7 @@ from weftline.runtime.reads.paging import entries
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.server.sse import sse_frames
 from weftline.store import open_store
-from weftline.store.base import RunFilter, RunRow, Store, Stored
+from weftline.store.base import Item, RunFilter, RunRow, Store
 from weftline.store.sqlite.connection import migrations
 from weftline.wire.responses import snapshot
 
@@ -41,7 +41,7 @@ STATES = LOGS / "states.json"
 class Log(Struct):
     """The entries of a run, and the messages of its thread when it began."""
 
-    entries: list[Stored]
+    entries: list[Item]
     history: list[bytes]
 
     def fold(self) -> Folded:

@@ -16,7 +16,7 @@ from weftline.kernel.state import State
 from weftline.messages import Message, joined_text
 from weftline.plan import decode_plan
 from weftline.runtime.conversation import Conversation
-from weftline.store.base import Stored
+from weftline.store.base import Item
 
 
 class Request(Struct):
@@ -48,7 +48,7 @@ class Folded(Struct):
     error: str = ""
 
 
-def fold(items: Sequence[Stored], history: Sequence[bytes]) -> Folded:
+def fold(items: Sequence[Item], history: Sequence[bytes]) -> Folded:
     """What these entries fold to, with the messages of the run's thread."""
     state, conversation = State(), Conversation([])
     requests: list[Request] = []

@@ -15,7 +15,7 @@ from weftline.kernel import bodies, entries, notes
 from weftline.kernel.entries import FACTS, decode_fact
 from weftline.plan import decode_plan
 from weftline.runtime.recovery import load_run
-from weftline.store.base import Stored
+from weftline.store.base import Item
 from weftline.wire.events import project
 
 from .fixtures import (
@@ -100,7 +100,7 @@ def structs_in(value: object) -> Iterator[Struct]:
             yield from structs_in(one)
 
 
-def decoded(item: Stored) -> Iterator[object]:
+def decoded(item: Item) -> Iterator[object]:
     """The head of an entry, its bodies, and the plan in them."""
     if item.head:
         yield decode_fact.decode(item.head)
@@ -111,7 +111,7 @@ def decoded(item: Stored) -> Iterator[object]:
                 yield decode_plan(found.plan)
 
 
-def all_entries() -> list[Stored]:
+def all_entries() -> list[Item]:
     """Everything that is recorded in the present format."""
     files = sorted(folder().glob("*.jsonl"))
     return [item for file in files for log in read_logs(file).values() for item in log.entries]

@@ -28,7 +28,7 @@ from weftline.kernel.entries import (
 from weftline.messages import Assistant, File, Image, Text, ToolCall, ToolResult, ToolResults, User
 from weftline.runtime.conversation import KINDS, Conversation
 from weftline.runtime.message_parts import blobs_of
-from weftline.store.base import Stored
+from weftline.store.base import Item
 from weftline.testing.simulation.conversation import naive_conversation, naive_exchange
 
 PICTURE = Image("image/png", data="aGk=")
@@ -81,9 +81,11 @@ def _turn(draw: st.DrawFn, turn: int) -> Facts:
     return facts
 
 
-def rows(facts: Facts) -> list[Stored]:
+def rows(facts: Facts) -> list[Item]:
     """As a claim brings them: of the kinds that were asked for, in order."""
-    stored = [Stored(seq, 1, KIND[type(head)], bodies.encode(head), body) for seq, (head, body) in enumerate(facts, 1)]
+    stored = [
+        Item(1, KIND[type(head)], bodies.encode(head), body, seq=seq) for seq, (head, body) in enumerate(facts, 1)
+    ]
     return [row for row in stored if row.kind in KINDS]
 
 

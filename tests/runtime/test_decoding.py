@@ -11,18 +11,18 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import Fact, TimerFired
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch
-from weftline.store.base import Stored
+from weftline.store.base import Item
 
 FIRED = [TimerFired(1), TimerFired(2)]
 ITEMS = [
-    Stored(1, 0, "timer.fired", encode(FIRED[0]), b""),
-    Stored(2, 0, "delta.text", b"", b'{"text":"a"}\n{"text":"b"}', 2),
-    Stored(4, 0, "gate.asked", b'{"type":"gate.asked"}', b""),
-    Stored(5, 0, "timer.fired", encode(FIRED[1]), b""),
+    Item(0, "timer.fired", encode(FIRED[0]), b"", seq=1),
+    Item(0, "delta.text", b"", b'{"text":"a"}\n{"text":"b"}', 2, seq=2),
+    Item(0, "gate.asked", b'{"type":"gate.asked"}', b"", seq=4),
+    Item(0, "timer.fired", encode(FIRED[1]), b"", seq=5),
 ]
 
 
-def batch_of(*items: Stored, heads: list[Fact] | None = None, newer: bool = False, ended: bool = False) -> EntryBatch:
+def batch_of(*items: Item, heads: list[Fact] | None = None, newer: bool = False, ended: bool = False) -> EntryBatch:
     last_seq = items[-1].last_seq
     return EntryBatch("run_1", items, size=0, last_seq=last_seq, ended=ended, heads=heads, newer=newer)
 
@@ -47,7 +47,7 @@ def test_the_facts_of_a_commit_are_not_decoded_again() -> None:
 def test_observations_are_of_a_known_kind_and_as_many_as_the_row_says(kind: str, body: bytes, count: int) -> None:
     check_observations(ITEMS[1])
     with pytest.raises(DecodeError):
-        check_observations(Stored(1, 0, kind, b"", body, count))
+        check_observations(Item(0, kind, b"", body, count, seq=1))
 
 
 def test_what_cannot_be_decoded_is_damage_unless_newer_code_has_written_to_the_run() -> None:

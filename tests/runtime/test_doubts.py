@@ -24,7 +24,7 @@ from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.reads import calls
 from weftline.runtime.reads.receipts import asked_doubts
 from weftline.store.awaits import AwaitFilter
-from weftline.store.base import RunFilter, Stored
+from weftline.store.base import Item, RunFilter
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolContext
 from weftline.wire.plan import plan_from_spec
@@ -138,7 +138,9 @@ async def test_doubts_beside_an_entry_of_newer_code_are_listed_and_beside_a_dama
     async with Till(disk, of_tool=True).engine as engine:
         await asked(engine, space)
     (stored,) = disk.runs.values()
-    stored.items.append(Stored(stored.row.next_seq, 1, "await.opened", b'{"type":"await.opened","urgent":true}', b"{}"))
+    stored.items.append(
+        Item(1, "await.opened", b'{"type":"await.opened","urgent":true}', b"{}", seq=stored.row.next_seq)
+    )
     stored.row.next_seq, stored.row.format = stored.row.next_seq + 1, FORMAT + 1
     log = MoodyStore(disk).log
     assert [call.name for call in await asked_doubts(log, stored.row)] == ["pay"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.hub import Hub
-from weftline.store.base import Stored
+from weftline.store.base import Item
 from weftline.store.memory import MemoryStore
 
 
 def batch(seq: int, *, ended: bool = False) -> EntryBatch:
-    return EntryBatch("run_1", [Stored(seq, 0, "note", b"{}", b"", 1)], size=10, last_seq=seq, ended=ended)
+    return EntryBatch("run_1", [Item(0, "note", b"{}", b"", seq=seq)], size=10, last_seq=seq, ended=ended)
 
 
 def hub_with_a_run() -> Hub:

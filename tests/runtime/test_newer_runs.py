@@ -17,7 +17,7 @@ from weftline.plan import LocalRef
 from weftline.runtime.fleet import fleet
 from weftline.runtime.reads.receipts import stored_receipt
 from weftline.runtime.supported import unsupported
-from weftline.store.base import Stored
+from weftline.store.base import Item
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.run import MemoryRun
 from weftline.store.records import threads, workspaces
@@ -65,7 +65,7 @@ def plant(run: MemoryRun, name: str) -> None:
 
 def add(run: MemoryRun, kind: str, head: bytes) -> None:
     row = run.row
-    run.items.append(Stored(row.next_seq, 1, kind, head, b'{"parts":[]}'))
+    run.items.append(Item(1, kind, head, b'{"parts":[]}', seq=row.next_seq))
     row.next_seq, row.version = row.next_seq + 1, row.version + 1
 
 
@@ -73,7 +73,7 @@ def change(run: MemoryRun, kind: str, old: bytes, new: bytes) -> None:
     place = next(place for place, item in enumerate(run.items) if item.kind == kind)
     item = run.items[place]
     assert old in item.body
-    run.items[place] = Stored(item.seq, item.at, item.kind, item.head, item.body.replace(old, new))
+    run.items[place] = Item(item.at, item.kind, item.head, item.body.replace(old, new), seq=item.seq)
 
 
 @pytest.mark.requirement("run.log.newer_entry")

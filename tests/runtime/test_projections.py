@@ -38,7 +38,7 @@ from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.reads.paging import entries
 from weftline.store import open_store
 from weftline.store.awaits import AwaitFilter
-from weftline.store.base import LogReader, RunFilter, RunRow, Store, Stored, Write, Written
+from weftline.store.base import Item, LogReader, RunFilter, RunRow, Store, Write, Written
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.records import threads
 from weftline.testing.simulation.conversation import naive_exchange
@@ -80,7 +80,7 @@ class Projected(Struct):
     """That of its end, once it has ended."""
 
 
-def rebuilt(log: Sequence[Stored]) -> Projected:
+def rebuilt(log: Sequence[Item]) -> Projected:
     """From the log alone."""
     facts: list[tuple[Fact, bytes]] = [(decode_fact.decode(item.head), item.body) for item in log if item.head]
     times = [item.at for item in log if item.head]

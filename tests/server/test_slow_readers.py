@@ -25,7 +25,7 @@ from weftline.runtime.new_engine import new_engine
 from weftline.server.corked import WRITE_BYTES, Corked
 from weftline.server.http import FLOW, Request
 from weftline.server.sse import Backlog, send_events
-from weftline.store.base import Page, Stored
+from weftline.store.base import Item, Page
 from weftline.store.memory import MemoryStore
 
 TIMEOUT_S = 60
@@ -178,7 +178,7 @@ def test_however_a_client_stops_and_goes_on_it_gets_the_same_bytes(rooms: list[i
 
 
 def batch(seq: int, size: int) -> EntryBatch:
-    item = Stored(seq, 1, TEXT_DELTA, b"", b"x" * size)
+    item = Item(1, TEXT_DELTA, b"", b"x" * size, seq=seq)
     return EntryBatch("run_1", [item], size=item.size, last_seq=seq, ended=False)
 
 

@@ -13,7 +13,7 @@ from weftline.kernel.entries import TEXT_DELTA
 from weftline.runtime.engine import QUIET_BEATS, EntryBatch
 from weftline.runtime.hub import Hub
 from weftline.server.sse import BEAT_S, KEEP_ALIVE
-from weftline.store.base import Stored
+from weftline.store.base import Item
 from weftline.store.memory import MemoryStore
 
 from .kit import TERMINAL, Api, Frame, check_error, local_tool, types
@@ -196,7 +196,7 @@ async def test_a_reader_that_does_not_read_holds_nobody_up(api: Api) -> None:
 
 
 def batch(seq: int) -> EntryBatch:
-    item = Stored(seq, 1, TEXT_DELTA, b"", b'{"text":"x"}')
+    item = Item(1, TEXT_DELTA, b"", b'{"text":"x"}', seq=seq)
     return EntryBatch("run_1", [item], size=item.size, last_seq=seq, ended=False)
 
 

@@ -186,8 +186,7 @@ def _plain(results: list[Written]) -> object:
     which is the same in the end."""
     together = all(result.outcome == "ok" for result in results)
     return [
-        (result.outcome, result.first_seq, result.error and result.error.code)
-        + ((result.queued, result.promoted) if together else ())
+        (result.outcome, result.error and result.error.code) + ((result.queued, result.promoted) if together else ())
         for result in results
     ]
 

@@ -70,7 +70,7 @@ async def test_fields_that_this_version_does_not_know_survive_reading_export_and
         for place, item in enumerate(items):  # as another version, of which this one can read the log, would write it
             if item.body and item.head:
                 news = b'{"news":{"b":1,  "a":[1.0]},' + item.body[1:]
-                items[place] = type(item)(item.seq, item.at, item.kind, item.head, news, item.count)
+                items[place] = type(item)(item.at, item.kind, item.head, news, item.count, item.seq)
         file = await engine.export(run.id, tmp_path / "run.jsonl")
         read = await run.entries()
     told = [entry.body["news"] for entry in read.entries if entry.head is not None and entry.body is not None]

@@ -26,7 +26,7 @@ from weftline.kernel.entries import (
 from weftline.messages import Assistant, Message, System, ToolResults, Usage, User
 from weftline.plan import decode_plan
 from weftline.runtime.conversation import Conversation
-from weftline.store.base import Stored
+from weftline.store.base import Item
 
 KINDS = tuple(
     [
@@ -71,7 +71,7 @@ class SavedMessage(Struct, frozen=True, kw_only=True):
                 return "tool"
 
 
-def stored_messages(run_id: str, facts: Sequence[Stored]) -> list[SavedMessage]:
+def stored_messages(run_id: str, facts: Sequence[Item]) -> list[SavedMessage]:
     """Builds the run's own messages from its facts of these `KINDS`, oldest first.
 
     History given with the prompt is left out.

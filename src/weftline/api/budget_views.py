@@ -11,7 +11,7 @@ from weftline.agent.engine import budget_views
 from weftline.agent.engine.budget_views import Logs, account_of, of_workspace
 from weftline.api.parsing import off_loop
 from weftline.runtime.budgets.ledger import Account
-from weftline.store.base import LargeEntry, RunRow, Stored
+from weftline.store.base import Item, LargeEntry, RunRow
 from weftline.workspace.budgets import Budget, Level, Subject
 from weftline.workspace.context import Caller, Workspaces
 
@@ -47,5 +47,5 @@ async def _account(logs: Logs, row: RunRow, *, room: Room) -> Account:
             return await _read_account(row, await logs.logs.entry(row.key, 1))
 
 
-async def _read_account(row: RunRow, first: Stored | None) -> Account:
+async def _read_account(row: RunRow, first: Item | None) -> Account:
     return await off_loop(partial(account_of, row, first), size=0 if first is None else len(first.body))

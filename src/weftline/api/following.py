@@ -27,7 +27,7 @@ from weftline.kernel.entries import (
 )
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch, Follower
-from weftline.store.base import Stored
+from weftline.store.base import Item
 from weftline.wire.responses import RunView, usage_triple
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ def _events(batch: EntryBatch) -> Iterator[Event]:
             yield Event(what)
 
 
-def _texts(batch: EntryBatch, item: Stored) -> Iterator[Event]:
+def _texts(batch: EntryBatch, item: Item) -> Iterator[Event]:
     if batch.heads is None:
         check_observations(item)
     # Observations of one commit share a row, and the reader may have some of them already.

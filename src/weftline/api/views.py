@@ -20,7 +20,7 @@ from weftline.runtime.people.grants import LoggedGrant
 from weftline.runtime.reads.calls import LoggedCall
 from weftline.runtime.reads.receipts import MAX_DOUBTS, CallName, CancelReceipt, stored_doubts
 from weftline.store.awaits import OpenAwait
-from weftline.store.base import RunFilter, RunRow, Stored
+from weftline.store.base import Item, RunFilter, RunRow
 from weftline.wire import awaits, calls, damage, grants, responses, snapshots
 from weftline.wire.hints import to_wire_clarification
 from weftline.wire.responses import Cancelled, RunView, SessionUsage
@@ -31,9 +31,9 @@ from weftline.workspace.people import display_names
 class RunSource(Protocol):
     """Where runs are read from."""
 
-    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None: ...
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None: ...
     async def parent(self, row: RunRow) -> str | None: ...
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]: ...
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Item]: ...
     async def session_id(self, thread: int | None) -> str | None: ...
     async def receipt(self, key: int) -> CancelReceipt: ...
     async def asked_doubts(self, row: RunRow) -> tuple[CallName, ...]: ...
@@ -62,7 +62,7 @@ async def run_summary(engine: RunSource, row: RunRow, *, max_bytes: int | None =
         return snapshots.damaged_run(row, run_id=ids.run_id(row.key, row.salt), error=error)
 
 
-async def _view(engine: RunSource, row: RunRow, first: Stored | None, *, max_bytes: int | None) -> RunView:
+async def _view(engine: RunSource, row: RunRow, first: Item | None, *, max_bytes: int | None) -> RunView:
     if row.damaged:
         raise damage.row_damaged(ids.run_id(row.key, row.salt), row.damaged)
     last = await engine.entry(row.key, row.next_seq - 1, max_bytes=max_bytes) if row.ended_at is not None else None
@@ -117,7 +117,7 @@ def unreadable(row: RunRow) -> StoreError | Conflict:
     return end_of_newer_code(run_id) if row.ended_at is not None else of_newer_code(run_id)
 
 
-async def _latest_pause(engine: RunSource, row: RunRow) -> Stored | None:
+async def _latest_pause(engine: RunSource, row: RunRow) -> Item | None:
     """Returns the latest entry that paused or resumed the run.
 
     Few runs have one, and it is not searched for in those that only wait for people.
@@ -138,7 +138,7 @@ def _only_waits(row: RunRow) -> bool:
         return False
 
 
-def _pause(row: RunRow, latest: Stored | None) -> RunPaused | None:
+def _pause(row: RunRow, latest: Item | None) -> RunPaused | None:
     try:
         head = None if latest is None else decode_fact.decode(latest.head)
     except UNREADABLE:
@@ -275,7 +275,7 @@ async def grant_views(at: Workspaces, given: Sequence[LoggedGrant]) -> list[gran
     ]
 
 
-def _end(last: Stored | None) -> tuple[RunEnded, bytes] | None:
+def _end(last: Item | None) -> tuple[RunEnded, bytes] | None:
     if last is None:
         return None
     head = decode_fact.decode(last.head)

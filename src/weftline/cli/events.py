@@ -14,7 +14,7 @@ from weftline.kernel.entries import FORMAT
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.hub import PAGE_BYTES
-from weftline.store.base import LogReader, Stored
+from weftline.store.base import Item, LogReader
 from weftline.wire.events import project
 from weftline.wire.observed import HIDDEN, observed
 
@@ -48,7 +48,7 @@ def frames_of(batch: EntryBatch) -> Iterator[Frame]:
             yield frame_of(kind, _decode_payload(payload), run_id=batch.run_id, seq=item.seq)
 
 
-def _observed(batch: EntryBatch, item: Stored) -> Iterator[Frame]:
+def _observed(batch: EntryBatch, item: Item) -> Iterator[Frame]:
     for seq, kind, payload in observed(item.seq, item.kind, item.body, after=batch.after, upto=batch.last_seq):
         yield frame_of(kind, _decode_payload(payload), run_id=batch.run_id, seq=seq)
 

@@ -25,7 +25,7 @@ from weftline.runtime.reads.names import StoredNames
 from weftline.runtime.reads.parents import parent_of
 from weftline.runtime.reads.prefixes import is_prefix, runs_with_prefix
 from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
-from weftline.store.base import ReadStore, RunFilter, RunRow, Stored
+from weftline.store.base import Item, ReadStore, RunFilter, RunRow
 from weftline.store.records.agents import ids_by_slug
 from weftline.wire.responses import listed_run, snapshot
 from weftline.workspace import workspaces
@@ -212,13 +212,13 @@ class LocalRuns:
 
     # Methods for `run_view`
 
-    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
         return await self._store.log.entry(key, seq, max_bytes=max_bytes)
 
     async def parent(self, row: RunRow) -> str | None:
         return await parent_of(self._store.log, row)
 
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Item]:
         return await self._store.log.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
 
     async def session_id(self, thread: int | None) -> str | None:

@@ -26,7 +26,7 @@ from weftline.runtime import ids
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import CreateOptions
 from weftline.runtime.message_parts import blobs_of
-from weftline.store.base import IdempotencyKey, LogReader, RunRow, Stored
+from weftline.store.base import IdempotencyKey, Item, LogReader, RunRow
 
 
 class ForkPoint(Struct, frozen=True):
@@ -71,7 +71,7 @@ async def fork_point(log: LogReader, row: RunRow, *, turn: int) -> ForkPoint:
         raise StoreError(f"The log of run {run_id} is damaged: it cannot be forked.", code=LOG_DAMAGED) from None
 
 
-async def _read_fork_point(log: LogReader, row: RunRow, first: Stored, *, turn: int) -> ForkPoint:
+async def _read_fork_point(log: LogReader, row: RunRow, first: Item, *, turn: int) -> ForkPoint:
     created, plan = await asyncio.to_thread(_created, first.body)
     if plan.path:
         raise InvalidRequest("The run of a subagent cannot be forked; fork the one above it.")

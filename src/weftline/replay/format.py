@@ -24,7 +24,7 @@ from msgspec.json import Decoder, Encoder, decode
 from weftline import run_ids
 from weftline.runtime import ids
 from weftline.runtime.tool_calls.toolbox import Toolbox
-from weftline.store.base import Stored
+from weftline.store.base import Item
 
 VERSION = 2
 """The version of the file format. It is raised when a reader of the previous version would misread the file."""
@@ -180,7 +180,7 @@ def version_of(line: bytes) -> int:
     return found.version if found.line == "header" else 0
 
 
-def entry_line(run_id: str, item: Stored) -> bytes:
+def entry_line(run_id: str, item: Item) -> bytes:
     if item.head:
         body = Raw(item.body) if item.body else UNSET
         return encode_line(EntryLine(run_id, item.seq, item.at, item.kind, Raw(item.head), body))
@@ -188,12 +188,12 @@ def entry_line(run_id: str, item: Stored) -> bytes:
     return encode_line(EntryLine(run_id, item.seq, item.at, item.kind, bodies=bodies))
 
 
-def stored(line: EntryLine) -> Stored:
+def stored(line: EntryLine) -> Item:
     if line.head is not UNSET:
         body = b"" if line.body is UNSET else bytes(line.body)
-        return Stored(line.seq, line.at, line.kind, bytes(line.head), body)
+        return Item(line.at, line.kind, bytes(line.head), body, seq=line.seq)
     joined = b"\n".join([bytes(body) for body in line.bodies])
-    return Stored(line.seq, line.at, line.kind, b"", joined, len(line.bodies))
+    return Item(line.at, line.kind, b"", joined, len(line.bodies), line.seq)
 
 
 def offered_by(system: str | None, toolbox: Toolbox) -> Offered:

@@ -20,7 +20,7 @@ from weftline.replay.reading import Export, ExportedRun
 from weftline.runtime import ids
 from weftline.runtime.message_parts import blobs_of
 from weftline.runtime.reads.finding import row_of
-from weftline.store.base import Item, LogReader, NewRun, Stored, Write, Written
+from weftline.store.base import Item, LogReader, NewRun, Write, Written
 from weftline.store.columns import MAX_TIME_US
 
 
@@ -128,7 +128,7 @@ def _write(run: ExportedRun, contents: dict[str, Blob], *, workspace: int) -> Wr
     )
 
 
-def _is_readable(item: Stored) -> bool:
+def _is_readable(item: Item) -> bool:
     if item.head:
         return fact_is_readable(item.kind, item.head, item.body)
     return observations_are_readable(item.kind, item.body, item.count)

@@ -37,7 +37,7 @@ from weftline.replay.format import (
 )
 from weftline.runtime import ids
 from weftline.runtime.message_parts import blobs_of
-from weftline.store.base import Stored
+from weftline.store.base import Item
 
 MAX_NAME_CHARS = 4096
 """For the name of a run, a thread or an agent: longer than any that we create."""
@@ -45,12 +45,12 @@ MAX_NAME_CHARS = 4096
 
 class ExportedRun(Struct):
     row: ExportedRow
-    items: list[Stored] = field(default_factory=list[Stored])
+    items: list[Item] = field(default_factory=list[Item])
     history: list[bytes] = field(default_factory=list[bytes])
     offered: Offered | None = None
 
     @property
-    def facts(self) -> list[Stored]:
+    def facts(self) -> list[Item]:
         return [item for item in self.items if item.head]
 
 

@@ -10,14 +10,14 @@ from weftline.replay.format import Offered
 from weftline.replay.reading import Export, ExportedRun
 from weftline.replay.refusing import children_of, find_run, readable_entries, require_whole
 from weftline.runtime import ids
-from weftline.store.base import LogReader, RunRow, Stored
+from weftline.store.base import Item, LogReader, RunRow
 
 
 class Recorded(Protocol):
     @property
     def run_id(self) -> str: ...
 
-    def facts(self) -> AsyncIterator[Stored]:
+    def facts(self) -> AsyncIterator[Item]:
         """The facts in order, read one at a time."""
         ...
 
@@ -38,7 +38,7 @@ class StoredRun:
         self.run_id = ids.run_id(row.key, row.salt)
         self._log, self._row = log, row
 
-    async def facts(self) -> AsyncGenerator[Stored]:
+    async def facts(self) -> AsyncGenerator[Item]:
         async for item in readable_entries(self._log, self._row):
             if item.head:
                 yield item
@@ -52,7 +52,7 @@ class FileRun:
         self.run_id, self.offered = run.row.id, run.offered
         self._run = run
 
-    async def facts(self) -> AsyncGenerator[Stored]:
+    async def facts(self) -> AsyncGenerator[Item]:
         for item in self._run.facts:
             yield item
 

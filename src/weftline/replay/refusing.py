@@ -11,7 +11,7 @@ from weftline.runtime import ids
 from weftline.runtime.reads.finding import row_of
 from weftline.runtime.reads.paging import entries
 from weftline.runtime.supported import unsupported
-from weftline.store.base import LogReader, RunRow, Stored
+from weftline.store.base import Item, LogReader, RunRow
 
 
 async def find_run(log: LogReader, run_id: str, *, workspace: int | None = None) -> RunRow:
@@ -22,7 +22,7 @@ async def find_run(log: LogReader, run_id: str, *, workspace: int | None = None)
     return row
 
 
-async def require_whole(log: LogReader, row: RunRow) -> Stored:
+async def require_whole(log: LogReader, row: RunRow) -> Item:
     """The first entry of a run that has ended and whose log is complete and can be read.
 
     Raises `Conflict`: `unsupported_run`, `run_unfinished` or `run_trimmed`, and `StoreError` (`log_damaged`).
@@ -40,7 +40,7 @@ async def require_whole(log: LogReader, row: RunRow) -> Stored:
     return first
 
 
-async def readable_entries(log: LogReader, row: RunRow) -> AsyncGenerator[Stored]:
+async def readable_entries(log: LogReader, row: RunRow) -> AsyncGenerator[Item]:
     """All entries of a run that has ended, in order. Raises `StoreError` (`log_damaged`) at one that cannot be read."""
     async for item in entries(log, row.key):
         if item.head and not fact_is_readable(item.kind, item.head, item.body):

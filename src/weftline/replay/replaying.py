@@ -65,7 +65,7 @@ from weftline.runtime.services import Services
 from weftline.runtime.step import take_in, write_down
 from weftline.runtime.tool_calls.preparing import prepare_call, prepare_calls
 from weftline.runtime.tool_calls.toolbox import RunName
-from weftline.store.base import Stored
+from weftline.store.base import Item
 
 _PIPELINE_FIELDS = ("invalid", "ask")
 _BY_TOOLS = EXECUTED | frozenset[How]({"in_doubt", "not_run"})
@@ -176,7 +176,7 @@ class _Replay:
             tools_missing=known.missing,
         )
 
-    async def _follow(self, item: Stored, facts: AsyncIterator[Stored], history: Sequence[bytes]) -> None:
+    async def _follow(self, item: Item, facts: AsyncIterator[Item], history: Sequence[bytes]) -> None:
         """Processes the next fact of the log, and those that belong to the same decision."""
         self._seq = item.seq
         head = decode_fact.decode(item.head)
@@ -201,7 +201,7 @@ class _Replay:
         self._take(item, head)
 
     async def _is_decided(
-        self, decided: Sequence[New], item: Stored, head: Fact, facts: AsyncIterator[Stored], *, by_force: bool = False
+        self, decided: Sequence[New], item: Item, head: Fact, facts: AsyncIterator[Item], *, by_force: bool = False
     ) -> bool:
         """Whether the log continues with what is decided now. A decision is made on one state, and appended as a
         whole.
@@ -258,7 +258,7 @@ class _Replay:
         system = self._work.conversation.system or _system(self._work.plan, self._known)
         return offered_digest(system, self._known.toolbox)
 
-    def _compared(self, item: Stored, log: Fact, now: Draft) -> list[Difference]:
+    def _compared(self, item: Item, log: Fact, now: Draft) -> list[Difference]:
         """What differs between an entry and what would be written in its place."""
         if type(log) is not type(now.head):
             return [Difference("type", item.kind, KIND[type(now.head)])]
@@ -285,7 +285,7 @@ class _Replay:
             case _:
                 return ()
 
-    def _contradict(self, decided: Sequence[New], item: Stored, head: Fact) -> NoReturn:
+    def _contradict(self, decided: Sequence[New], item: Item, head: Fact) -> NoReturn:
         if not decided:
             self._diverge(item.kind, "")
         now = self._drafted(decided[0], head)
@@ -305,7 +305,7 @@ class _Replay:
         if found:
             self._diverge("attempt.started", "attempt.started", found)
 
-    async def _check_turn(self, head: TurnCompleted, item: Stored) -> None:
+    async def _check_turn(self, head: TurnCompleted, item: Item) -> None:
         """Compares how the current tools prepare the model's calls, and how the current checks judge its answer."""
         body = bodies.decode_turn(item.body)
         asked, turn = await prepare_calls(
@@ -330,7 +330,7 @@ class _Replay:
         if found:
             self._diverge(item.kind, item.kind, found)
 
-    async def _check_asked(self, head: CallAsked, item: Stored) -> None:
+    async def _check_asked(self, head: CallAsked, item: Item) -> None:
         """Compares how the current tools prepare a nested call. The call that asked for it is not executed."""
         log = head.call
         if not self._known.complete and self._known.toolbox.get(log.name) is None:
@@ -359,7 +359,7 @@ class _Replay:
         if found:
             self._diverge(item.kind, item.kind, found)
 
-    def _take(self, item: Stored, head: Fact) -> None:
+    def _take(self, item: Item, head: Fact) -> None:
         self._seq = item.seq
         self._turns += isinstance(head, TurnCompleted)
         self._calls += isinstance(head, CallClosed)

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from weftline.errors import NotFound
 from weftline.kernel.entries import RunEnded
 from weftline.kernel.policy import CapReached
 from weftline.runtime import ids
 from weftline.runtime.budgets.ledger import Ledger
+from weftline.runtime.engine import EntryBatch
 from weftline.runtime.failures import report_doubts, report_failure
 from weftline.runtime.fleet.lineage import Lineage, publish_waits
 from weftline.runtime.fleet.residents import Residents
 from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.fleet.timers import Timers
-from weftline.runtime.hub import Hub, committed_batch
-from weftline.runtime.live import BEHIND, Draft, LiveRun
+from weftline.runtime.hub import Hub
+from weftline.runtime.live import BEHIND, LiveRun
 from weftline.runtime.recovery import Recovery
 from weftline.store.base import Progress, Write, Written
 
@@ -68,52 +69,65 @@ class Commits:
         """Calls `ended` after each commit that ended a run or opened an await; None switches this off."""
         self._on_ended = ended
 
-    def committed(self, run: LiveRun, write: Write, drafts: Sequence[Draft], result: Written, *, size: int) -> None:
-        self._kept.sweep_if_full()
+    def committed(self, run: LiveRun, write: Write, result: Written) -> None:
+        log, active = run.log, run.active
+        ended = write.ended_at is not None
         if write.items:
-            facts = [draft.head for draft in drafts]
-            batch = committed_batch(run.work.run_id, write, facts, first_seq=result.first_seq, size=size)
+            batch = EntryBatch(
+                run.work.run_id,
+                write.items,
+                size=write.size,
+                last_seq=log.durable,
+                ended=ended,
+                heads=write.facts,
+                key=run.key,
+            )
             self._hub.publish(run.key, batch, workspace=run.workspace)
         if write.progress is _ENDED:
             self._recovery.progressed(run.key)
-        state = run.log.state
+        state = log.state
         parent = state.parent
         if parent is not None:
             if write.progress is _ENDED or write.answered or write.status == "paused":
                 self._hub.notify_below(ids.root_key(parent))
             publish_waits(self._residents.runs, self._mover.take, run)
         if state.guards.doubts:
-            report_doubts(run.work, drafts)
+            report_doubts(run.work, write.facts)
         if write.new is not None and run.residency is BEHIND and not result.queued:
             self._mover.move_up(run)
-        elif run.log.due_at and not run.active:
-            self._timers.at(run.log.due_at)  # an alarm that rang before this commit did not see this run
+        elif log.due_at and not active:
+            self._timers.at(log.due_at)  # an alarm that rang before this commit did not see this run
         if result.promoted is not None:
             self._promote(result.promoted)
-        if state.policy.reached and any(isinstance(draft.head, CapReached) for draft in drafts):
+        if state.policy.reached and any(isinstance(head, CapReached) for head in write.facts):
             self._lineage.cut_children(run)
         for child in write.children:
             self._hub.begun(child)
             self._tasks.spawn(self._lineage.wake(child.key))
         if write.wakes is not None and not self._lineage.hand_over(run, write):
             self._tasks.spawn(self._lineage.wake(write.wakes))
-        if self._on_ended is not None and (write.awaits or write.ended_at is not None):
+        if self._on_ended is not None and (write.awaits or ended):
             self._on_ended()
-        if write.ended_at is not None:
-            self._trials.ended(run.key)
-            if write.closes is not None:
-                self._ledger.forget(write.closes)
-            if state.status == "failed":
-                report_failure(run.work, drafts)
-            toolbox = run.work.toolbox
-            if toolbox is not None and toolbox.code is not None:
-                last = drafts[-1]
-                assert isinstance(last.head, RunEnded)
-                toolbox.code.ended(last.head, last.body, run.work.conversation.shared.values)
-            elif toolbox is None and self._on_unopened_end is not None:
+        if ended:
+            self._ended(run, write)
+        elif not active:
+            self._kept.sweep_if_full()
+
+    def _ended(self, run: LiveRun, write: Write) -> None:
+        self._trials.ended(run.key)
+        if write.closes is not None:
+            self._ledger.forget(write.closes)
+        work, head = run.work, write.facts[-1]
+        assert isinstance(head, RunEnded)
+        if head.status == "failed":
+            report_failure(work, head, write.items[-1].body)
+        if work.toolbox is None:
+            if self._on_unopened_end is not None:
                 self._on_unopened_end(run)
-            if not run.active and run.log.outbox.empty:
-                self._residents.unload(run)
+        elif work.toolbox.code is not None:
+            work.toolbox.code.ended(head, write.items[-1].body, work.conversation.shared.values)
+        if not run.active and run.log.outbox.empty:
+            self._residents.unload(run)
 
     def _promote(self, key: int) -> None:
         run = self._residents.runs.get(key)

@@ -68,7 +68,7 @@ from weftline.runtime.past_calls import PastCalls
 from weftline.runtime.shared_state import SharedState
 from weftline.runtime.tool_calls.omitting import parts_within
 from weftline.runtime.tool_calls.toolbox import Toolbox
-from weftline.store.base import Stored
+from weftline.store.base import Item
 from weftline.tools.results import output_bytes
 
 _PARTS = (
@@ -205,7 +205,7 @@ class Conversation(Struct, eq=False, gc=False):
                         return result
         return None
 
-    def replay(self, rows: Sequence[Stored]) -> None:
+    def replay(self, rows: Sequence[Item]) -> None:
         for row in rows:
             self.take(decode_fact.decode(row.head), row.body)
 

@@ -14,7 +14,7 @@ from weftline.errors import end_of_newer_code, entry_damaged
 from weftline.kernel.damage import observations_are_readable
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.runtime.engine import EntryBatch
-from weftline.store.base import Stored
+from weftline.store.base import Item
 
 
 def facts_in(batch: EntryBatch) -> Iterator[Fact]:
@@ -27,13 +27,13 @@ def facts_in(batch: EntryBatch) -> Iterator[Fact]:
     return map(decode_fact.decode, [item.head for item in batch.items if item.head])
 
 
-def check_observations(item: Stored) -> None:
+def check_observations(item: Item) -> None:
     """Raises `DecodeError` if the observations of an item cannot be decoded."""
     if not observations_are_readable(item.kind, item.body, item.count):
         raise DecodeError(item.kind)
 
 
-def require_skippable(batch: EntryBatch, item: Stored) -> None:
+def require_skippable(batch: EntryBatch, item: Item) -> None:
     """Returns if a reader may skip an item that it cannot decode: newer code may have written it.
 
     Raises `StoreError` (`log_damaged`) if it is damaged, and `Conflict` (`unsupported_run`) if it is the end of the

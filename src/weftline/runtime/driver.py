@@ -539,8 +539,7 @@ class RunSink:
         return self._ask(self._run, outcome)
 
     def full(self) -> bool:
-        outbox = self._run.log.outbox
-        return outbox.size + outbox.flight_size > WINDOW_BYTES
+        return self._run.log.outbox.size > WINDOW_BYTES
 
 
 def _is_unfinished(run: LiveRun) -> bool:

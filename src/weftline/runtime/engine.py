@@ -26,7 +26,7 @@ from weftline.runtime.people.four_eyes import PersonOf
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.runtime.tool_calls.provided import NO_PROBLEMS, Problems, Provided
-from weftline.store.base import IdempotencyKey, Stored, Write, Written
+from weftline.store.base import IdempotencyKey, Item, Write, Written
 from weftline.tools.base import ToolOutput
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class EntryBatch(Struct, eq=False, gc=False):
     """
 
     run_id: str
-    items: Sequence[Stored]
+    items: Sequence[Item]
     size: int
     last_seq: int
     ended: bool

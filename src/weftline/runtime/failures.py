@@ -6,33 +6,30 @@ import logging
 from collections.abc import Sequence
 
 from weftline.kernel import bodies
-from weftline.kernel.entries import CallClosed, RunEnded
+from weftline.kernel.entries import CallClosed, Fact, RunEnded
 from weftline.log_context import current_run, fields
-from weftline.runtime.live import Draft, WorkingSet
+from weftline.runtime.live import WorkingSet
 
 logger = logging.getLogger(__name__)
 
 
-def report_failure(work: WorkingSet, drafts: Sequence[Draft]) -> None:
-    """Logs the end of a run if it failed. `drafts` are the facts of the commit that ended it.
+def report_failure(work: WorkingSet, head: RunEnded, body: bytes) -> None:
+    """Logs the end of a run that failed.
 
     It is called by the commit, so that there is exactly one line, whatever made the run fail.
     """
-    for draft in drafts:
-        if type(draft.head) is RunEnded and draft.head.status == "failed":
-            ended = bodies.decode_ended(draft.body)
-            error = ended.full or ended.error
-            token = current_run.set(work)  # a commit belongs to many runs
-            code, model = draft.head.code or "error", draft.head.model
-            extra = fields(run=work.run_id, code=code, provider=model.provider or None, model=model.id or None)
-            logger.warning("run %s failed: %s: %.300s", work.run_id, code, error, extra=extra)
-            current_run.reset(token)
+    ended = bodies.decode_ended(body)
+    error = ended.full or ended.error
+    token = current_run.set(work)  # a commit belongs to many runs
+    code, model = head.code or "error", head.model
+    extra = fields(run=work.run_id, code=code, provider=model.provider or None, model=model.id or None)
+    logger.warning("run %s failed: %s: %.300s", work.run_id, code, error, extra=extra)
+    current_run.reset(token)
 
 
-def report_doubts(work: WorkingSet, drafts: Sequence[Draft]) -> None:
+def report_doubts(work: WorkingSet, facts: Sequence[Fact]) -> None:
     """Logs each call that a commit has closed as in doubt, since somebody has to find out whether it happened."""
-    for draft in drafts:
-        head = draft.head
+    for head in facts:
         if type(head) is CallClosed and head.how == "in_doubt":
             token = current_run.set(work)
             logger.warning(

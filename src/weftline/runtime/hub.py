@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from weftline.errors import RateLimited
-from weftline.kernel.entries import FORMAT, Fact
+from weftline.kernel.entries import FORMAT
 from weftline.runtime import ids
 from weftline.runtime.engine import QUIET_BEATS, EntryBatch, Observer
 from weftline.runtime.fair_queue import FairQueue
-from weftline.store.base import LogStore, Stored, Write
+from weftline.store.base import LogStore, Write
 
 logger = logging.getLogger(__name__)
 
@@ -287,7 +287,7 @@ class Hub:
     def begun(self, child: Write) -> None:
         """Called when a commit of the parent has created a child run."""
         if self._observers and child.new is not None:
-            items = [Stored(1, item.at, item.kind, item.head, item.body, item.count) for item in child.items]
+            items = child.items
             size = sum([item.size for item in items])
             run_id = ids.run_id(child.key, child.new.salt)
             self._notify_observers(
@@ -350,18 +350,6 @@ class Hub:
             missing=missing,
             newer=page.format > FORMAT,
         )
-
-
-def committed_batch(run_id: str, write: Write, heads: Sequence[Fact], *, first_seq: int, size: int) -> EntryBatch:
-    """What a commit has added to the log of a run; `heads` are its decoded facts."""
-    items: list[Stored] = []
-    seq = first_seq
-    for item in write.items:
-        items.append(Stored(seq, item.at, item.kind, item.head, item.body, item.count))
-        seq += item.count
-    return EntryBatch(
-        run_id, items, size=size, last_seq=seq - 1, ended=write.ended_at is not None, heads=heads, key=write.key
-    )
 
 
 class _RecentRun(Struct, eq=False, gc=False):

@@ -146,14 +146,11 @@ class Outbox(Struct, eq=False, gc=False):
     """
 
     pending: Write | None = None
-    drafts: list[Draft] | None = None
-    """The facts of `pending`, decoded, for those notified after the commit."""
-    size: int = 0
-    """The bytes of `pending`."""
     flight: Write | None = None
-    flight_size: int = 0
     flight_seq: int = 0
     """The last seq of `flight`."""
+    size: int = 0
+    """The bytes of both."""
 
     @property
     def empty(self) -> bool:
@@ -163,23 +160,17 @@ class Outbox(Struct, eq=False, gc=False):
         """Takes what is pending, to be written now, up to this seq."""
         write = self.pending
         assert write is not None
-        self.pending, self.flight = None, write
-        self.size, self.flight_size = 0, self.size
-        self.flight_seq = last_seq
+        self.pending, self.flight, self.flight_seq = None, write, last_seq
         return write
 
-    def pop_drafts(self) -> list[Draft]:
-        drafts, self.drafts = self.drafts, None
-        return drafts or []
-
-    def put_back(self, write: Write, drafts: list[Draft]) -> bool:
+    def put_back(self, write: Write) -> bool:
         """Puts a refused write back, before whatever was added since. Returns whether nothing was."""
         later, self.pending = self.pending, write
-        self.size, self.flight_size = self.size + self.flight_size, 0
-        self.drafts = drafts + (self.drafts or [])
         if later is None:
             return True
         write.items += later.items
+        write.facts += later.facts
+        write.size += later.size
         write.thread_end = later.thread_end or write.thread_end
         write.progress = max(write.progress, later.progress)
         write.children += later.children
@@ -199,7 +190,7 @@ class RunLog(Struct, eq=False):
     next_seq: int = 1
     durable: int = 0
     outcome_seq: int = 0
-    """The seq of the latest outcome of a model call."""
+    """The first seq of the append that has the latest outcome of a model call; it is durable if that is."""
     due_at: int | None = 0
     """For the row: 0 for now, a time, or None if only someone outside can advance the run."""
     taken_over: bool = False
@@ -216,13 +207,13 @@ class RunLog(Struct, eq=False):
     def wake(self) -> None:
         """Wakes those who wait for what is durable now."""
         later: list[Waiter] = []
-        for waiter in self.pop_waiters():
-            if waiter.seq > self.durable:
+        durable = self.durable
+        for waiter in self.waiters or ():
+            if waiter.seq > durable:
                 later.append(waiter)
             elif not waiter.future.done():
                 waiter.future.set_result(None)
-        if later:
-            self.waiters = later
+        self.waiters = later or None
 
     @property
     def status(self) -> str:

@@ -20,32 +20,16 @@ from typing import Any, NamedTuple, Protocol
 
 from weftline.errors import StoreError, Unavailable, WeftlineError
 from weftline.kernel.bodies import encode
-from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted
-from weftline.kernel.entries import (
-    FORMAT,
-    KIND,
-    AttemptFailed,
-    AttemptStarted,
-    AwaitClosed,
-    AwaitOpened,
-    CallClosed,
-    Fact,
-    RunCreated,
-    RunEnded,
-    TurnCompleted,
-)
+from weftline.kernel.entries import FORMAT, KIND, CallClosed, TurnCompleted
 from weftline.kernel.state import FOLD, State, encode_state
-from weftline.runtime import ids
 from weftline.runtime.batching import FairBatches
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
-from weftline.store.awaits import NewAwait
-from weftline.store.base import LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
+from weftline.runtime.noted_facts import NOTED, note
+from weftline.store.base import ITEM_BYTES, LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
 
 logger = logging.getLogger(__name__)
 
-ITEM_BYTES = 64
-"""The overhead of an item beyond its content."""
 WINDOW_BYTES = 1024 * 1024
 """How much of one run may wait to be written before its model stream is paused."""
 ROW_BYTES = 16 * 1024
@@ -53,25 +37,12 @@ ROW_BYTES = 16 * 1024
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
 _ENDED, _STREAMED = Progress.ENDED, Progress.STREAMED
 """The first: something that the run began has ended, so it does not kill the process."""
-_NOTED: frozenset[type[Fact]] = frozenset(
-    {
-        RunCreated,
-        RunEnded,
-        AttemptFailed,
-        CompactionStarted,
-        ContextCompacted,
-        CompactionFailed,
-        AwaitOpened,
-        AwaitClosed,
-    }
-)
-"""Facts of which the row or the write has more than the entry, besides the most frequent ones."""
 
 
 class CommitObserver(Protocol):
     """Handles what follows from a commit: fan-out, the next run of the thread, the end of a run."""
 
-    def committed(self, run: LiveRun, write: Write, drafts: Sequence[Draft], result: Written, *, size: int) -> None: ...
+    def committed(self, run: LiveRun, write: Write, result: Written) -> None: ...
 
     def lost(self, run: LiveRun, *, refused: bool) -> None:
         """The run's memory is ahead of a log that will not catch up: it was dropped.
@@ -88,11 +59,10 @@ class CommitObserver(Protocol):
 
 
 class _Batch(NamedTuple):
-    """What one flush writes: runs, their writes, and the facts in those."""
+    """What one flush writes: runs, and what it writes of each."""
 
     runs: list[LiveRun]
     writes: list[Write]
-    drafts: list[list[Draft]]
 
 
 class Log:
@@ -140,39 +110,37 @@ class Log:
         log = run.log
         row, outbox = log.row, log.outbox
         write = outbox.pending or self._touch(run)
-        items = write.items
-        size = ITEM_BYTES * len(drafts)
-        for seq, draft in enumerate(drafts, log.next_seq):
+        items, facts, size = write.items, write.facts, 0
+        for draft in drafts:
             head, body = draft.head, draft.body
             kind = type(head)
             encoded = draft.encoded or encode(head)
             items.append(Item(at, KIND[kind], encoded, body))
-            size += len(encoded) + len(body)
-            if kind is TurnCompleted:
-                log.outcome_seq, write.progress = seq, _ENDED
-            elif kind is CallClosed:
+            facts.append(head)
+            size += len(encoded) + len(body) + ITEM_BYTES
+            if kind is CallClosed:
                 write.progress = _ENDED
-            elif kind is AttemptStarted:
-                if row.started_at is None:
-                    row.starts(at)
-            elif kind in _NOTED:
-                _note(run, write, head, body, seq=seq, at=at, state=state)
+            elif kind is TurnCompleted:
+                log.outcome_seq, write.progress = log.next_seq, _ENDED
+            elif kind in NOTED:
+                note(run, write, head, body, at=at, state=state)
             if draft.child is not None:
                 write.children += (draft.child,)
                 size += sum([item.size for item in draft.child.items])
+        log.state = state
+        log.next_seq += len(drafts)
+        write.size += size
+        outbox.size += size
+        log.stored.newer += size
+        if row.started_at is None and state.totals.attempts:
+            row.starts(at)
         account = run.work.account
         if account is not None and account.booked:
             write.bookings += account.pop_bookings()
-        outbox.size += size
-        if outbox.drafts is None:
-            outbox.drafts = [*drafts]
-        else:
-            outbox.drafts += drafts
-        log.stored.newer += size
-        log.state = state
-        log.next_seq += len(drafts)
-        if row.ended_at is not None:
+        if state.step == "ended":
+            row.ends(at)
             log.due_at = None
+            write.progress, write.wakes = _ENDED, run.parent
             write.thread_end = thread_end
             write.closes = None if account is None else account.own
 
@@ -185,16 +153,22 @@ class Log:
         log = run.log
         if log.state.step == "ended":
             return
+        size = len(lines)
+        if size > ROW_BYTES and count > 1:
+            for joined, some in _rows(lines):
+                self.observe(run, kind, joined, some)
+            return
         outbox = log.outbox
         write = outbox.pending or self._touch(run)
-        for joined, some in _rows(lines, count):
-            last = write.items[-1] if write.items else None
-            if last is not None and last.kind == kind and not last.head and last.size + len(joined) <= ROW_BYTES:
-                write.items[-1] = Item(last.at, kind, b"", last.body + b"\n" + joined, last.count + some)
-            else:
-                write.items.append(Item(self._clock.now_us(), kind, b"", joined, some))
-                outbox.size += ITEM_BYTES
-            outbox.size += len(joined)
+        last = write.items[-1] if write.items else None
+        if last is not None and last.kind == kind and not last.head and last.size + size <= ROW_BYTES:
+            last.body += b"\n" + lines
+            last.count += count
+        else:
+            write.items.append(Item(self._clock.now_us(), kind, b"", lines, count))
+            size += ITEM_BYTES
+        write.size += size
+        outbox.size += size
         write.progress = write.progress or _STREAMED
         log.next_seq += count
 
@@ -242,17 +216,9 @@ class Log:
         if run.residency is GONE:
             # Appends of one run are a chain: once one is lost, nothing can be added after it.
             raise asyncio.CancelledError
-        write = run.log.outbox.pending = Write(
-            run.key,
-            run.log.epoch,
-            base_seq=0,
-            base_version=0,
-            items=[],
-            version=0,
-            status="",
-            due_at=None,
-            format=FORMAT,
-        )
+        # Everything but the entries is filled in when it is flushed.
+        write = Write(run.key, run.log.epoch, 0, 0, [], version=0, status="", due_at=None, format=FORMAT)
+        run.log.outbox.pending = write
         self._touched.append(run)
         if self._flushing is None and self.refusal is None:
             self._kick_later()
@@ -351,7 +317,7 @@ class Log:
         """Takes what is waiting, as it will be written. Whatever cannot be encoded is left out, so that it does not
         block the others.
         """
-        batch = _Batch([], [], [])
+        batch = _Batch([], [])
         waiting, self._touched = self._fair.divide(self._touched)
         for run in waiting:
             try:
@@ -359,26 +325,23 @@ class Log:
             except Exception as error:
                 outbox = run.log.outbox
                 _unbook(run, outbox.flight)
-                outbox.flight, outbox.flight_size = None, 0
+                outbox.flight = None
                 self._fail_waiters(run, WeftlineError("The run cannot be written."))
                 self._observer.unwritable(run, error)
             else:
                 batch.runs.append(run)
-                batch.drafts.append(run.log.outbox.pop_drafts())
         return batch
 
     def _complete(self, run: LiveRun) -> Write:
         """Fills in the row as it will be after this write."""
-        log, row, state = run.log, run.log.row, run.log.state
+        log = run.log
+        row, state = log.row, log.state
         write = log.outbox.take(log.next_seq - 1)
         write.base_seq, write.base_version = log.durable + 1, row.version
         write.version, write.status = state.version, log.status
+        write.started_at, write.ended_at = row.started_at, row.ended_at
         behind = run.residency is BEHIND and not state.ended
         write.due_at = LEAVE_DUE if behind else log.due_at
-        if row.started_at is not None:
-            write.started_at = row.started_at
-        if row.ended_at is not None:
-            write.ended_at = row.ended_at
         if log.stored.is_stale(state):
             write.state, write.fold = encode_state(state), FOLD
             log.stored.store(state, len(write.state))
@@ -391,21 +354,22 @@ class Log:
             results = flushing.result()
         except StoreError as error:
             results = [Written("refused", error=error) for _ in batch.writes]
-        refused: list[tuple[LiveRun, Write, list[Draft]]] = []
-        sizes: list[int] = []
-        for run, write, drafts, result in zip(batch.runs, batch.writes, batch.drafts, results, strict=True):
-            log, outbox = run.log, run.log.outbox
+        refused: list[tuple[LiveRun, Write]] = []
+        written = list(zip(batch.runs, batch.writes, results, strict=True))
+        for run, write, result in written:
+            log = run.log
+            row, outbox = log.row, log.outbox
             outbox.flight = None
-            sizes.append(outbox.flight_size)
             if result.outcome == "ok":
-                log.row.version, log.row.due_at = write.version, write.due_at
-                log.durable, outbox.flight_size = outbox.flight_seq, 0
+                row.version, row.due_at = write.version, write.due_at
+                log.durable = outbox.flight_seq
+                outbox.size -= write.size
                 if write.bookings and run.work.account is not None:
                     run.work.account.committed(write.bookings)
                 if log.waiters:  # first, so that a tool that may begin now does not wait for readers to be notified
                     log.wake()
             elif result.outcome == "refused":
-                refused.append((run, write, drafts))
+                refused.append((run, write))
                 self.refusal = result.error or Unavailable("The store rejects writes.")
             else:
                 self._drop(run, write, result.error or WeftlineError("The write failed."))
@@ -413,21 +377,19 @@ class Log:
             self._hold(refused)
         elif self.refusal is not None:
             self._is_well()
-        for run, write, drafts, result, size in zip(
-            batch.runs, batch.writes, batch.drafts, results, sizes, strict=True
-        ):
+        for run, write, result in written:
             if result.outcome == "ok":
                 try:
-                    self._observer.committed(run, write, drafts, result, size=size)
+                    self._observer.committed(run, write, result)
                 except Exception:  # the other runs of this commit are unaffected
                     logger.exception("run %s: handling a commit failed", run.id)
 
-    def _hold(self, refused: list[tuple[LiveRun, Write, list[Draft]]]) -> None:
+    def _hold(self, refused: list[tuple[LiveRun, Write]]) -> None:
         """Keeps what drivers appended for another try, and drops what an outside caller is waiting for."""
         assert self.refusal is not None
         if not self._retry_s:
             logger.error("the store accepts no writes: %s", self.refusal.message)
-        for run, write, drafts in refused:
+        for run, write in refused:
             log = run.log
             if write.new is not None or any(waiter.outside for waiter in log.waiters or ()):
                 self._drop(run, write, _not_accepting())
@@ -435,7 +397,7 @@ class Log:
             if write.state is not None:
                 write.state = None
                 log.stored.was_refused()
-            if log.outbox.put_back(write, drafts):
+            if log.outbox.put_back(write):
                 self._touched.append(run)
         self._try_later()
 
@@ -510,40 +472,8 @@ def _unbook(run: LiveRun, *writes: Write | None) -> None:
                 account.undo(write.bookings)
 
 
-def _note(run: LiveRun, write: Write, head: Fact, body: bytes, *, seq: int, at: int, state: State) -> None:
-    if type(head) is RunEnded:
-        run.log.row.ends(at)
-        write.progress, write.wakes = _ENDED, run.parent
-    elif type(head) is RunCreated:
-        run.log.row.latest = at
-        if run.new is not None:
-            run.new.created_at = at
-    elif type(head) is CompactionStarted:
-        run.log.row.starts(at)
-    elif type(head) is AttemptFailed or type(head) is CompactionFailed:
-        run.log.outcome_seq = seq
-        if type(head) is AttemptFailed and head.reason == "error":
-            write.progress = _ENDED
-    elif type(head) is ContextCompacted:
-        run.log.outcome_seq, write.progress = seq, _ENDED
-    elif type(head) is AwaitOpened:
-        write.awaits += (_new_await(run, head, body, at, state=state),)
-    elif type(head) is AwaitClosed:
-        write.answered += (head.id,)
-
-
-def _new_await(run: LiveRun, head: AwaitOpened, body: bytes, at: int, *, state: State) -> NewAwait:
-    parent = run.state.parent
-    root = run.key if parent is None else ids.root_key(parent)
-    deadline_at = None if head.timeout_us is None else at + head.timeout_us
-    tool = state.batch.calls[head.index].name if 0 <= head.index < len(state.batch.calls) else ""
-    return NewAwait(head.id, run.workspace, root, head.kind, at, deadline_at, body, tool)
-
-
-def _rows(lines: bytes, count: int) -> Sequence[tuple[bytes, int]]:
+def _rows(lines: bytes) -> Sequence[tuple[bytes, int]]:
     """Groups observations into rows, with at least one in each; returns the lines of each row and their number."""
-    if len(lines) <= ROW_BYTES or count == 1:
-        return ((lines, count),)
     groups: list[tuple[bytes, int]] = []
     group: list[bytes] = []
     size = 0

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple, Protocol
 from msgspec import Struct
 
 from weftline.errors import WeftlineError
+from weftline.kernel.entries import Fact
 from weftline.messages import Blob
 from weftline.store.awaits import AwaitFilter, NewAwait, OpenAwait
 from weftline.store.budgets import Booking
@@ -33,11 +34,15 @@ GIVEN = "="
 """The prefix of `salt` for a run whose id was chosen by the client; the id follows. There is an index on these."""
 
 
+ITEM_BYTES = 64
+"""The overhead of an item beyond its content."""
+
+
 # The log: what is written
 
 
-class Item(Struct, frozen=True):
-    """One entry, or `count` observations of one kind whose bodies are joined by newlines. The store numbers them.
+class Item(Struct, gc=False):
+    """One entry, or `count` observations of one kind whose bodies are joined by newlines.
 
     A fact has a head; observations have none, and only they can share an item.
     """
@@ -47,10 +52,16 @@ class Item(Struct, frozen=True):
     head: bytes
     body: bytes
     count: int = 1
+    seq: int = 0
+    """The number of its first entry, assigned by the store when it writes the item."""
+
+    @property
+    def last_seq(self) -> int:
+        return self.seq + self.count - 1
 
     @property
     def size(self) -> int:
-        return len(self.head) + len(self.body) + 64
+        return len(self.head) + len(self.body) + ITEM_BYTES
 
 
 class IdempotencyKey(NamedTuple):
@@ -142,6 +153,10 @@ class Write(Struct):
     """The run's account, if it has one and ends here."""
     imported: bool = False
     """The run was imported and ended elsewhere: no webhook is notified."""
+    facts: list[Fact] = []
+    """The facts among the items, decoded, for those who are notified of the commit. The store does not use them."""
+    size: int = 0
+    """The bytes of the items, counted by whoever limits how much is queued."""
 
 
 class Written(Struct):
@@ -153,8 +168,6 @@ class Written(Struct):
     """
 
     outcome: Literal["ok", "refused", "conflict", "failed"] = "ok"
-    first_seq: int = 0
-    """The seq of the first item."""
     error: WeftlineError | None = None
     queued: bool = False
     """For a new run on a thread: it waits for earlier runs of the thread."""
@@ -215,25 +228,6 @@ class RunRow(Struct):
         return self.ended_at or self.started_at or self.created_at
 
 
-class Stored(Struct, frozen=True):
-    """An item of the log with the seq of its first entry."""
-
-    seq: int
-    at: int
-    kind: str
-    head: bytes
-    body: bytes
-    count: int = 1
-
-    @property
-    def last_seq(self) -> int:
-        return self.seq + self.count - 1
-
-    @property
-    def size(self) -> int:
-        return len(self.head) + len(self.body) + 64
-
-
 class LargeEntry(Exception):
     """An item of the log is larger than the caller's limit."""
 
@@ -245,7 +239,7 @@ class LargeEntry(Exception):
 class Page(Struct, frozen=True):
     """Part of a run's log after a cursor: a consistent view, even while retention removes entries."""
 
-    items: list[Stored]
+    items: list[Item]
     last_seq: int
     """The seq up to which this page is complete; anything missing below it was removed by retention."""
     upto: int
@@ -266,9 +260,9 @@ class Loaded(Struct):
     """Whether the latest write to the run came from an earlier owner of the store: nobody may have driven it since."""
     created: bytes
     """The body of its first entry."""
-    facts: list[Stored]
+    facts: list[Item]
     """The facts newer than the row's state; all of them if it has none yet."""
-    conversation: list[Stored]
+    conversation: list[Item]
     """All entries of the requested kinds."""
     history: list[bytes]
     """The messages of its thread, oldest first."""
@@ -344,14 +338,14 @@ class LogReader(Protocol):
         """The key of the newest run; 0 if there is none."""
         ...
 
-    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
         """The item that holds this seq; observations that share a row come together.
 
         Raises `LargeEntry`, without having read it, if its body has more than `max_bytes`.
         """
         ...
 
-    async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
+    async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Item]:
         """The run's facts in order; with `kinds` only those."""
         ...
 
@@ -359,7 +353,7 @@ class LogReader(Protocol):
         """The heads of the facts of these kinds, in order. Their bodies, which may be large, are not read."""
         ...
 
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Item]:
         """The last facts of these kinds, in order: as many as fit, and at least one."""
         ...
 

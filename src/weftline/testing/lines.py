@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from weftline.kernel.entries import Fact, decode_fact
-from weftline.store.base import Stored
+from weftline.store.base import Item
 
 
 class Line(Struct, frozen=True):
@@ -24,7 +24,7 @@ class Line(Struct, frozen=True):
         return decode_fact.decode(self.head) if self.head else None
 
 
-def lines_of(items: Iterable[Stored], *, after: int = 0) -> Iterator[Line]:
+def lines_of(items: Iterable[Item], *, after: int = 0) -> Iterator[Line]:
     """The lines above seq `after`; observations that share an item are separate lines."""
     for item in items:
         parts = [item.body] if item.head else item.body.split(b"\n")

@@ -12,7 +12,7 @@ from weftline.api.cursors import SealedCursors
 from weftline.api.views import run_summary
 from weftline.errors import InvalidRequest
 from weftline.runtime.reads.receipts import CallName, CancelReceipt
-from weftline.store.base import RunRow, Stored
+from weftline.store.base import Item, RunRow
 from weftline.store.records.pages import PAGE_BYTES, fitting
 
 from ..kit import Api, check_error
@@ -96,10 +96,10 @@ async def test_runs_that_said_much_are_listed_a_few_at_a_time(api: Api) -> None:
 
 async def test_a_list_of_runs_does_not_read_their_specs() -> None:
     class Source:
-        async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+        async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
             raise AssertionError(f"entry {seq} was read")
 
-        async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+        async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Item]:
             raise AssertionError("its facts were read")
 
         async def session_id(self, thread: int | None) -> str | None:

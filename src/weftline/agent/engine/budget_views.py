@@ -13,7 +13,7 @@ from weftline.plan import decode_plan
 from weftline.runtime import ids
 from weftline.runtime.budgets.ledger import Account, Ledger
 from weftline.runtime.reads.finding import row_of
-from weftline.store.base import LogReader, RunRow, Stored
+from weftline.store.base import Item, LogReader, RunRow
 from weftline.store.budgets import level_of, run_account
 from weftline.workspace import budgets
 from weftline.workspace.budgets import Budget, Subject
@@ -78,7 +78,7 @@ async def of_run(at: Workspaces, logs: Logs, row: RunRow, *, read: ReadAccount) 
     return found
 
 
-def account_of(row: RunRow, first: Stored | None) -> Account:
+def account_of(row: RunRow, first: Item | None) -> Account:
     """Reads the account from the first entry of the run's log. Raises `NotFound` if that is gone or unreadable."""
     if first is None:
         raise NotFound("The log of this run is gone.", code="run_trimmed")

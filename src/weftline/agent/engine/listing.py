@@ -12,7 +12,7 @@ from weftline.plan import RunPlan, decode_plan
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.store.awaits import AwaitFilter
-from weftline.store.base import RunFilter, Stored
+from weftline.store.base import Item, RunFilter
 
 _PAGE = 200
 _UNFINISHED = ("queued", "running", "paused")
@@ -48,7 +48,7 @@ async def unclaimed_runs(host: Engine, workspace: int, *, knows: Callable[[RunPl
 def facts_around(host: Engine, run_id: str, key: int) -> FactsOf:
     """Returns a function that reads the facts of this run, and of the runs below it, by kind."""
 
-    async def facts_of(run: str, kinds: Sequence[str]) -> Sequence[Stored]:
+    async def facts_of(run: str, kinds: Sequence[str]) -> Sequence[Item]:
         found = key if run == run_id else ids.key_of(run)
         return await host.stored.newest_facts(found, kinds=kinds, limit=_MANY, max_bytes=_MANY)
 

@@ -10,7 +10,7 @@ from msgspec.json import decode
 
 from weftline.details.projection import facts_of
 from weftline.errors import InvalidRequest, NotFound
-from weftline.store.base import LogReader, Stored
+from weftline.store.base import Item, LogReader
 
 _READ_BYTES = 256 * 1024
 
@@ -59,7 +59,7 @@ async def log_page(log: LogReader, key: int, run_id: str, *, after: int, limit: 
             return LogPage(tuple(found), last, at_tail=True)
 
 
-def _entries(run_id: str, turn_id: str, item: Stored) -> list[LogEntry]:
+def _entries(run_id: str, turn_id: str, item: Item) -> list[LogEntry]:
     if item.head:
         body = decode(item.body) if item.body else None
         head: dict[str, Any] = decode(item.head)

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from weftline.agent.context import RunInfo
-from weftline.store.base import Stored
+from weftline.store.base import Item
 
-FactsOf: TypeAlias = Callable[[str, Sequence[str]], Awaitable[Sequence[Stored]]]
+FactsOf: TypeAlias = Callable[[str, Sequence[str]], Awaitable[Sequence[Item]]]
 """Returns the facts of a run, given its id and their kinds, oldest first."""
 
 

@@ -13,7 +13,7 @@ from weftline.events import AnyEvent, Event, RunEnded
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime.decoding import facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch
-from weftline.store.base import Stored
+from weftline.store.base import Item
 from weftline.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def profiled_events(
             yield from [one for one in both if type(one) in classes]
 
 
-def _details(item: Stored, head: Fact | None, projection: DetailProjection) -> Iterator[tuple[int, list[AnyDetail]]]:
+def _details(item: Item, head: Fact | None, projection: DetailProjection) -> Iterator[tuple[int, list[AnyDetail]]]:
     if head is not None:
         yield item.seq, projection.of_fact(head, item.body, seq=item.seq, at=item.at)
         return

@@ -26,7 +26,7 @@ from weftline.outcome import for_timeline, telemetry_of
 from weftline.plan import agent_of
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch
-from weftline.store.base import Stored
+from weftline.store.base import Item
 from weftline.titles import titled
 
 _decode = msgspec.json.Decoder().decode
@@ -62,7 +62,7 @@ def events_of(batch: EntryBatch) -> Iterator[AnyEvent]:
             yield replace(event, run_id=run_id, seq=item.seq)
 
 
-def _unknown(batch: EntryBatch, item: Stored) -> Iterator[AnyEvent]:
+def _unknown(batch: EntryBatch, item: Item) -> Iterator[AnyEvent]:
     if item.kind not in _HIDDEN:
         for seq in range(max(item.seq, batch.after + 1), min(item.last_seq, batch.last_seq) + 1):
             yield events.UnknownEvent(run_id=batch.run_id, seq=seq, type=item.kind)

@@ -28,7 +28,7 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.messages import Usage, joined_text
-from weftline.store.base import Stored
+from weftline.store.base import Item
 from weftline.tools.results import output_bytes
 from weftline.trace_context import span_id
 
@@ -73,7 +73,7 @@ class Span(Struct, kw_only=True):
     """The run whose spans belong inside this one."""
 
 
-def spans_of(run_id: str, facts: Sequence[Stored], *, agent: str | None, content: bool = False) -> Span | None:
+def spans_of(run_id: str, facts: Sequence[Item], *, agent: str | None, content: bool = False) -> Span | None:
     """Returns the span of a run that has ended, from facts of these `KINDS`; None if its log is no longer complete.
 
     With `content`, spans include messages, arguments and results.
@@ -102,7 +102,7 @@ class _Spans:
     def _id(self, what: str) -> str:
         return span_id(self._run_id, what)
 
-    def take(self, head: Fact, stored: Stored) -> None:
+    def take(self, head: Fact, stored: Item) -> None:
         at = stored.at
         match head:
             case RunCreated():
@@ -195,7 +195,7 @@ class _Spans:
         above.inside.append(span)
         self._by_id[id] = span
 
-    def _close(self, head: CallClosed, stored: Stored) -> None:
+    def _close(self, head: CallClosed, stored: Item) -> None:
         if head.index not in self._calls:  # it was refused before it was announced
             self._open(head, stored.at)
         span = self._calls.pop(head.index, None)

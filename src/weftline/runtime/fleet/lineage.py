@@ -24,7 +24,7 @@ from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.supported import left_alone_above, left_to_newer, newer_end_of
-from weftline.store.base import LogReader, Stored, Write
+from weftline.store.base import Item, LogReader, Write
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ async def _ends_of_children(store: LogReader, run: LiveRun) -> list[Draft]:
     return found
 
 
-def _readable(last: Stored | None, run: LiveRun, child: str) -> tuple[RunEnded, bytes]:
+def _readable(last: Item | None, run: LiveRun, child: str) -> tuple[RunEnded, bytes]:
     """How a child ended. If its last entry is damaged, the parent can still be loaded."""
     try:
         if last is not None and isinstance(end := decode_fact.decode(last.head), RunEnded):

@@ -22,7 +22,7 @@ from weftline.runtime.model_calls.cutting import input_bytes, with_summary
 from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN
 from weftline.runtime.supported import unsupported
 from weftline.runtime.tool_calls.toolbox import EMPTY
-from weftline.store.base import LogStore, RunFilter, RunRow, Stored
+from weftline.store.base import Item, LogStore, RunFilter, RunRow
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ async def inherited_by(run: LiveRun, store: LogStore) -> Inherited | None:
     return None
 
 
-def _latest(row: RunRow, facts: list[Stored]) -> Inherited | None:
+def _latest(row: RunRow, facts: list[Item]) -> Inherited | None:
     pinned = 0
     keeps_all = False
     found: Inherited | None = None

@@ -11,7 +11,7 @@ from msgspec.json import Decoder
 from weftline.kernel.entries import KIND, TEXT_DELTA, THINKING_DELTA, AttemptStarted
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, TextDelta, ThinkingDelta
-from weftline.store.base import LogReader, Stored
+from weftline.store.base import Item, LogReader
 
 _PAGE_BYTES = 256 * 1024
 _DECODE_ON_LOOP_BYTES = 64 * 1024
@@ -44,7 +44,7 @@ async def streamed_answer(store: LogReader, key: int) -> Assembler | None:
     return answer if begun else None
 
 
-def _chunks(deltas: Sequence[Stored]) -> list[Chunk]:
+def _chunks(deltas: Sequence[Item]) -> list[Chunk]:
     chunks: list[Chunk] = []
     for item in deltas:
         text = "".join([_decode(body).text for body in item.body.split(b"\n")])

@@ -31,7 +31,7 @@ from weftline.kernel.entries import (
 )
 from weftline.runtime import ids
 from weftline.runtime.reads.paging import entries
-from weftline.store.base import LogReader, RunRow, Stored
+from weftline.store.base import Item, LogReader, RunRow
 
 
 class GrantUse(Struct, frozen=True):
@@ -106,7 +106,7 @@ class _Grants:
         self._ids: dict[tuple[int, int], str] = {}
         self.given: list[LoggedGrant] = []
 
-    def take(self, item: Stored) -> None:
+    def take(self, item: Item) -> None:
         if item.head:
             self._fold(decode_fact.decode(item.head), item.body, item.at)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from weftline.store.base import LogReader, Stored
+from weftline.store.base import Item, LogReader
 
 _PAGE_BYTES = 256 * 1024
 
 
-async def entries(log: LogReader, key: int) -> AsyncGenerator[Stored]:
+async def entries(log: LogReader, key: int) -> AsyncGenerator[Item]:
     """All entries that a run's log has at this moment, in order."""
     after = 0
     while (page := await log.page(key, after=after, max_bytes=_PAGE_BYTES)) is not None and page.last_seq > after:

@@ -13,7 +13,7 @@ from weftline.runtime.reads.finding import row_of
 from weftline.runtime.reads.parents import parent_of
 from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import LogReader, LogStore, RunFilter, RunRow, Stored
+from weftline.store.base import Item, LogReader, LogStore, RunFilter, RunRow
 
 
 class StoredRuns:
@@ -76,14 +76,14 @@ class StoredRuns:
         """The open questions to people, by run and id."""
         return await awaits_of(self._log_store, wanted)
 
-    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
         """One entry of a run's log; None when there is none or retention has removed it.
 
         Raises `LargeEntry`, without having read it, if its body has more than `max_bytes`.
         """
         return await self._log_store.entry(key, seq, max_bytes=max_bytes)
 
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Item]:
         """The last facts of these kinds in a run's log, in order: as many as fit, and at least one."""
         return await self._log_store.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes)
 

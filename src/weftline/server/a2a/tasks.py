@@ -39,7 +39,7 @@ from weftline.runtime.people.answering import AwaitAnswer
 from weftline.server.a2a import asking
 from weftline.server.a2a.asking import TaskMessage
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import RunRow, Stored
+from weftline.store.base import Item, RunRow
 from weftline.wire.responses import RunView
 from weftline.workspace.threads import CONTEXT_KEY
 
@@ -216,7 +216,7 @@ async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> 
         return []
     # Results of server tools can be large, so calls are only read if the caller may be asked to answer one. They are
     # read for themselves: many of them must not push messages out of the history.
-    stored: list[Stored] = []
+    stored: list[Item] = []
     for kinds in (_CONVERSATION, _CALLS) if run.outline.asks_client else (_CONVERSATION,):
         limit = max(_LOOK_BACK, history)
         stored += await engine.stored.newest_facts(row.key, kinds=kinds, limit=limit, max_bytes=_LOOK_BACK_BYTES)
@@ -226,7 +226,7 @@ async def _facts(engine: Engine, row: RunRow, run: RunView, *, history: int) -> 
     return [read for one in stored if one.seq < row.next_seq and (read := _read(one, skip=newer)) is not None]
 
 
-def _read(one: Stored, *, skip: bool) -> _Read | None:
+def _read(one: Item, *, skip: bool) -> _Read | None:
     """Decodes an entry; None for one that cannot be decoded, if those may be skipped."""
     try:
         return _Read(one.seq, decode_fact.decode(one.head), one.body)
@@ -359,7 +359,7 @@ async def has_taken(engine: Engine, row: RunRow, message_id: str, text: str) -> 
     return False
 
 
-def _is_delivery(one: Stored, message_id: str, text: str) -> bool:
+def _is_delivery(one: Item, message_id: str, text: str) -> bool:
     if encode(message_id)[1:-1] not in one.body:
         return False
     body = bodies.decode_queued(one.body) if one.kind == KIND[MessageQueued] else bodies.decode_closed(one.body)

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import (
     DueRun,
+    Item,
     LargeEntry,
     Loaded,
     Page,
     RunFilter,
     RunRow,
-    Stored,
     Write,
     Written,
 )
@@ -117,21 +117,21 @@ class MemoryLog:
     async def last_key(self) -> int:
         return max(self._disk.runs, default=0)
 
-    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
         run = self._disk.runs.get(key)
         found = run.item(seq) if run else None
         if found is not None and max_bytes is not None and len(found.body) > max_bytes:
             raise LargeEntry(len(found.body))
         return found
 
-    async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
+    async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Item]:
         run = self._disk.runs.get(key)
         return run.facts(kinds=kinds) if run else []
 
     async def heads(self, key: int, *, kinds: Sequence[str]) -> list[bytes]:
         return [fact.head for fact in await self.facts(key, kinds=kinds)]
 
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Item]:
         run = self._disk.runs.get(key)
         found = run.facts(kinds=kinds)[-limit:] if run else []
         while len(found) > 1 and sum(one.size for one in found) > max_bytes:
@@ -300,7 +300,7 @@ class MemoryLog:
         if write.new is None and (run is None or not run.fits(write)):
             return moved_on()
         # No write is rejected from here on.
-        written = Written(first_seq=write.base_seq)
+        written = Written()
         if run is None:
             self._create(write, written)
         else:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from copy import copy
 
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.store.base import GIVEN, LEAVE_DUE, NewRun, Page, Progress, RunFilter, RunRow, Stored, Write
+from weftline.store.base import GIVEN, LEAVE_DUE, Item, NewRun, Page, Progress, RunFilter, RunRow, Write
 
 _INTEGERS = range(-(2**63), 2**63)
 
@@ -46,7 +47,7 @@ class MemoryRun:
         self.trial = 0
         """The owner epoch in which its recovery began."""
         self.secrets = new.secrets
-        self.items: list[Stored] = []
+        self.items: list[Item] = []
         self._tags: dict[str, str] = decode(new.metadata, type=dict[str, str])
 
     def fits(self, write: Write) -> bool:
@@ -57,7 +58,8 @@ class MemoryRun:
         """Applies a write that fits."""
         row, seq = self.row, write.base_seq
         for item in write.items:
-            self.items.append(Stored(seq, item.at, item.kind, item.head, item.body, item.count))
+            item.seq = seq
+            self.items.append(copy(item))
             seq += item.count
         row.next_seq, row.version, row.epoch, row.status = seq, write.version, write.epoch, write.status
         row.format = write.format
@@ -82,10 +84,10 @@ class MemoryRun:
         queued = row.thread is not None and row.ended_at is None and active_run != row.key
         return replace(row, queued=queued, thread_format=thread_format)
 
-    def facts(self, *, after: int = 0, kinds: Sequence[str] = ()) -> list[Stored]:
+    def facts(self, *, after: int = 0, kinds: Sequence[str] = ()) -> list[Item]:
         return [item for item in self.items if item.head and item.seq > after and (not kinds or item.kind in kinds)]
 
-    def item(self, seq: int) -> Stored | None:
+    def item(self, seq: int) -> Item | None:
         """The item that holds this seq."""
         place = bisect_right(self.items, seq, key=lambda item: item.seq) - 1
         found = self.items[place] if place >= 0 else None
@@ -93,7 +95,7 @@ class MemoryRun:
 
     def page(self, *, after: int, max_bytes: int) -> Page:
         first = bisect_right(self.items, after, key=lambda item: item.last_seq)
-        items: list[Stored] = []
+        items: list[Item] = []
         size = 0
         for item in self.items[first:]:
             if items and size + item.size > max_bytes:

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import DueRun, LargeEntry, Page, RunFilter, RunRow, Stored
+from weftline.store.base import DueRun, Item, LargeEntry, Page, RunFilter, RunRow
 from weftline.store.database import SqlValue
 from weftline.store.records import thread_queues
 from weftline.store.sqlite import await_lists, run_lists, thread_reads
@@ -27,11 +27,11 @@ _ON_THE_LOOP_BYTES = 64 * 1024
 _NO_LIMIT = 2**62
 # The length of a blob is known without reading it.
 _ONE_ENTRY = (
-    f"SELECT seq, at, kind, head, CASE WHEN {BODY_BYTES} <= ? THEN {BODY} END, 1, {BODY_BYTES}"
+    f"SELECT at, kind, head, CASE WHEN {BODY_BYTES} <= ? THEN {BODY} END, 1, seq, {BODY_BYTES}"
     " FROM entries WHERE run = ? AND seq = ?"
 )
 _ONE_DELTA = (
-    "SELECT seq, at, kind, x'', CASE WHEN length(bodies) <= ? THEN bodies END, count, length(bodies)"
+    "SELECT at, kind, x'', CASE WHEN length(bodies) <= ? THEN bodies END, count, seq, length(bodies)"
     " FROM deltas WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 )
 _SIZE = f"SELECT coalesce(sum(length(head) + {BODY_BYTES}), 0) FROM entries WHERE run = ?"
@@ -69,7 +69,7 @@ class SqliteLogReader:
     async def last_key(self) -> int:
         return self._one("SELECT coalesce(max(key), 0) FROM runs")[0]
 
-    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
         here = _ON_THE_LOOP_BYTES if max_bytes is None else min(max_bytes, _ON_THE_LOOP_BYTES)
         try:
             with snapshot(self._reader) as db:
@@ -79,7 +79,7 @@ class SqliteLogReader:
                 raise
         return await self._threads.read(lambda db: _read_entry(db, key, seq, max_bytes=None), run=key)
 
-    async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
+    async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Item]:
         # In a thread: all the facts of a run may have many megabytes.
         return await self._threads.read(lambda db: read_facts(db, key, kinds=kinds))
 
@@ -90,7 +90,7 @@ class SqliteLogReader:
             return few
         return await self._threads.read(lambda db: _heads(db, key, kinds, limit=_NO_LIMIT))
 
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Item]:
         # In a thread: a few entries may have many megabytes.
         newest = f"{_facts(kinds)} DESC LIMIT ?"
         return await self._threads.read(lambda db: _fitting(rows_of(db, newest, (key, 0, *kinds, limit)), max_bytes))
@@ -188,27 +188,27 @@ class SqliteLogReader:
             raise read_error(error) from error
 
 
-def _read_entry(db: apsw.Connection, key: int, seq: int, *, max_bytes: int | None) -> Stored | None:
+def _read_entry(db: apsw.Connection, key: int, seq: int, *, max_bytes: int | None) -> Item | None:
     limit = _NO_LIMIT if max_bytes is None else max_bytes
     rows = rows_of(db, _ONE_ENTRY, (limit, key, seq))
     if not rows:
         rows = rows_of(db, _ONE_DELTA, (limit, key, seq))
-        if not rows or rows[0][0] + rows[0][5] <= seq:
+        if not rows or rows[0][4] + rows[0][5] <= seq:
             return None
     *columns, size = rows[0]
-    if columns[4] is None:
+    if columns[3] is None:
         raise LargeEntry(size)
     return stored_as_bytes(columns)
 
 
-def read_facts(db: apsw.Connection, key: int, *, after: int = 0, kinds: Sequence[str] = ()) -> list[Stored]:
+def read_facts(db: apsw.Connection, key: int, *, after: int = 0, kinds: Sequence[str] = ()) -> list[Item]:
     """The facts above seq `after`, in order; with `kinds` only those."""
     return stored(db, _facts(kinds), (key, after, *kinds))
 
 
-def _fitting(rows: Any, max_bytes: int) -> list[Stored]:
+def _fitting(rows: Any, max_bytes: int) -> list[Item]:
     """Those of the first rows that fit, in reverse order."""
-    found: list[Stored] = []
+    found: list[Item] = []
     size = 0
     for row in rows:
         one = stored_as_bytes(row)

@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 from msgspec import Struct
 
-from weftline.store.base import Page, Stored
+from weftline.store.base import Item, Page
 from weftline.store.sqlite.pieces import BODY, BODY_BYTES
 from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS, stored_as_bytes
 
@@ -68,13 +68,13 @@ def _read(
 ) -> Page:
     upto, ended, format = head
     cursor = _rows(db, run, after, limit, as_bytes=as_bytes)
-    items: list[Stored] = []
+    items: list[Item] = []
     size = 0
     try:
         for row in cursor:
-            if row[4] is None or len(items) == limit.rows:
+            if row[3] is None or len(items) == limit.rows:
                 break
-            item = stored_as_bytes(row) if as_bytes else Stored(*row)
+            item = stored_as_bytes(row) if as_bytes else Item(*row)
             size += item.size
             if items and size > max_bytes:
                 return Page(items, items[-1].last_seq, upto, ended, format)

@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 
-from weftline.store.base import RunRow, Stored
+from weftline.store.base import Item, RunRow
 from weftline.store.columns import Columns
 from weftline.store.database import SqlValue
 from weftline.store.sqlite.pieces import BODY
@@ -29,8 +29,8 @@ _QUEUED = 18
 _TEXTS = (1, 4, 5, 6, 7)
 """The positions of the salt, the name, the agent, the metadata and the status."""
 
-ENTRY_COLUMNS = f"seq, at, kind, head, {BODY}, 1"
-DELTA_COLUMNS = "seq, at, kind, x'', bodies, count"
+ENTRY_COLUMNS = f"at, kind, head, {BODY}, 1, seq"
+DELTA_COLUMNS = "at, kind, x'', bodies, count, seq"
 
 
 def run_row(row: Any) -> RunRow:
@@ -63,16 +63,16 @@ def readable_run_row(row: Any) -> RunRow:
     return run
 
 
-def stored(db: apsw.Connection, sql: str, values: Sequence[SqlValue]) -> list[Stored]:
+def stored(db: apsw.Connection, sql: str, values: Sequence[SqlValue]) -> list[Item]:
     """The entries that a SELECT of `ENTRY_COLUMNS` finds."""
     try:
         rows: list[Any] = db.execute(sql, tuple(values)).fetchall()
-        return [Stored(*row) for row in rows]
+        return [Item(*row) for row in rows]
     except UnicodeDecodeError:
         return [stored_as_bytes(row) for row in rows_of(db, sql, values)]
 
 
-def stored_as_bytes(row: Any) -> Stored:
+def stored_as_bytes(row: Any) -> Item:
     """Reads entries of a log in which a kind is not UTF-8; no entry has such a kind."""
-    seq, at, kind, *rest = row
-    return Stored(seq, at, kind if isinstance(kind, str) else kind.decode(errors="replace"), *rest)
+    at, kind, *rest = row
+    return Item(at, kind if isinstance(kind, str) else kind.decode(errors="replace"), *rest)

@@ -114,6 +114,7 @@ class _Rows:
         """Assigns seqs to the items; returns the next one."""
         key, seq = write.key, write.base_seq
         for item in write.items:
+            item.seq = seq
             if item.head:
                 if item.count != 1:
                     raise Malformed("a fact is one entry")
@@ -180,7 +181,7 @@ class _Rows:
 
 def _take_place(db: apsw.Connection, write: Write, places: dict[int, Place]) -> Written:
     """Gives a new run its place in the queue of its thread."""
-    new, written = write.new, Written(first_seq=write.base_seq)
+    new, written = write.new, Written()
     if new is not None and new.thread is not None:
         taking = thread_queues.take_place(new.thread, run=write.key, at=new.created_at, format=write.format)
         place = run_query(db, taking)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from weftline.errors import StoreError, WeftlineError
 from weftline.kernel.entries import Fact, RunCreated, decode_fact
 from weftline.runtime import ids
-from weftline.store.base import RunRow, Stored, Write, Written
+from weftline.store.base import Item, RunRow, Write, Written
 from weftline.store.database import Query
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.records import threads, workspaces
@@ -129,7 +129,7 @@ class Disk:
     def key_of(self, name: str) -> int | None:
         return next((key for key in self.keys() if self.memory.runs[key].row.name == name), None)
 
-    def items(self, key: int) -> list[Stored]:
+    def items(self, key: int) -> list[Item]:
         """The whole log of a run."""
         return list(self.memory.runs[key].items)
 

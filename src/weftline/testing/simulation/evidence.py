@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from weftline.kernel.entries import RunCreated, RunEnded
 from weftline.runtime import ids
-from weftline.store.base import RunRow, Stored
+from weftline.store.base import Item, RunRow
 from weftline.testing.simulation.clients import Acknowledged
 from weftline.testing.simulation.disk import Disk, Entry
 from weftline.testing.simulation.followers import Seen
@@ -20,7 +20,7 @@ class RunLog(Struct):
     """A run as it is on the disk."""
 
     row: RunRow
-    items: list[Stored]
+    items: list[Item]
     entries: list[Entry]
     order: Order
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from weftline.kernel.context import CompactionStarted
 from weftline.kernel.entries import KIND, AttemptStarted, CallStarted
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import DueRun, Loaded, LogStore, Page, RunFilter, RunRow, Store, Stored, Write, Written
+from weftline.store.base import DueRun, Item, Loaded, LogStore, Page, RunFilter, RunRow, Store, Write, Written
 from weftline.store.copies import Copied
 from weftline.store.database import Database, Query
 from weftline.testing.simulation.disk import Disk
@@ -208,16 +208,16 @@ class SimulatedLog:
     async def last_key(self) -> int:
         return await self._wires.read(self.inner.last_key())
 
-    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Stored | None:
+    async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
         return await self._wires.read(self.inner.entry(key, seq, max_bytes=max_bytes))
 
-    async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Stored]:
+    async def facts(self, key: int, *, kinds: Sequence[str] = ()) -> list[Item]:
         return await self._wires.read(self.inner.facts(key, kinds=kinds))
 
     async def heads(self, key: int, *, kinds: Sequence[str]) -> list[bytes]:
         return await self._wires.read(self.inner.heads(key, kinds=kinds))
 
-    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Stored]:
+    async def newest_facts(self, key: int, *, kinds: Sequence[str], limit: int, max_bytes: int) -> list[Item]:
         return await self._wires.read(self.inner.newest_facts(key, kinds=kinds, limit=limit, max_bytes=max_bytes))
 
     async def page(self, key: int, *, after: int, max_bytes: int) -> Page | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from weftline.store.base import LEAVE_DUE, IdempotencyKey, Item, Stored
+from weftline.store.base import LEAVE_DUE, IdempotencyKey, Item
 from weftline.testing.store.chain import check_log, read_log
 from weftline.testing.store.subject import (
     TIMEOUT_S,
@@ -26,28 +26,29 @@ async def entries_are_read_as_they_were_written(subject: Subject) -> None:
     await commit(log, chain.append(b"\x00\xff"))
     assert await check_log(log, 1) == [b"first", b"second", b"\x00\xff"]
     assert await read_log(log, 1) == [
-        Stored(1, 5_000, "run.created", b"{}", b"first"),
-        Stored(2, 5_000, "call.closed", b"{}", b"second"),
-        Stored(3, 5_000, "delta.text", b"", b"d3\nd4\nd5", 3),
-        Stored(6, 5_000, "call.closed", b"{}", b"\x00\xff"),
+        Item(5_000, "run.created", b"{}", b"first", seq=1),
+        Item(5_000, "call.closed", b"{}", b"second", seq=2),
+        Item(5_000, "delta.text", b"", b"d3\nd4\nd5", 3, seq=3),
+        Item(5_000, "call.closed", b"{}", b"\x00\xff", seq=6),
     ]
 
 
 async def the_store_numbers_the_entries(subject: Subject) -> None:
     log = subject.store.log
     chain = chain_of(log, 1, await new_workspace(subject))
-    flushes = [
-        *await commit(log, chain.create()),
-        *await commit(log, chain.append(b"a", deltas=[b"b", b"c"])),
-        *await commit(log, chain.append(b"d")),
-        *await commit(log, chain.append(deltas=[b"e"])),
+    writes = [
+        chain.create(),
+        chain.append(b"a", deltas=[b"b", b"c"]),
+        chain.append(b"d"),
+        chain.append(deltas=[b"e"]),
+        chain.append(b"f", b"g"),
     ]
-    assert [result.first_seq for result in flushes] == [1, 2, 5, 6]
-    mixed = chain.append(b"f", b"g")
-    mixed.items.insert(1, Item(5_000, "note.provider_call", b"", b"n\nn", 2))
-    (result,) = await commit(log, mixed)
-    assert (result.outcome, result.first_seq) == ("ok", 7)
-    assert [(item.seq, item.count) for item in await read_log(log, 1)][-3:] == [(7, 1), (8, 2), (10, 1)]
+    writes[-1].items.insert(1, Item(5_000, "note.provider_call", b"", b"n\nn", 2))
+    for write in writes:
+        assert outcomes(await commit(log, write)) == ["ok"]
+    numbered = [item for write in writes for item in write.items]
+    assert [item.seq for item in numbered] == [1, 2, 3, 5, 6, 7, 8, 10]
+    assert await read_log(log, 1) == numbered
     assert (await the_row(log, 1)).next_seq == 11
 
 
@@ -90,7 +91,7 @@ async def a_stale_write_does_not_affect_others_in_its_batch(subject: Subject) ->
     writes[2].base_version += 1
     results = await commit(log, *writes)
     assert outcomes(results) == ["ok", "ok", "conflict", "ok", "ok"]
-    assert [result.first_seq for result in results if result.outcome == "ok"] == [2] * 4
+    assert [write.items[0].seq for write in (*writes[:2], *writes[3:])] == [2] * 4
     assert [len(await check_log(log, key)) for key in range(1, 6)] == [2, 2, 1, 2, 2]
 
 
@@ -109,11 +110,12 @@ async def flushes_take_effect_in_the_order_of_the_calls(subject: Subject) -> Non
     log = subject.store.log
     chain = chain_of(log, 1, await new_workspace(subject))
     bodies = [b"%d" % number for number in range(50)]
-    flushes = [log.flush([chain.create(body=b"0")]), *[log.flush([chain.append(body)]) for body in bodies[1:]]]
+    writes = [chain.create(body=b"0"), *[chain.append(body) for body in bodies[1:]]]
+    flushes = [log.flush([write]) for write in writes]
     async with asyncio.timeout(TIMEOUT_S):
         for number, future in reversed(list(enumerate(flushes, 1))):
             (result,) = await future
-            assert (result.outcome, result.first_seq) == ("ok", number)
+            assert (result.outcome, writes[number - 1].items[0].seq) == ("ok", number)
     assert await check_log(log, 1) == bodies
 
 
@@ -139,10 +141,11 @@ async def acknowledged_writes_are_readable(subject: Subject) -> None:
     log = subject.store.log
     chain = await new_chain(subject)
     for number in range(20):
-        (result,) = await log.flush([chain.append(b"%d" % number)])
-        entry = await log.entry(1, result.first_seq)
-        assert entry is not None and entry.body == b"%d" % number
-        assert (await the_row(log, 1)).next_seq == result.first_seq + 1
+        write = chain.append(b"%d" % number)
+        await log.flush([write])
+        (item,) = write.items
+        assert await log.entry(1, item.seq) == item
+        assert (await the_row(log, 1)).next_seq == item.seq + 1
 
 
 async def a_row_has_the_values_of_the_last_write(subject: Subject) -> None:

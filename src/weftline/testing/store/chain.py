@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weftline.messages import Blob
-from weftline.store.base import IdempotencyKey, Item, LogReader, NewRun, Progress, Stored, ThreadEnd, Write
+from weftline.store.base import IdempotencyKey, Item, LogReader, NewRun, Progress, ThreadEnd, Write
 
 EVERYTHING = 2**40
 
@@ -100,9 +100,9 @@ class Chain:
         self.seq, self.version = write.base_seq, write.base_version
 
 
-async def read_log(log: LogReader, key: int) -> list[Stored]:
+async def read_log(log: LogReader, key: int) -> list[Item]:
     """All items of a run, page by page."""
-    items: list[Stored] = []
+    items: list[Item] = []
     after = 0
     while (page := await log.page(key, after=after, max_bytes=EVERYTHING)) is not None:
         items += page.items

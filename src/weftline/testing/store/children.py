@@ -22,8 +22,8 @@ async def a_child_is_created_with_the_write_of_its_parent(subject: Subject) -> N
     children = [chain_of(log, key, workspace) for key in (2, 3)]
     write = parent.append(b"started", kind="call.started", due_at=None)
     write.children = tuple([child.create(body=b"child", name="researcher") for child in children])
-    (result,) = await commit(log, write)
-    assert (result.outcome, result.first_seq) == ("ok", 2)
+    assert outcomes(await commit(log, write)) == ["ok"]
+    assert [one.items[0].seq for one in (write, *write.children)] == [2, 1, 1]
     assert [await check_log(log, key) for key in (1, 2, 3)] == [[b"{}", b"started"], [b"child"], [b"child"]]
     assert (await the_row(log, 2)).name == "researcher"
     assert await due_times(log, 1, 2, 3) == [None, 0, 0]

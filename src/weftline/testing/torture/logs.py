@@ -14,7 +14,7 @@ from weftline.messages import Message, User
 from weftline.plan import decode_plan
 from weftline.runtime import ids
 from weftline.store import open_for_reading
-from weftline.store.base import LogReader, RunRow, Stored
+from weftline.store.base import Item, LogReader, RunRow
 from weftline.testing.torture.orders import number_in
 from weftline.wire.events import project_stored
 from weftline.wire.observed import HIDDEN, delta_frames, frame
@@ -30,7 +30,7 @@ class Entry(Struct, frozen=True):
 
 class RunLog(Struct, frozen=True):
     row: RunRow
-    items: list[Stored]
+    items: list[Item]
     entries: list[Entry]
     given: tuple[Message, ...]
     history: list[Message]
