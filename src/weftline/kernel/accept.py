@@ -65,8 +65,8 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     if type(head) is CallClosed:
         return _closes(s, head, attempt)
     if type(head) is TurnCompleted or type(head) is AttemptFailed:
-        attempt_of = s.attempt
-        return attempt_of.open and not attempt_of.lost and head.turn == s.turn and head.attempt == attempt_of.number
+        current = s.attempt
+        return current.open and not current.lost and head.turn == s.turn and head.attempt == current.number
     if type(head) is TimerFired:
         return head.now > s.now
     if type(head) is CancelRequested:

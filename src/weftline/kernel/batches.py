@@ -277,9 +277,10 @@ def _admit(s: State) -> Decision:
         return final_answer(s)
     if s.guards.tool_turns > s.limits.max_tool_turns:
         return _over_max_turns(s)
-    count, by = guards.repetitions(s.guards.streak)
-    if s.limits.loop_soft and count >= s.limits.loop_soft:
-        return _looping(s, count, by)
+    if s.limits.loop_soft:
+        count, by = guards.repetitions(s.guards.streak)
+        if count >= s.limits.loop_soft:
+            return _looping(s, count, by)
     batch, budgets = s.batch, _Budgets(s)
     append: list[New] = []
     left = batch.to_admit

@@ -197,18 +197,23 @@ def _attempt_failed(s: State, head: AttemptFailed, at: int) -> State:
 def _turn_completed(s: State, head: TurnCompleted, at: int) -> State:
     if not _is_open(s, head):
         return _broken(s, "a turn completed that was not open")
-    batch = calls.asked(head.calls) if head.calls else _NO_CALLS
-    streak = guards.after_turn(s.guards.streak, head.signature, s.limits) if head.calls else _NO_STREAK
-    withheld = s.guards.withheld if head.calls else ()
+    kept = s.guards
+    if head.calls:
+        step, batch = "batch", calls.asked(head.calls)
+        streak = guards.after_turn(kept.streak, head.signature, s.limits)
+        kept = replace(kept, tool_turns=kept.tool_turns + 1, streak=streak)
+    else:
+        step, batch = "answered", _NO_CALLS
+        kept = replace(kept, streak=_NO_STREAK, withheld=())
     return replace(
         s,
         version=s.version + 1,
         turn=head.turn + 1,
-        step="batch" if head.calls else "answered",
+        step=step,
         attempt=Attempt(choice=s.attempt.choice, model=s.attempt.model),
         answer=TurnOutput(head.finish, head.has_text, head.output_invalid, s.answer.rejections),
         batch=batch,
-        guards=replace(s.guards, tool_turns=s.guards.tool_turns + bool(head.calls), streak=streak, withheld=withheld),
+        guards=kept,
         totals=_spent(s.totals, head, True),
     )
 
