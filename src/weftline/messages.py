@@ -125,15 +125,15 @@ class Assistant(Struct, frozen=True, tag_field="role", tag="assistant"):
     def text(self) -> str:
         """The text that the model wrote; its parts are pieces of one text."""
         parts = self.parts
-        if len(parts) == 1 and type(first := parts[0]) is Text:
-            return first.text
+        if len(parts) == 1:
+            return only.text if type(only := parts[0]) is Text else ""
         return "".join([part.text for part in parts if type(part) is Text])
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         parts = self.parts
-        if len(parts) == 1 and type(parts[0]) is Text:  # the usual answer
-            return ()
+        if len(parts) == 1:
+            return (only,) if type(only := parts[0]) is ToolCall else ()
         return tuple([part for part in parts if type(part) is ToolCall])
 
 

@@ -9,7 +9,7 @@ changes nothing.
 from __future__ import annotations
 
 from weftline.kernel import leases, policies
-from weftline.kernel.calls import asks_about_doubt, is_overdue
+from weftline.kernel.calls import asks_about_doubt
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     ANSWERS,
@@ -40,6 +40,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import PolicyDecided
+from weftline.kernel.questions import is_overdue
 from weftline.kernel.state import Call, Question, State
 
 _ANSWERS = frozenset[How]({"returned", "failed"})
@@ -64,7 +65,8 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     if type(head) is CallClosed:
         return _closes(s, head, attempt)
     if type(head) is TurnCompleted or type(head) is AttemptFailed:
-        return s.attempt.open and not s.attempt.lost and (head.turn, head.attempt) == (s.turn, s.attempt.number)
+        current = s.attempt
+        return current.open and not current.lost and head.turn == s.turn and head.attempt == current.number
     if type(head) is TimerFired:
         return head.now > s.now
     if type(head) is CancelRequested:

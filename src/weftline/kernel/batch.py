@@ -5,9 +5,10 @@ calls asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weftline.failure import Recovery
 from weftline.kernel.entries import Asks, Effect, How, Over, Verdict
@@ -170,6 +171,23 @@ class Batch(_Room, frozen=True):
     def own(self) -> tuple[Call, ...]:
         """The calls that the model asked for."""
         return self.calls[: len(self.calls) - self.nested] if self.nested else self.calls
+
+    @property
+    def earliest_grant(self) -> int:
+        """When the first grant expires; there must be one."""
+        return min([call.grant.expires_at for call in self.calls if call.grant is not None])
+
+    def with_call(self, index: int, call: Call, **also: Any) -> Batch:
+        """The batch with one call replaced, its counts of held calls and grants updated, and `also` these changes."""
+        calls = [*self.calls]
+        before, calls[index] = calls[index], call
+        if not call.awaits:  # without an await it was never held and has no grant
+            return replace(self, calls=tuple(calls), **also)
+        held = self.held + call.held - before.held
+        grants, due = self.grants + (call.grant is not None) - (before.grant is not None), self.grants_due
+        if call.grant is not None and call.grant is not before.grant:
+            due = min(due or call.grant.expires_at, call.grant.expires_at)
+        return replace(self, calls=tuple(calls), held=held, grants=grants, grants_due=due if grants else 0, **also)
 
     def next_nested(self, limit: int) -> list[int]:
         """The nested calls that may begin now, in order, if at most `limit` may run at once.

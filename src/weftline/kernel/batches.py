@@ -9,7 +9,7 @@ from typing import Literal
 from weftline import prompts
 from weftline.kernel import budgeting, guards, leases, lost, policies
 from weftline.kernel.batch import Batch
-from weftline.kernel.calls import earliest_deadline, earliest_grant, is_overdue, next_waiting
+from weftline.kernel.calls import next_waiting
 from weftline.kernel.endings import ask_person, await_closed, blocked, closed, end, parent_id, result_of_answer
 from weftline.kernel.entries import (
     BudgetExceeded,
@@ -21,6 +21,7 @@ from weftline.kernel.entries import (
     ResultsOverBudget,
 )
 from weftline.kernel.policy import CapReached
+from weftline.kernel.questions import earliest_deadline, is_overdue
 from weftline.kernel.state import (
     Call,
     Command,
@@ -48,7 +49,7 @@ def advance(s: State) -> Decision:
         return judged
     if s.budget.refused is not None and not _is_over(s) and (refused := budgeting.before_batch(s)) is not None:
         return refused
-    if batch.asked and not budgeting.waits(s) and (batch.to_admit or _is_over(s)):
+    if batch.asked and (batch.to_admit or _is_over(s)) and not (s.budget.refused is not None and budgeting.waits(s)):
         return _admit(s)
     if not batch.unclosed and not s.questions.open:
         return _after(s)
@@ -81,7 +82,7 @@ def advance(s: State) -> Decision:
         elif call.asked_back:
             append += result_of_answer(s, index)  # empty until the person has answered
         elif not call.lost:
-            if not s.may_be_cut_off(index):
+            if not (batch.nested and s.may_be_cut_off(index)):
                 start.append(RunTool(s.turn - 1, index, call.attempt))
         else:
             lost.tool_call(s, index, call, append, start, still=s.control.paused or overdue)
@@ -97,7 +98,7 @@ def advance(s: State) -> Decision:
         if only_waiting and s.limits.nobody_to_ask and _only_people_can_help(s):
             return end(s, "failed", code="nobody_to_ask", text=_NOBODY_TO_ASK)
     if batch.grants and not overdue:
-        expires_at = batch.grants_due if batch.grants_due > s.now else earliest_grant(batch)
+        expires_at = batch.grants_due if batch.grants_due > s.now else batch.earliest_grant
         due_at = expires_at if not due_at else min(expires_at, due_at)
     return Decision(start=tuple(start), due_at=due_at)
 
@@ -202,7 +203,7 @@ def _begin(s: State, append: list[New], start: list[Command]) -> None:
         free = s.limits.max_concurrent_calls - batch.busy
     else:
         free = 0 if batch.busy else 1
-        if free and _is_steered(s):
+        if free and s.control.queue and _is_steered(s):
             _skip(s, append)
             return
     free = min(free, batch.ready) if batch.ready > batch.gated else 0  # the others wait for a person
@@ -265,7 +266,7 @@ def _approved(s: State, index: int, call: Call) -> tuple[New, ...]:
 
 
 def _is_steered(s: State) -> bool:
-    return bool(s.control.queue) and any(message.mode == "steer" for message in s.control.queue)
+    return any(message.mode == "steer" for message in s.control.queue)
 
 
 def _admit(s: State) -> Decision:
@@ -276,9 +277,10 @@ def _admit(s: State) -> Decision:
         return final_answer(s)
     if s.guards.tool_turns > s.limits.max_tool_turns:
         return _over_max_turns(s)
-    count, by = guards.repetitions(s.guards.streak)
-    if s.limits.loop_soft and count >= s.limits.loop_soft:
-        return _looping(s, count, by)
+    if s.limits.loop_soft:
+        count, by = guards.repetitions(s.guards.streak)
+        if count >= s.limits.loop_soft:
+            return _looping(s, count, by)
     batch, budgets = s.batch, _Budgets(s)
     append: list[New] = []
     left = batch.to_admit

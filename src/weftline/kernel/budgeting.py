@@ -125,7 +125,7 @@ def settle(s: State, head: Fact) -> State:
     return replace(s, budget=replace(s.budget, holds=left))
 
 
-def refused(s: State, head: BudgetRefused) -> State:
+def refused(s: State, head: BudgetRefused, at: int) -> State:
     return replace(s, version=s.version + 1, budget=replace(s.budget, refused=head))
 
 

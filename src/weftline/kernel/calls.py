@@ -6,7 +6,7 @@ It maintains the batch's counts and cursors, so that no fact needs a walk over a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -14,11 +14,8 @@ from weftline.failure import CORRECTABLE, Recovery, failed_as
 from weftline.kernel import guards, policies
 from weftline.kernel.entries import (
     EXECUTED,
-    OF_RUN,
     STRICTNESS,
     AskedCall,
-    AwaitClosed,
-    AwaitOpened,
     CallAsked,
     CallClosed,
     CallGated,
@@ -29,19 +26,8 @@ from weftline.kernel.entries import (
     Effect,
     Limits,
 )
-from weftline.kernel.state import (
-    Batch,
-    Budget,
-    BudgetUse,
-    Call,
-    Doubt,
-    Grant,
-    Guards,
-    Question,
-    Questions,
-    State,
-    Streak,
-)
+from weftline.kernel.questions import with_question, without_question
+from weftline.kernel.state import Batch, BudgetUse, Call, Doubt, Guards, Question, State, Streak
 
 MAX_DOUBTS = 16
 """How many calls in doubt are remembered individually. Beyond that, a tool with a further call in doubt is blocked
@@ -90,7 +76,7 @@ def _new_call(one: AskedCall) -> Call:
     )
 
 
-def asked_further(s: State, head: CallAsked) -> State | None:
+def asked_further(s: State, head: CallAsked, at: int) -> State | None:
     """The state after the fact, or None if the fact contradicts the state. The functions below return the same."""
     batch = s.batch
     if head.turn != s.turn - 1 or head.index != len(batch.calls) or not 0 <= head.parent < head.index:
@@ -135,7 +121,7 @@ def lost(batch: Batch, effects: dict[str, Effect]) -> Batch:
     return replace(batch, calls=tuple(calls))
 
 
-def gated(s: State, head: CallGated) -> State | None:
+def gated(s: State, head: CallGated, at: int) -> State | None:
     call = _unclosed(s, head)
     if call is None or not call.gated:
         return None
@@ -148,120 +134,12 @@ def gated(s: State, head: CallGated) -> State | None:
         over=head.over,
         asks=head.asks,
     )
-    first, undecided = s.batch.first_gated, min(s.batch.undecided, head.index)
-    if head.index == first:
-        first = _next_gated(s.batch.calls, first + 1)
-    batch = _changed(s.batch, head.index, decided, gated=s.batch.gated - 1, first_gated=first, undecided=undecided)
-    return replace(s, version=s.version + 1, batch=batch)
-
-
-def await_opened(s: State, head: AwaitOpened, at: int) -> State | None:
-    if head.kind == "deploy" or head.kind == "budget":
-        return _hold_run(s, head, at)
-    call, questions = _asked_about(s, head), s.questions
-    if call is None or call.awaiting or call.gated or head.id in questions.open:
-        return None
-    deadline_at = None if head.timeout_us is None else at + head.timeout_us
-    asked = replace(call, awaiting=head.id, awaits=call.awaits + 1, grant=None)
-    if call.stage == "started" and not call.lost:
-        asked = replace(asked, asked_back=True)
-    batch = _changed(s.batch, head.index, asked, ready=s.batch.ready - (call.stage == "asked"))
-    if head.kind == "clarification":
-        batch = replace(batch, lacking=None)
-    elif not batch.to_admit:
-        batch = replace(batch, undecided=len(batch.calls))
-    return replace(
-        s,
-        version=s.version + 1,
-        batch=batch,
-        questions=_with_question(questions, head.id, Question(head.index, deadline_at, head.kind, asked_at=at)),
-    )
-
-
-def _asked_about(s: State, head: AwaitOpened) -> Call | None:
-    """The call that this await is about, or None if a person may not be asked this at its stage."""
-    if head.turn != s.turn - 1 or not 0 <= head.index < len(s.batch.calls):
-        return None
-    call = s.batch.calls[head.index]
-    match head.kind:
-        case "clarification":
-            return call if s.batch.lacking == head.index and not s.batch.unclosed else None
-        case "doubt":
-            return call if call.stage == "started" and call.lost else None
-        case "question" if call.stage == "started":
-            return call if not call.lost and not call.asked_back and call.child is None else None
-        case _:
-            return call if call.stage == "asked" else None
-
-
-def _hold_run(s: State, head: AwaitOpened, at: int) -> State | None:
-    """Holds the whole run until a person has answered."""
-    if s.control.held_by or head.id in s.questions.open or head.index != OF_RUN:
-        return None
-    question = Question(OF_RUN, kind=head.kind, asked_at=at)
-    return replace(
-        s,
-        version=s.version + 1,
-        control=replace(s.control, held_by=head.id),
-        questions=_with_question(s.questions, head.id, question),
-    )
-
-
-def _release_run(s: State, head: AwaitClosed) -> State | None:
-    """Releases a held run: a person has decided, or the answer is no longer needed. A refused deploy cancels it."""
-    if head.id != s.control.held_by or head.id not in s.questions.open:
-        return None
-    control, asked = replace(s.control, held_by=""), s.questions.open[head.id]
-    questions = without_question(s.questions, head.id)
-    if asked.kind == "budget":
-        return replace(s, version=s.version + 1, control=control, questions=questions, budget=_answered(s.budget, head))
-    if head.outcome == "denied" and not control.cancel:
-        offered = tuple([id for id, question in questions.open.items() if question.kind == "call"])
-        control, questions = replace(control, cancel="deploy"), replace(questions, ignored=offered)
-    return replace(s, version=s.version + 1, control=control, questions=questions)
-
-
-def _answered(budget: Budget, head: AwaitClosed) -> Budget:
-    """Lets the call that did not fit be tried again, or brings the run to its end."""
-    refused = budget.refused
-    if refused is not None:
-        refused = replace(refused, outcome="final_turn") if head.outcome == "denied" else None
-    return replace(budget, refused=refused, asked=budget.asked + 1)
-
-
-def await_closed(s: State, head: AwaitClosed, at: int) -> State | None:
-    if head.index == OF_RUN:
-        return _release_run(s, head)
-    question = s.questions.open.get(head.id)
-    if question is None or head.turn != s.turn - 1 or question.index != head.index:
-        return None
-    call = s.batch.calls[head.index]
-    if call.awaiting != head.id:
-        return None
-    call = replace(call, awaiting="")
-    match head.outcome:
-        case _ if question.kind == "clarification":
-            pass  # the call has its result, and the answer is a message
-        case "approved" if question.kind == "confirm" or question.kind == "doubt":
-            grant = Grant(head.digest, at + s.limits.grant_ttl_us)
-            call = replace(call, grant=grant, digest=head.digest)
-        case "approved" | "answered":
-            call = replace(call, verdict="answered")
-        case "denied" | "expired":
-            call = replace(call, verdict="denied")
-        case "withdrawn":
-            pass  # what takes its place is in the same append
     batch = s.batch
-    if call.stage == "asked":
-        batch = _changed(batch, head.index, call, ready=batch.ready + 1, undecided=min(batch.undecided, head.index))
-    else:
-        batch = _changed(batch, head.index, call)
-    return replace(
-        s,
-        version=s.version + 1,
-        batch=batch,
-        questions=without_question(s.questions, head.id),
-    )
+    first, undecided = batch.first_gated, min(batch.undecided, head.index)
+    if head.index == first:
+        first = _next_gated(batch.calls, first + 1)
+    batch = batch.with_call(head.index, decided, gated=batch.gated - 1, first_gated=first, undecided=undecided)
+    return replace(s, version=s.version + 1, batch=batch)
 
 
 def opened(s: State, head: CallOpened, at: int) -> State | None:
@@ -272,21 +150,26 @@ def opened(s: State, head: CallOpened, at: int) -> State | None:
         return None
     batch, questions, counted = s.batch, s.questions, s.guards
     if not head.blocked:
-        counted = _count(counted, s.limits, call.name, used=1)
+        if s.limits.tool_budgets:
+            counted = _count(counted, s.limits, call.name, used=1)
         if head.client is not None:
             if call.id in questions.open:
                 return None
             deadline_at = None if head.timeout_us is None else at + head.timeout_us
-            questions = _with_question(questions, call.id, Question(head.index, deadline_at))
+            questions = with_question(questions, call.id, Question(head.index, deadline_at))
     # A client-side call is offered by this fact, which uses up the grant.
     grant = None if head.blocked or head.client is not None else call.grant
     announced = replace(call, stage="opened", effect=head.effect, gated=False, grant=grant)
-    counts = {"asked": batch.asked - 1, "gated": batch.gated - call.gated}
-    if counts["asked"] == counts["gated"] + batch.held - call.held:
-        counts["undecided"] = len(batch.calls)
-    if head.client is not None:
-        counts |= {"ready": batch.ready - 1, "to_offer": batch.to_offer - 1}
-    batch = _changed(batch, head.index, announced, **counts)
+    asked, gated, offered = batch.asked - 1, batch.gated - call.gated, head.client is not None
+    batch = batch.with_call(
+        head.index,
+        announced,
+        asked=asked,
+        gated=gated,
+        undecided=len(batch.calls) if asked == gated + batch.held - call.held else batch.undecided,
+        ready=batch.ready - offered,
+        to_offer=batch.to_offer - offered,
+    )
     announced_in = replace(s, version=s.version + 1, batch=batch, questions=questions, guards=counted)
     return announced_in if head.blocked or s.limits.policy is None else policies.opened(announced_in, call)
 
@@ -319,27 +202,27 @@ def started(s: State, head: CallStarted, at: int) -> State | None:
         running = (*running, head.index)
         if len(running) > 1 and running[-2] > head.index:
             running = tuple(sorted(running))
-    batch = _changed(batch, head.index, begun, running=running, next=_cursor(batch, head.index), ready=ready)
+    batch = batch.with_call(head.index, begun, running=running, next=_cursor(batch, head.index), ready=ready)
     return replace(s, version=s.version + 1, batch=batch)
 
 
-def child_ended(s: State, head: ChildEnded) -> State | None:
+def child_ended(s: State, head: ChildEnded, at: int) -> State | None:
     call = _unclosed(s, head)
     if call is None or not call.waits_for_child:
         return None
-    batch = _changed(s.batch, head.index, replace(call, child_ended=True))
+    batch = s.batch.with_call(head.index, replace(call, child_ended=True))
     return replace(s, version=s.version + 1, batch=batch)
 
 
-def child_waits(s: State, head: ChildWaits) -> State | None:
+def child_waits(s: State, head: ChildWaits, at: int) -> State | None:
     call = _unclosed(s, head)
     if call is None or not call.waits_for_child:
         return None
-    batch = _changed(s.batch, head.index, replace(call, child_waits=head.waits))
+    batch = s.batch.with_call(head.index, replace(call, child_waits=head.waits))
     return replace(s, version=s.version + 1, batch=batch)
 
 
-def closed(s: State, head: CallClosed) -> State | None:
+def closed(s: State, head: CallClosed, at: int) -> State | None:
     call = _unclosed(s, head)
     if call is None or call.stage == "asked":
         return None
@@ -351,21 +234,20 @@ def closed(s: State, head: CallClosed) -> State | None:
         ended = replace(ended, recovery=_recovery(head))
     running, ready = batch.running, batch.ready
     if call.stage == "started":
-        running = tuple([index for index in running if index != head.index])
+        running = tuple(filter(head.index.__ne__, running))
     elif call.client is None:
         ready -= 1
     elif call.id in questions.open:
         questions = without_question(questions, call.id)
     if head.active_us > 0:
         totals = replace(totals, active_us=totals.active_us + head.active_us)
-    batch = _changed(
-        batch,
+    batch = batch.with_call(
         head.index,
         ended,
         unclosed=batch.unclosed - 1,
         running=running,
         next=_cursor(batch, head.index),
-        bytes=batch.bytes + (max(head.size, 0) if head.size and call.parent is None else 0),
+        bytes=batch.bytes + max(head.size, 0) if head.size and call.parent is None else batch.bytes,
         lacking=head.index if head.hint is not None and _lacks(batch, head) else batch.lacking,
         ready=ready,
     )
@@ -417,37 +299,10 @@ def _next_gated(calls: Sequence[Call], index: int) -> int:
     return index
 
 
-def earliest_deadline(questions: Questions, *, after: int = 0) -> int | None:
-    earliest: int | None = None
-    for question in questions.open.values():
-        lease = question.lease
-        ends = None if lease is None or lease.lost else lease.until
-        for at in (question.deadline_at, ends):
-            if at is not None and at > after and (earliest is None or at < earliest):
-                earliest = at
-    return earliest
+_OfCall: TypeAlias = CallGated | CallOpened | CallStarted | ChildEnded | ChildWaits | CallClosed
 
 
-def earliest_grant(batch: Batch) -> int:
-    """When the first grant expires; there must be one."""
-    return min([call.grant.expires_at for call in batch.calls if call.grant is not None])
-
-
-def is_overdue(s: State) -> bool:
-    """Whether a deadline has passed and not been acted on. Nothing begins until then, because the run may end."""
-    due_at = s.questions.due_at
-    if due_at is None or due_at > s.now:
-        return False
-    return any(one.deadline_at is not None and one.deadline_at <= s.now for one in s.questions.open.values())
-
-
-OfCall: TypeAlias = (
-    CallGated | AwaitOpened | AwaitClosed | CallOpened | CallStarted | ChildEnded | ChildWaits | CallClosed
-)
-"""The facts about one call."""
-
-
-def _unclosed(s: State, head: OfCall) -> Call | None:
+def _unclosed(s: State, head: _OfCall) -> Call | None:
     calls, index = s.batch.calls, head.index
     if head.turn != s.turn - 1 or not 0 <= index < len(calls):
         return None
@@ -455,42 +310,11 @@ def _unclosed(s: State, head: OfCall) -> Call | None:
     return None if call.stage == "closed" else call
 
 
-def _changed(batch: Batch, index: int, call: Call, **also: Any) -> Batch:
-    """The batch with one call replaced, its counts of held calls and grants updated, and `also` these changes."""
-    calls = [*batch.calls]
-    before, calls[index] = calls[index], call
-    if before.asks is None and call.asks is None and not before.awaits and not call.awaits:
-        return replace(batch, calls=tuple(calls), **also)
-    held = batch.held + call.held - before.held
-    grants, due = batch.grants + (call.grant is not None) - (before.grant is not None), batch.grants_due
-    if call.grant is not None and call.grant is not before.grant:
-        due = min(due or call.grant.expires_at, call.grant.expires_at)
-    return replace(batch, calls=tuple(calls), held=held, grants=grants, grants_due=due if grants else 0, **also)
-
-
 def _cursor(batch: Batch, begun: int) -> int:
     """Where the cursor is once this call has begun. It advances only past the call that it points at, so that each call
     is visited once per batch.
     """
     return next_waiting(batch.calls, begun + 1) if begun == batch.next else batch.next
-
-
-def _with_question(questions: Questions, id: str, question: Question) -> Questions:
-    due_at, deadline_at = questions.due_at, question.deadline_at
-    if due_at is None or (deadline_at is not None and deadline_at < due_at):
-        due_at = deadline_at
-    awaits = questions.awaits + (question.kind != "call")
-    return replace(questions, open=questions.open | {id: question}, due_at=due_at, awaits=awaits)
-
-
-def without_question(questions: Questions, id: str) -> Questions:
-    left = questions.open.copy()
-    gone = left.pop(id)
-    due_at = questions.due_at if left else None
-    if gone.kind == "call":
-        return replace(questions, open=left, due_at=due_at)
-    awaits, passed = questions.awaits - 1, questions.passed - gone.passed
-    return replace(questions, open=left, due_at=due_at, awaits=awaits, passed=passed)
 
 
 def _remember(s: State, call: Call, head: CallClosed) -> Guards:

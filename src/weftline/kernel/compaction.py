@@ -94,7 +94,7 @@ def _begin(s: State, cause: Cause) -> Decision:
 # Folds: they return None if the fact contradicts the state.
 
 
-def measured(s: State, head: ContextMeasured) -> State:
+def measured(s: State, head: ContextMeasured, at: int) -> State:
     c = s.compaction
     if head.cause == OVERFLOW:
         again = head.spare > 0
@@ -113,7 +113,7 @@ def started(s: State, head: CompactionStarted) -> State | None:
     return replace(s, version=s.version + 1, compaction=c, totals=totals)
 
 
-def failed(s: State, head: CompactionFailed) -> State | None:
+def failed(s: State, head: CompactionFailed, at: int) -> State | None:
     c = s.compaction
     if not _is_open(c, head.number):
         return None
@@ -126,7 +126,7 @@ def failed(s: State, head: CompactionFailed) -> State | None:
     return replace(s, version=s.version + 1, compaction=c, totals=_spent(s.totals, head, by_provider))
 
 
-def compacted(s: State, head: ContextCompacted) -> State | None:
+def compacted(s: State, head: ContextCompacted, at: int) -> State | None:
     c = s.compaction
     if head.number and not _is_open(c, head.number):
         return None
@@ -141,7 +141,7 @@ def compacted(s: State, head: ContextCompacted) -> State | None:
     return replace(s, version=s.version + 1, compaction=c, attempt=attempt, totals=_spent(s.totals, head, True))
 
 
-def restored(s: State, head: ContextRestored) -> State:
+def restored(s: State, head: ContextRestored, at: int) -> State:
     """From here on, a summary is written only if the model rejects a request as too long."""
     return replace(s, version=s.version + 1, compaction=replace(s.compaction, in_force=False, undone=True))
 

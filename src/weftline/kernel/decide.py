@@ -27,7 +27,7 @@ def decide(s: State) -> Decision:
     """Returns what to append or, if nothing, what to start, and when to ask again; nothing for a run with unknown
     rules.
     """
-    if s.step == "ended" or not s.created or s.rules not in KNOWN_RULES:
+    if s.step == "ended" or s.rules not in KNOWN_RULES:  # those of a run that is not created yet are 0
         return NOTHING
     if s.broken:
         return end(s, "failed", code="worker_error", text="The run's log is damaged, so the run cannot continue.")

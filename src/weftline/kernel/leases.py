@@ -7,9 +7,9 @@ from typing import Literal
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.kernel.calls import earliest_deadline, without_question
 from weftline.kernel.endings import closed
 from weftline.kernel.lease import CallClaimed, CallUnclaimed, Lease, LeaseRule
+from weftline.kernel.questions import earliest_deadline, without_question
 from weftline.kernel.state import Call, New, Question, State
 
 _PLAIN = LeaseRule()
@@ -23,29 +23,27 @@ def claimed(s: State, head: CallClaimed, at: int) -> State | None:
     return _leased(s, head.id, question, Lease(head.token, at + head.lease_us, head.lease_us, head.by))
 
 
-def unclaimed(s: State, head: CallUnclaimed) -> State | None:
+def unclaimed(s: State, head: CallUnclaimed, at: int) -> State | None:
     question = _offered(s, head)
     if question is None or question.lease is None or question.lease.lost:
         return None
     call = s.batch.calls[head.index]
     if head.fallback:
         return _fall_back(s, head, call)
-    calls = list(s.batch.calls)
-    calls[head.index] = replace(call, attempt=head.attempt)
-    s = replace(s, batch=replace(s.batch, calls=tuple(calls)))
+    s = replace(s, batch=s.batch.with_call(head.index, replace(call, attempt=head.attempt)))
     kept = replace(question.lease, lost=True) if head.cause == "lost" else None
     return _leased(s, head.id, question, kept)
 
 
 def _fall_back(s: State, head: CallUnclaimed, call: Call) -> State:
     """Turns it into a server-side call. It runs alone, since its tool may not allow concurrency."""
-    calls, batch = list(s.batch.calls), s.batch
-    calls[head.index] = replace(call, client=None, fallback=head.fallback, attempt=0, concurrent=False)
+    batch = s.batch
+    taken = replace(call, client=None, fallback=head.fallback, attempt=0, concurrent=False)
     return replace(
         s,
         version=s.version + 1,
-        batch=replace(
-            batch, calls=tuple(calls), concurrent=False, next=min(batch.next, head.index), ready=batch.ready + 1
+        batch=batch.with_call(
+            head.index, taken, concurrent=False, next=min(batch.next, head.index), ready=batch.ready + 1
         ),
         questions=without_question(s.questions, head.id),
     )

@@ -334,14 +334,14 @@ def is_clock_stopped(s: State) -> bool:
     return bool(s.totals.attempts) and not s.ended and not s.control.cancel and not _is_at_work(s)
 
 
-def cap_reached(s: State, head: CapReached) -> State:
+def cap_reached(s: State, head: CapReached, at: int) -> State:
     # The time may run out while calls are running in a run that has reached another cap: then they are cut off.
     reason = head.reason if head.reason == "time_budget" else s.policy.reached or head.reason
     use = replace(s.policy, reached=reason)
     return replace(s, version=s.version + 1, policy=use)
 
 
-def decided(s: State, head: PolicyDecided) -> State | None:
+def decided(s: State, head: PolicyDecided, at: int) -> State | None:
     """The state after the fact, or None if the fact contradicts the state."""
     use = s.policy
     if head.turn != s.turn - 1 or use.decided >= head.turn:

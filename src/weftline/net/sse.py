@@ -76,7 +76,7 @@ class SseParser:
         for line in lines:
             if not line:
                 if parts:
-                    data = parts[0] if len(parts) == 1 else b"\n".join(parts)
+                    data = b"\n".join(parts)
                     if len(data) >= SMALL_BYTES and (too_much := excess(data)):
                         raise RequestFailed("too_large", f"An event of the stream has {too_much}.", sent=True)
                     events.append(SseEvent(event, data, id))

@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from weftline.messages import Assistant, AssistantPart, Text, Thinking, ToolCall, Usage
 from weftline.providers.answer_limits import MAX_CALLS, MAX_PARTS, too_many_calls, too_many_parts
@@ -57,43 +57,28 @@ class _Call(Struct):
     done: bool = False
 
 
-class Assembler:
+class Assembler(Struct, eq=False):
     """The message so far. `message()`, `text` and `usage` may be read at any time, even after a failure.
 
     A stream that breaks the protocol (a chunk after `Finish`, pieces of a call that never began) raises
     `ProviderError` of class `server`, and so does one with more calls or parts than `answer_limits` allow.
     """
 
-    __slots__ = (
-        "_blocks",
-        "_call_count",
-        "_calls",
-        "_finish",
-        "_in_text",
-        "_in_thinking",
-        "_parts",
-        "_pieces",
-        "complete",
-        "provider",
-        "usage",
-    )
-
-    def __init__(self, provider: str) -> None:
-        self.provider = provider
-        self.complete = False
-        """Whether the stream reached its `Finish`. Otherwise the message is only what arrived before the cut."""
-        self.usage = Usage()
-        """The last usage reported, sanitized; all zero if there was none."""
-        self._finish: str | None = None
-        self._parts: list[AssistantPart | _Call] = []
-        self._calls: dict[str | int, _Call] = {}
-        self._call_count = 0
-        # The open block of text or thinking, not yet in `_parts`.
-        self._pieces: list[str] = []
-        self._blocks = 0
-        """How many of the first pieces are joined blocks."""
-        self._in_text = False
-        self._in_thinking = False
+    provider: str
+    complete: bool = False
+    """Whether the stream reached its `Finish`. Otherwise the message is only what arrived before the cut."""
+    usage: Usage = Usage()
+    """The last usage reported, sanitized; all zero if there was none."""
+    _finish: str | None = None
+    _parts: list[AssistantPart | _Call] = []
+    _calls: dict[str | int, _Call] = {}
+    _call_count: int = 0
+    _pieces: list[str] = []
+    """The open block of text or thinking, not yet in `_parts`; empty if there is none."""
+    _blocks: int = 0
+    """How many of the first pieces are joined blocks."""
+    _thinking: bool = False
+    """Whether the open block is thinking."""
 
     def feed(self, chunks: Sequence[Chunk]) -> None:
         """Takes the next chunks in upstream order."""
@@ -117,9 +102,9 @@ class Assembler:
 
     def _take_thinking(self, chunk: ThinkingDelta) -> None:
         if chunk.text:
-            if not self._in_thinking:
+            if not self._thinking:
                 self._close_run()
-                self._in_thinking = True
+                self._thinking = True
             self._pieces.append(chunk.text)
 
     def _start_call(self, chunk: CallStart) -> None:
@@ -151,12 +136,11 @@ class Assembler:
         self.complete = True
 
     def _take_texts(self, texts: list[str]) -> None:
-        if not self._in_text:
+        if self._thinking or not self._pieces:
             # An empty delta (many APIs begin with one) opens no part and ends no block of thinking.
             if not any(texts):
                 return
             self._close_run()
-            self._in_text = True
         self._pieces += texts
 
     def _take_whole(self, chunk: Whole) -> None:
@@ -175,10 +159,9 @@ class Assembler:
     def _end_thinking(self, chunk: ThinkingDone) -> None:
         signature, opaque = chunk.signature, chunk.opaque
         text = ""
-        if self._in_thinking:
+        if self._thinking:
             text = whole("".join(self._pieces))
-            self._pieces, self._blocks = [], 0
-            self._in_thinking = False
+            self._pieces, self._blocks, self._thinking = [], 0, False
         else:
             self._close_run()
         if text or signature is not None or opaque is not UNSET:
@@ -201,24 +184,20 @@ class Assembler:
             raise ProviderError("server", f"{self.provider}: a piece of call {key!r}, which is not open")
         return call
 
-    def _open_run(self) -> AssistantPart | None:
-        if self._in_text:
-            return Text(whole("".join(self._pieces)))
-        if self._in_thinking:
-            return Thinking(whole("".join(self._pieces)), self.provider)
-        return None
+    def _open_run(self) -> AssistantPart:
+        text = whole("".join(self._pieces))
+        return Thinking(text, self.provider) if self._thinking else Text(text)
 
     def _close_run(self) -> None:
-        if (self._in_text or self._in_thinking) and (run := self._open_run()) is not None:
-            self._add(run)
-            self._pieces, self._blocks = [], 0
-            self._in_text = self._in_thinking = False
+        if self._pieces:
+            self._add(self._open_run())
+            self._pieces, self._blocks, self._thinking = [], 0, False
 
     def message(self) -> Assistant:
         """Returns the message so far. A call without an id from the API has the id `""`, which the runtime replaces."""
         parts = [self._tool_call(part) if type(part) is _Call else part for part in self._parts]
-        if not self.complete and (run := self._open_run()) is not None:
-            parts.append(run)
+        if self._pieces:
+            parts.append(self._open_run())
         return Assistant(tuple(parts))
 
     def _tool_call(self, call: _Call) -> ToolCall:
@@ -257,7 +236,7 @@ def clean_usage(usage: Usage) -> Usage:
     They become integers that are not negative, with `cached` and `cache_write` within input and `reasoning` within
     output. Missing, null or absurd values become 0.
     """
-    counts = usage.input, usage.cached, usage.reasoning, usage.output, usage.cache_write
+    counts = astuple(usage)
     plain = {*map(type, counts)} == {int} and min(counts) >= 0 and max(counts) <= MAX_COUNT
     if plain and usage.cached + usage.cache_write <= usage.input and usage.reasoning <= usage.output:
         return usage

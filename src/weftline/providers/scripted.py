@@ -202,9 +202,9 @@ class _Player:
     def __init__(self, script: Script, *, strict: bool, sleep: Sleep) -> None:
         self._strict = strict
         self._sleep = sleep
-        self._turns = [_Ready(turn) for turn in script.turns]
+        self._turns = [_Ready(turn, index) for index, turn in enumerate(script.turns)]
         self._loop_at = next((index for index, turn in enumerate(script.turns) if turn.loop), None)
-        self._final = None if script.finalize is None else _Ready(script.finalize)
+        self._final = None if script.finalize is None else _Ready(script.finalize, len(script.turns))
 
     def index(self, request: ModelRequest) -> int:
         """Returns the index of the turn that this request plays; `len(turns)` means `finalize`."""
@@ -229,7 +229,7 @@ class _Player:
                 ready = ready.without_calls()
         turn = ready.turn
         thinking = ready.thinking if request.reasoning else ()
-        if ready.whole is not None and not thinking:
+        if ready.whole is not None and not thinking and (not turn.calls or request.call_index == index):
             yield ready.whole
             return
         deltas = ready.deltas
@@ -246,9 +246,7 @@ class _Player:
         else:
             chunks.extend(deltas)
         for position, call in enumerate(turn.calls):
-            chunks.append(CallStart(position, call.name, f"call_{request.call_index}_{position}"))
-            chunks.append(CallArgs(position, _args(call, request, self._strict)))
-            chunks.append(CallDone(position))
+            chunks += _call(call, position, request.call_index, _args(call, request, self._strict))
         chunks.extend(ready.tail)
         if chunks:
             yield chunks
@@ -259,10 +257,11 @@ class _Player:
 class _Ready:
     """A turn with its chunks that do not depend on the request."""
 
-    __slots__ = ("_final", "deltas", "tail", "thinking", "turn", "whole")
+    __slots__ = ("_final", "_index", "deltas", "tail", "thinking", "turn", "whole")
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn, index: int) -> None:
         self.turn = turn
+        self._index = index
         self._final: _Ready | None = None
         self.thinking: tuple[Chunk, ...] = ()
         if turn.thinking:
@@ -276,10 +275,13 @@ class _Ready:
         self.tail: tuple[Chunk, ...] = () if usage is None else (UsageUpdate(usage),)
         if turn.error is None:
             self.tail = (*self.tail, Finish(turn.finish_reason))
-        # The whole answer, for a turn that is always the same.
+        # The whole answer, for a turn that is always the same; with calls, if it is played in its place.
         self.whole: tuple[Chunk, ...] | None = None
-        if self.deltas is not None and not turn.calls and not turn.error and not (turn.delay_s and len(texts) > 1):
-            self.whole = (*self.deltas, *self.tail)
+        args = [call.args for call in turn.calls if call.args is not None]
+        paced = turn.delay_s and len(texts) > 1
+        if self.deltas is not None and len(args) == len(turn.calls) and not turn.error and not paced:
+            calls = [_call(call, at, index, args[at]) for at, call in enumerate(turn.calls)]
+            self.whole = (*self.deltas, *[chunk for call in calls for chunk in call], *self.tail)
 
     def without_calls(self) -> _Ready:
         """Returns the turn's text without calls, for a forced final turn if the script has no `finalize`."""
@@ -288,8 +290,13 @@ class _Ready:
             return self
         if self._final is None:
             reason = "end_turn" if turn.finish_reason == "tool_use" else turn.finish_reason
-            self._final = _Ready(replace(turn, calls=(), finish_reason=reason))
+            self._final = _Ready(replace(turn, calls=(), finish_reason=reason), self._index)
         return self._final
+
+
+def _call(call: ScriptedCall, position: int, call_index: int, args: str) -> tuple[Chunk, Chunk, Chunk]:
+    id = f"call_{call_index}_{position}"
+    return CallStart(position, call.name, id), CallArgs(position, args), CallDone(position)
 
 
 def _args(call: ScriptedCall, request: ModelRequest, strict: bool) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from weftline.net.sse import SseEvent
 from weftline.surrogates import lone_halves, may_have_halves, whole_json
 
+_data = attrgetter("data")
 _NOTHING_BYTES = 4096
 """An event without content is shorter than this."""
 
@@ -36,7 +38,7 @@ class WholePairs:
 
     def feed(self, data: bytes) -> Sequence[SseEvent]:
         events = self._parser.feed(data)
-        if self._held is None and not may_have_halves(b"\n".join([event.data for event in events])):
+        if self._held is None and not may_have_halves(b"\n".join(map(_data, events))):
             return events
         ready: list[SseEvent] = []
         for event in events:

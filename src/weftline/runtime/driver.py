@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import CoroutineType
 from typing import Any, Protocol
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from weftline.kernel import policies
@@ -49,6 +49,7 @@ from weftline.runtime.public_errors import in_public
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in, thread_end, time_has_come
 from weftline.runtime.tool_calls.children import NewChild
+from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.base import ThreadEnd
 from weftline.trace_context import incoming_traceparent
@@ -129,7 +130,7 @@ class Driver:
                 driving.waits_to_open = False
             if run.log.state.ended or run.residency is GONE:
                 return
-            code = None if work.toolbox is None else work.toolbox.code
+            code = (work.toolbox or EMPTY).code
             if code is not None and run.log.state.step in ("batch", "answered"):
                 batch = run.log.state.batch
                 own = batch.own
@@ -295,7 +296,7 @@ class Driver:
 
     def _append(self, run: LiveRun, facts: Sequence[Draft], state: State, *, at: int, end: ThreadEnd | None) -> None:
         work = run.work
-        if work.toolbox is not None and work.toolbox.code is not None and run.driving.opened:
+        if (work.toolbox or EMPTY).code is not None and run.driving.opened:
             run.driving.facts += tuple([draft.head for draft in facts])
         if self._services.public_errors and state.ended:
             facts = in_public(facts, self._services.public_errors)
@@ -416,16 +417,18 @@ class Driver:
         """Executes a command that was decided on in `state`; returns the resulting fact if the run is still waiting for
         it.
         """
+        work = run.work
+        sink = RunSink(self._log, run, self._ask, state.totals.attempts)
         try:
-            work = run.work
-            outcome = await self._command(command, state, work, self._services, RunSink(self._log, run, self._ask))
+            outcome = await self._command(command, state, work, self._services, sink)
         except asyncio.CancelledError:
-            if self.stopping and isinstance(command, CallModel) and run.work.answering and is_being_cancelled():
+            if self.stopping and isinstance(command, CallModel) and work.answering and is_being_cancelled():
                 self._record_abandoned(run, command)
             raise
         if outcome is None:
             return ()
-        if work.toolbox is not None and work.toolbox.code is not None and (notes := work.toolbox.code.pop_notes()):
+        code = (work.toolbox or EMPTY).code
+        if code is not None and (notes := code.pop_notes()):
             outcome = replace(outcome, notes=(*outcome.notes, *notes))
         return self._accepted(run, outcome)
 
@@ -499,16 +502,14 @@ def _take_back(work: WorkingSet) -> None:
         work.account.take_back()
 
 
-class RunSink:
+class RunSink(Struct, eq=False):
     """The embedded engine's side of a running command."""
 
-    __slots__ = ("_ask", "_attempt", "_log", "_run")
-
-    def __init__(self, log: Log, run: LiveRun, ask: Callable[[LiveRun, Outcome], bool]) -> None:
-        self._log = log
-        self._run = run
-        self._ask = ask
-        self._attempt = run.log.state.totals.attempts
+    _log: Log
+    _run: LiveRun
+    _ask: Callable[[LiveRun, Outcome], bool]
+    _attempt: int
+    """How many model calls the run had begun when the command was decided on."""
 
     async def permit(self, *, all: bool = False) -> None:
         """Returns when a model may be called: the outcome of the previous attempt is durable, and the store accepts

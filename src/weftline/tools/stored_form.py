@@ -72,7 +72,9 @@ class StoredForm:
         Logs of format 8 have arguments as the types themselves write them, with computed fields. Excluded fields are
         not in them, so that a model with such a field is not what was stored.
         """
-        if any(_gives_back(partial(dumped, one), model, stored) for one in (self._serializer, self._without_custom)):
+        if _gives_back(partial(dumped, self._serializer), model, stored):
+            return True
+        if _gives_back(partial(dumped, self._without_custom), model, stored):
             return True
         return _gives_back(_own_form, model, stored) and _has_all(decode(stored), dumped(self._serializer, model))
 

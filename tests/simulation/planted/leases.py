@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from simulation.planted.bug import Bug, DecidesOnAnotherState
 from weftline.kernel.accept import open_question
-from weftline.kernel.calls import earliest_deadline
+from weftline.kernel.questions import earliest_deadline
 from weftline.kernel.state import State
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.tool_calls.answers import closed_by_client

@@ -260,6 +260,10 @@ class ChatReader:
         return chunks + self._finish()
 
     def _take_delta(self, delta: _Delta, chunks: list[Chunk]) -> None:
+        if isinstance(delta.content, str) and delta == _Delta(delta.content):  # nearly all of them
+            if delta.content:
+                self._take_text(delta.content, chunks)
+            return
         thought = delta.reasoning or delta.reasoning_content
         if delta.reasoning_details:
             if self._details is None:

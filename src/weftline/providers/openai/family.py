@@ -356,6 +356,7 @@ def decode(data: bytes, kind: type[T], decoder: msgspec.json.Decoder[T]) -> T:
         raise ProviderError("server", UNREADABLE, unanswered=True) from None
 
 
+_decode_any = msgspec.json.Decoder().decode
 _NOTHING = frozenset({b"null", b"[]", b"{}", b'""'})
 
 
@@ -368,10 +369,15 @@ def loose_object(value: Raw | UnsetType) -> dict[str, Any]:
     """Returns a JSON object with untrusted fields; empty for anything else."""
     if value is UNSET:
         return {}
+    data = bytes(value)
     try:
-        found = json.loads(bytes(value))
-    except (ValueError, RecursionError):
-        return {}
+        found: object = _decode_any(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # Python's own parser takes numbers and surrogates that this one refuses.
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            return {}
     return _object(found)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+from msgspec import Struct
+
 from weftline.kernel import bodies
 from weftline.kernel.notes import RUN_NOTE, RunNote
 from weftline.runtime.services import Sink
@@ -30,15 +32,12 @@ def run_note(text: object, labels: object, *, turn: int) -> bytes:
     return bodies.encode(RunNote(whole(text), {pair[0]: pair[1] for pair in pairs}, turn))
 
 
-class ProviderNotes:
+class ProviderNotes(Struct, eq=False):
     """Accepts a provider's notes about its attempt. Too many notes are dropped."""
 
-    __slots__ = ("_left", "_sink", "_turn")
-
-    def __init__(self, sink: Sink, *, turn: int) -> None:
-        self._sink = sink
-        self._turn = turn
-        self._left = MAX_NOTES
+    _sink: Sink
+    _turn: int
+    _left: int = MAX_NOTES
 
     def __call__(self, text: str, labels: Mapping[str, str] | None = None) -> None:
         encoded = run_note(text, labels, turn=self._turn)

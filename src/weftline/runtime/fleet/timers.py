@@ -13,8 +13,8 @@ from heapq import heappop, heappush
 
 from weftline.errors import Conflict, NotFound, WeftlineError
 from weftline.kernel import policies
-from weftline.kernel.calls import earliest_deadline
 from weftline.kernel.lease import MAX_LEASE_US, Lease
+from weftline.kernel.questions import earliest_deadline
 from weftline.runtime.clock import Clock
 from weftline.runtime.fleet.alarm import STALL_US, Alarm
 from weftline.runtime.fleet.roles import RunLoader, RunMover

@@ -35,7 +35,7 @@ from weftline.runtime.model_calls.cutting import (
     transcript,
     with_summary,
 )
-from weftline.runtime.model_calls.model_call import MAX_RETRY_AFTER_S, classified, out_of_time, permitted, retry_wait_s
+from weftline.runtime.model_calls.model_call import MAX_RETRY_AFTER_S, classified, out_of_time, retry_wait_s
 from weftline.runtime.model_calls.models import cost_of, model_id
 from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN, NOTHING, ModelUsage, spent
 from weftline.runtime.services import Outcome, Services, Sink
@@ -95,7 +95,7 @@ async def compact(command: Compact, state: State, work: WorkingSet, services: Se
     cut = _new_cut(state, span, state.compaction.cause)
     if cut is None:
         return call.useless("nothing_to_leave_out")
-    await permitted(work, sink)
+    await sink.permit(all=work.account is not None and work.account.active)  # as for a turn
     call.begin(model)
     limit_s = services.model_timeout_s
     if work.account is not None:

@@ -41,6 +41,8 @@ class Deltas:
 
     def take(self, chunks: Sequence[Chunk]) -> None:
         """Appends the text of one read; consecutive deltas of one kind become one append."""
+        if not self._half and _KINDS.keys().isdisjoint(map(type, chunks)):
+            return
         try:
             runs = _encoded(chunks, self._tail) if not self._half else None
         except UnicodeEncodeError:

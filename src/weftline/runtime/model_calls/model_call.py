@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
@@ -29,7 +29,7 @@ from weftline.kernel.state import CallModel, State
 from weftline.log_context import fields
 from weftline.messages import Assistant, AssistantPart, ProviderCall, Text, ToolCall
 from weftline.providers.assemble import Assembler
-from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta, ToolSpec
+from weftline.providers.base import Chunk, ModelRequest, Provider, ProviderError, TextDelta, ThinkingDelta
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.offers import late_metadata
 from weftline.providers.renewals import watch_renewals
@@ -46,7 +46,7 @@ from weftline.runtime.model_calls.spending import NOTHING, spent
 from weftline.runtime.public_errors import kept_causes
 from weftline.runtime.services import Outcome, Services, Sink, is_slow
 from weftline.runtime.tool_calls.preparing import prepare_calls
-from weftline.runtime.tool_calls.toolbox import EMPTY, Toolbox
+from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.tools.checking import issues_of
 
 logger = logging.getLogger(__name__)
@@ -80,9 +80,12 @@ async def call_model(
         # It existed when the run was created: its provider was deleted, or the configuration changed.
         return call.failed(ProviderError("invalid_request", gone.message))
     call.model = model
-    limit_s, planned = attempt_limit(state.limits.policy, services.model_timeout_s)
-    if work.account is not None:
-        bound_s = work.account.within(limit_s, services.clock, final=command.final)
+    limit_s, planned = services.model_timeout_s, False
+    if state.limits.policy is not None:
+        limit_s, planned = attempt_limit(state.limits.policy, limit_s)
+    account = work.account if work.account is not None and work.account.active else None
+    if account is not None:
+        bound_s = account.within(limit_s, services.clock, final=command.final)
         # The next reservation decides whether there is time for another attempt.
         limit_s, planned = bound_s, planned or bound_s < limit_s
     request = _request(command, state, work, model, timeout_s=limit_s + _SLACK_S)
@@ -94,10 +97,11 @@ async def call_model(
         except ProviderError as error:
             return call.failed(error)
     request = with_reminders(request, work, turn=command.turn)
-    request.note = ProviderNotes(sink, turn=command.turn)
+    request.note = ProviderNotes(sink, command.turn)
     assembler = call.assembler
     assembler.provider = model.provider.name
-    await permitted(work, sink)
+    # A crash must change neither the reservation of a call under a budget nor the release of earlier ones.
+    await sink.permit(all=account is not None)
     call.started_s = time_s()
     renewals = None if code is None else watch_renewals()
     stream = open_stream(model.provider, request)
@@ -124,7 +128,9 @@ async def call_model(
                 work.answering = assembler
                 if sink.full():
                     await sink.durable()
-            metadata = await late_metadata(model.provider, request)
+            metadata: dict[str, str] = {}
+            if hasattr(model.provider, "response_metadata"):
+                metadata = await late_metadata(model.provider, request)
         if not assembler.complete:
             raise ProviderError("server", "The model's answer was cut off before it was complete.", unanswered=True)
         message = assembler.message()
@@ -152,13 +158,6 @@ async def call_model(
         return await call.completed(message, metadata)
     finally:
         await close_stream(stream)
-
-
-def permitted(work: WorkingSet, sink: Sink) -> Awaitable[None]:
-    """Done when a model may be called. Under a budget, its reservation is durable by then, and so is the release of
-    earlier ones: a crash changes neither.
-    """
-    return sink.permit(all=work.account is not None and work.account.active)
 
 
 class _ModelCall(Struct, eq=False):
@@ -367,18 +366,18 @@ def classified(provider: Provider, raised: BaseException) -> ProviderError:
 def _request(
     command: CallModel, state: State, work: WorkingSet, model: ResolvedModel, *, timeout_s: float
 ) -> ModelRequest:
-    plan, conversation = work.plan, work.conversation
+    plan, conversation, toolbox = work.plan, work.conversation, work.toolbox or EMPTY
     sampling = plan.sampling
     request = ModelRequest(  # with more than 15 names, all of them would be put into a dictionary first
         model=model.vendor_id,
         messages=conversation.view.for_model(vision=model.entry.vision),
         system=plan.system if conversation.system is None else conversation.system,
-        tools=_offered(work.toolbox or EMPTY, state.guards.withheld),
+        tools=toolbox.specs,
         tools_disabled=command.final,
         reasoning=plan.reasoning,
         output_schema=plan.output_schema,
-        cache_key=work.run_id if work.plan.path else work.session_id or work.run_id,
-        max_output_tokens=_reserved_output(command, state) or sampling.max_output_tokens,
+        cache_key=work.run_id if plan.path else work.session_id or work.run_id,
+        max_output_tokens=sampling.max_output_tokens,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         stop=sampling.stop,
@@ -386,19 +385,15 @@ def _request(
         timeout_s=timeout_s,
         native=conversation.view.native(model.catalog_id),
     )
-    if work.toolbox is not None and work.toolbox.code is not None:
-        request.run = work.toolbox.code.context
+    if state.guards.withheld:
+        request.tools = [spec for spec in toolbox.specs if spec.name not in state.guards.withheld]
+    if state.budget.holds:
+        held = state.budget.holds.get(attempt_slot(command.turn, command.attempt))
+        if held is not None and held.output:  # what was reserved for the answer, which may not have more
+            request.max_output_tokens = held.output
+    if toolbox.code is not None:
+        request.run = toolbox.code.context
     return request
-
-
-def _reserved_output(command: CallModel, state: State) -> int:
-    """The tokens that were reserved for the answer, which may not have more; 0 without a reservation."""
-    held = state.budget.holds.get(attempt_slot(command.turn, command.attempt)) if state.budget.holds else None
-    return 0 if held is None else held.output
-
-
-def _offered(toolbox: Toolbox, withheld: Collection[str]) -> Sequence[ToolSpec]:
-    return [spec for spec in toolbox.specs if spec.name not in withheld] if withheld else toolbox.specs
 
 
 def _excess(text: str) -> str:

@@ -25,7 +25,7 @@ def model_id(work: WorkingSet, choice: int) -> str | None:
 def resolve(work: WorkingSet, choice: int) -> ResolvedModel:
     """The run's own model (0) or one of its fallbacks. Raises `WeftlineError` if it no longer exists."""
     assert work.catalog is not None
-    return work.catalog.resolve(model_id(work, choice))
+    return work.catalog.resolve(model_id(work, choice) if choice else work.plan.model)
 
 
 def is_blind(work: WorkingSet, choice: int) -> bool:
@@ -42,7 +42,9 @@ def model_ref(work: WorkingSet, choice: int) -> ModelRef:
     except WeftlineError:
         # Calling it fails with an explanation.
         return ModelRef(model_id(work, choice) or "")
-    reasoning = work.plan.reasoning if _takes_reasoning(resolved) else None
+    reasoning = work.plan.reasoning
+    if reasoning is not None and not _takes_reasoning(resolved):
+        reasoning = None
     return ModelRef(resolved.catalog_id, resolved.provider.name, resolved.vendor_id, reasoning)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from weftline.canonical import canonical_value
 from weftline.kernel import bodies
@@ -21,17 +21,17 @@ MAX_MESSAGE_CHARS = 500
 MAX_NOTE_BYTES = 64 * 1024
 
 
-class ProgressNotes:
+class ProgressNotes(Struct, eq=False):
     """Records the progress of one call. Reports that come faster than a person could read are dropped, and so are those
     after the call or its run has ended.
     """
 
-    def __init__(self, sink: Sink, *, call: str, name: str) -> None:
-        self._sink = sink
-        self._call = call
-        self._name = name
-        self._left = MAX_NOTES
-        self._next_at = 0.0
+    _sink: Sink
+    _call: str
+    _name: str
+    """That of the tool."""
+    _left: int = MAX_NOTES
+    _next_at: float = 0.0
 
     def take(self, progress: ToolProgress) -> None:
         now = asyncio.get_running_loop().time()

@@ -49,8 +49,8 @@ _REPEATABLE = ("read", "idempotent")
 
 
 async def run_tool(command: RunTool, state: State, work: WorkingSet, services: Services, sink: Sink) -> Outcome:
-    call = state.batch.calls[command.index]
-    tool = (work.toolbox or EMPTY).get(call.tool)
+    call, toolbox = state.batch.calls[command.index], work.toolbox or EMPTY
+    tool = toolbox.get(call.tool)
     if tool is None:
         gone = ToolOutput.of(prompts.calls.tool_gone(call.tool), is_error=True)
         return closed(command, call, work, gone, "failed", attempt=command.attempt)
@@ -66,7 +66,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     if call.effect != "read":
         await sink.durable()
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
-    notes = ProgressNotes(sink, call=call.id, name=call.name)
+    notes = ProgressNotes(sink, call.id, call.name)
     context.on_progress, context.emit = notes.take, notes.emit
     asking = None
     if call.host:
@@ -74,7 +74,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             command, state, work, services, sink, limit_s=tool_timeout_s(tool, state, work, services)
         )
     memory = context.state = RunMemory(work.conversation.shared.values)
-    code = (work.toolbox or EMPTY).code
+    code = toolbox.code
     loop = asyncio.get_running_loop()
     started = loop.time()
     timeout_s = tool_timeout_s(tool, state, work, services)
@@ -250,7 +250,7 @@ def closed(
         )
         if shaped is not output:
             output, how = shaped, _how(shaped, (work.toolbox or EMPTY).get(call.tool))
-    if how != "not_run":
+    if work.conversation.turn.answers and how != "not_run":
         output = with_edits(output, command.index, work)
     try:
         content = bodies.encode(output.parts)
@@ -299,12 +299,12 @@ def _storable(output: ToolOutput, tool: str, how: How) -> tuple[ToolOutput, byte
 
 
 def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSet, services: Services) -> ToolContext:
-    plan, toolbox = work.plan, work.toolbox or EMPTY
+    plan, toolbox, tool = work.plan, work.toolbox or EMPTY, call.tool
     context: ToolContext = ToolContext(
         run_id=work.run_id,
         call_id=call.id,
         idempotency_key=ids.idempotency_key(services.store_id, work.unique_id, turn, index, call.digest),
-        tool_name=call.tool,
+        tool_name=tool,
         workspace=work.workspace_slug,
         turn=turn,
         attempt=attempt,
@@ -314,7 +314,7 @@ def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSe
         labels=plan.labels | work.conversation.labels,
         parent_call=work.conversation.turn.parent_of(index) or None,
         traceparent=None if plan.trace is None else plan.trace.of_call(work.run_id, turn, index),
-        toolset=toolbox.toolset_of(call.tool),
+        toolset=toolbox.toolset_of(tool),
         on_cancel=[],
     )
     code = toolbox.code
