@@ -15,6 +15,7 @@ from weftline.api.schemas.webhooks import WebhookModel, parse_delivery_id
 from weftline.canonical import NotCanonical, canonical, parse
 from weftline.errors import WeftlineError
 from weftline.json_size import excess, has_more_values
+from weftline.log_context import RequestInfo
 from weftline.percent import decoded_up_to
 from weftline.runtime import ids
 from weftline.schema_cost import TooCostly, measured
@@ -81,7 +82,7 @@ def _request(*, query: bytes = b"", headers: list[tuple[bytes, bytes]] | None = 
     async def send(message: object) -> None: ...
 
     scope: dict[str, Any] = {"method": "GET", "path": "/", "query_string": query, "headers": headers or []}
-    request = Request(scope, receive, send, "req_1")
+    request = Request(scope, receive, send, RequestInfo("req_1"))
     request.declared = _DECLARED
     return request
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from typing import Any
 
 import pytest
@@ -32,17 +30,11 @@ class Wire:
 def exchange(wire: Wire, *, method: str = "GET", keep_alive: bool = True) -> Exchange:
     transport: Any = wire
     scope: Any = {"type": "http", "method": method}
-    quiet = logging.getLogger(__name__)
     return Exchange(
         scope=scope,
         transport=transport,
         flow=FlowControl(transport),
-        logger=quiet,
-        access_logger=quiet,
-        access_log=False,
         default_headers=[(b"date", b"today")],
-        message_event=asyncio.Event(),
-        expect_100_continue=False,
         keep_alive=keep_alive,
         on_response=lambda: None,
     )
@@ -127,3 +119,29 @@ async def test_messages_come_in_their_order() -> None:
     await answer.send(start((b"content-length", b"0")))
     with pytest.raises(RuntimeError, match="not expected now"):
         await answer.send(start())
+
+
+async def test_an_application_that_fails_without_an_answer_is_a_500() -> None:
+    wire = Wire()
+    exchange(wire).end()
+    assert wire.sent.startswith(b"HTTP/1.1 500 ") and wire.sent.endswith(b"\r\n\r\nInternal Server Error")
+    assert wire.closed
+
+
+async def test_an_answer_that_breaks_off_closes_its_connection() -> None:
+    wire = Wire()
+    answer = exchange(wire)
+    await answer.send(start())
+    await answer.send(body(b"some", more=True))
+    answer.end()
+    assert wire.sent.endswith(b"4\r\nsome\r\n")
+    assert wire.closed
+
+
+async def test_a_complete_answer_keeps_its_connection() -> None:
+    wire = Wire()
+    answer = exchange(wire)
+    await answer.send(start((b"content-length", b"2")))
+    await answer.send(body(b"ok"))
+    answer.end()
+    assert not wire.closed

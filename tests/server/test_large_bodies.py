@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from weftline.errors import RateLimited, Unavailable
+from weftline.log_context import RequestInfo
 from weftline.server.connections import ConnectionLimits, Connections
 from weftline.server.declared import Body, Declared
 from weftline.server.http import Receive, Request, Scope, Send
@@ -110,7 +111,9 @@ async def test_the_room_of_a_body_is_what_it_declares_or_grows_with_it(declared:
 
     async def send(message: object) -> None: ...
 
-    request = Request({"method": "POST", "path": "/", "headers": headers}, receive, send, "req_1", bodies=bodies)
+    request = Request(
+        {"method": "POST", "path": "/", "headers": headers}, receive, send, RequestInfo("req_1"), bodies=bodies
+    )
     request.declared = Declared(body=Body(None, limit_bytes=100 * LARGE_BYTES))
     assert len(await request.body()) == 100 * LARGE_BYTES
     assert (held[10] == held[50]) is declared
@@ -125,7 +128,7 @@ async def listening(limits: ConnectionLimits, *, reads: asyncio.Event) -> AsyncG
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await reads.wait()
-        request = Request(scope, receive, send, "req_1")
+        request = Request(scope, receive, send, RequestInfo("req_1"))
         request.declared = Declared(body=Body(None))
         await request.body()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})

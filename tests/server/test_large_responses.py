@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from weftline.errors import RateLimited
+from weftline.log_context import RequestInfo
 from weftline.server.http import PIECE_BYTES, Request, Response, send_response
 from weftline.server.large import LargeResponses
 from weftline.server.workspace_slots import WorkspaceSlots
@@ -33,7 +34,7 @@ class Client:
 
     def request(self) -> Request:
         scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": []}
-        return Request(scope, self.send, self.send, "req_1")  # pyright: ignore[reportArgumentType]
+        return Request(scope, self.send, self.send, RequestInfo("req_1"))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from weftline.log_context import RequestInfo
 from weftline.server.accept import accepted_types
 from weftline.server.http import Request
 
@@ -159,7 +160,7 @@ def test_an_event_stream_is_what_accept_names_and_prefers_to_json(accept: list[s
     async def nothing(*_: Any) -> Any: ...
 
     headers = [(b"accept", line.encode()) for line in accept]
-    request = Request({"method": "POST", "path": "/", "headers": headers}, nothing, nothing, "req_1")
+    request = Request({"method": "POST", "path": "/", "headers": headers}, nothing, nothing, RequestInfo("req_1"))
     assert accepted_types(request) == (events, json)
 
 

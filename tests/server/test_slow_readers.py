@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from weftline.config import Config
 from weftline.kernel.entries import TEXT_DELTA
+from weftline.log_context import RequestInfo
 from weftline.messages import User
 from weftline.net.transport import AiohttpTransport
 from weftline.plan import RunPlan
@@ -68,7 +69,7 @@ class Client:
 
     def request(self) -> Request:
         scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": [], FLOW: self}
-        return Request(scope, self.receive, self.send, "req_1")
+        return Request(scope, self.receive, self.send, RequestInfo("req_1"))
 
 
 class Reads:

@@ -10,6 +10,7 @@ import pytest
 from msgspec import Struct
 
 from weftline.errors import Conflict, InvalidRequest, NotFound, Unauthorized
+from weftline.log_context import RequestInfo
 from weftline.server.auth import Authenticator
 from weftline.server.http import Request
 from weftline.server.router import Route
@@ -180,7 +181,7 @@ async def test_a_credential_that_is_revoked_while_it_is_looked_up_is_not_remembe
     slow.then = revoke
     headers = [(b"x-api-key", created.secret.encode())]
     scope = {"type": "http", "method": "GET", "path": "/", "headers": headers}
-    request = Request(scope, unused, unused, "req_1")
+    request = Request(scope, unused, unused, RequestInfo("req_1"))
     route = Route("GET", "/", unused)
     assert (await auth.check(request, route)).id == created.key.id
     with pytest.raises(Unauthorized):

@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from time import monotonic
-from typing import Any
 
 from weftline.api.cursors import SealedCursors
 from weftline.api.display_hints import DisplayHints
 from weftline.api.principal import NOBODY
 from weftline.errors import NotFound, RateLimited, WeftlineError
-from weftline.log_context import current_request, fields
-from weftline.process.logs import ACCESS
+from weftline.log_context import RequestInfo, current_request
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.round_robin import on_behalf_of
 from weftline.runtime.engine import Engine
 from weftline.runtime.fair_queue import FairQueue
 from weftline.runtime.ids import new_salt
 from weftline.server.a2a.sending import Deliveries
+from weftline.server.access_log import AccessLine, access
 from weftline.server.auth import Authenticator
 from weftline.server.cors import Cors
 from weftline.server.hosted_mcp import HostedMcp
@@ -49,7 +47,6 @@ from weftline.workspace.scopes import MCP_SCOPE
 logger = logging.getLogger(__name__)
 
 PAGES_AT_ONCE = 8
-access = logging.getLogger(ACCESS)
 
 
 class App:
@@ -128,34 +125,26 @@ class App:
         if scope["type"] != "http":
             return
         # Random rather than sequential, so that it does not reveal the number of requests.
-        request = Request(scope, receive, send, f"req_{new_salt()}{new_salt()}", self.bodies)
-        current_request.set(request.about)
+        about = RequestInfo(f"req_{new_salt()}{new_salt()}")
+        current_request.set(about)
+        request = Request(scope, receive, send, about, self.bodies, self.auth)
         traceparent = request.header(b"traceparent")
         if traceparent is not None or incoming_traceparent.get() is not None:
             incoming_traceparent.set(traceparent)
-        if access.isEnabledFor(logging.DEBUG):
-            await self._with_access_log(request)
-        else:
-            await self._serve(request)
-
-    async def _with_access_log(self, request: Request) -> None:
-        send, status, began_s = request.send, 0, monotonic()
-
-        async def noting(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        request.send = noting
+        line = AccessLine(request) if access.isEnabledFor(logging.DEBUG) else None
         try:
-            await self._serve(request)
+            response = await self._respond(request)
+            if isinstance(response, Response):
+                await self._sending(request, response)
+            elif response is not None:
+                await response()
+        except ConnectionResetError:
+            pass
+        except Exception as error:
+            await self._sending(request, _failure(request, error))
         finally:
-            took_ms = (monotonic() - began_s) * 1000
-            extra = fields(method=request.method, path=request.path[:500], status=status or None, ms=round(took_ms, 1))
-            access.debug(
-                "%s %s %s in %.1f ms", request.method, request.path, status or "unanswered", took_ms, extra=extra
-            )
+            if line is not None:
+                line.write()
 
     async def load_routes(self) -> None:
         """Loads all routes, in a thread; until then requests for others than the first wait for it."""
@@ -164,36 +153,17 @@ class App:
                 self.router = Router(await asyncio.to_thread(self._every_route))
                 self._every_route = None
 
-    async def _serve(self, request: Request) -> None:
-        try:
-            if self._every_route is not None and not isinstance(self.router.match(request.method, request.path), Match):
-                await self.load_routes()
-            response = None if self._cors is None else self._apply_cors(request, self._cors)
-            if response is None:
-                response = await self._respond(request)
-            if response is not None and not isinstance(response, Response):
-                await response()
-                return
-        except WeftlineError as error:
-            response = refusal(request, error)
-        except ConnectionResetError:
-            return
-        except Exception:
-            logger.exception("%s %s failed (%s)", request.method, request.path, request.id)
-            response = refusal(request, WeftlineError("The server failed to answer this request."))
-        if response is not None:
-            if response.status >= 400 and response.status != 500:  # a 500 was logged with its traceback
-                self.refused.note(
-                    status=response.status,
-                    code=response.code or "refused",
-                    method=request.method,
-                    path=request.path,
-                    workspace=request.about.workspace,
-                )
-            if len(response.body) <= LARGE_BYTES:
-                await send_response(request, response)
-            else:
-                await self._send_large(request, response)
+    def _sending(self, request: Request, response: Response) -> Awaitable[None]:
+        """Sends a response when it is awaited."""
+        if response.status >= 400 and response.status != 500:  # a 500 was logged with its traceback
+            self.refused.note(
+                status=response.status,
+                code=response.code or "refused",
+                method=request.method,
+                path=request.path,
+                workspace=request.about.workspace,
+            )
+        return (send_response if len(response.body) <= LARGE_BYTES else self._send_large)(request, response)
 
     async def _send_large(self, request: Request, response: Response) -> None:
         try:
@@ -230,6 +200,10 @@ class App:
         return cors.preflight(request, self.router, origin=origin)
 
     async def _respond(self, request: Request) -> Response | StreamedResponse | None:
+        if self._every_route is not None and not isinstance(self.router.match(request.method, request.path), Match):
+            await self.load_routes()
+        if self._cors is not None and (preflight := self._apply_cors(request, self._cors)) is not None:
+            return preflight
         found = self.router.match(request.method, request.path)
         if found is None:
             raise NotFound("There is no such route.")
@@ -244,17 +218,24 @@ class App:
         if route.access == "public":
             principal = NOBODY
         else:
-            principal = await self.auth.check(request, route)
-            request.let_in(principal, self.auth)
+            principal = request.principal = await self.auth.check(request, route)
         request.about.workspace = principal.slug
         on_behalf_of.set(principal.workspace)
         try:
             response = await route.handler(self, request, principal)
         finally:
-            request.body_is_read()
+            if request.rooms:
+                request.body_is_read()
         if response is None or isinstance(response, Response) or principal is NOBODY:
             return response
         return partial(self.streams.carry, principal, response)
+
+
+def _failure(request: Request, error: Exception) -> Response:
+    if not isinstance(error, WeftlineError):
+        logger.error("%s %s failed (%s)", request.method, request.path, request.about.id, exc_info=error)
+        error = WeftlineError("The server failed to answer this request.")
+    return refusal(request, error)
 
 
 def refusal(request: Request, error: WeftlineError) -> Response:
@@ -271,7 +252,7 @@ def refusal(request: Request, error: WeftlineError) -> Response:
     if retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(retry_after))).encode()))
     return Response(
-        error_body(error, request.id), status=error.status, headers=tuple(headers), code=wire_code(error.code)
+        error_body(error, request.about.id), status=error.status, headers=tuple(headers), code=wire_code(error.code)
     )
 
 

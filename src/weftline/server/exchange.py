@@ -1,4 +1,4 @@
-"""One request and its response on a connection: uvicorn's, with heads that are written at once.
+"""One request and its response on a connection, and the head of the response, which is written at once.
 
 Uvicorn matches two regular expressions against every header that it sends. Ours are created here, mostly from trusted
 values, so the head is checked as a whole.
@@ -6,23 +6,62 @@ values, so the head is checked as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, cast
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from msgspec import Struct, field
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from weftline.server.corked import Corked
+from weftline.server.http import Scope
 
 _CHUNKED = (b"transfer-encoding", b"chunked")
 _CLOSE = (b"connection", b"close")
+_TEXT = (b"content-type", b"text/plain; charset=utf-8")
+_FAILED = b"Internal Server Error"
 _NO_BODY = frozenset({204, 304})
 _LINE_FEED, _RETURN, _NULL = b"\n\r\0"
 """As integers, since searching bytes for an integer is five times as fast."""
 
 
-class Exchange(RequestResponseCycle):
-    _head = b""
+class Exchange(Struct, eq=False):
+    """`receive` and `send` are what ASGI calls so. It is a struct as most of them are open streams."""
+
+    scope: Scope
+    transport: Corked
+    flow: FlowControl
+    default_headers: list[tuple[bytes, bytes]]
+    on_response: Callable[[], object]
+    """Called when the response is complete."""
+    keep_alive: bool = True
+    waiting_for_100_continue: bool = False
+    message_event: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when some of the body has arrived, and when nothing more will."""
+    body: bytearray = field(default_factory=bytearray)
+    more_body: bool = True
+    disconnected: bool = False
+    response_started: bool = False
+    response_complete: bool = False
+    _chunked: bool = False
+    _length: int = 0
+    """Of the body that is yet to be sent, unless it is sent in chunks."""
+    _head: bytes = b""
     """Of a response with a length, until some of its body comes: usually that is all of it."""
+
+    async def receive(self) -> dict[str, Any]:
+        if self.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
+        if not self.disconnected and not self.response_complete:
+            self.flow.resume_reading()
+            await self.message_event.wait()
+            self.message_event.clear()
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        body, self.body = bytes(self.body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     async def send(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -37,6 +76,15 @@ class Exchange(RequestResponseCycle):
         else:
             raise RuntimeError(f"A message {kind!r} is not expected now.")
 
+    def end(self) -> None:
+        """Called when the application is done. Closes the connection if it left the response incomplete."""
+        if not self.response_complete and not self.disconnected:
+            if not self.response_started:
+                self._start(500, (_TEXT, (b"content-length", b"%d" % len(_FAILED)), _CLOSE))
+                self._continue(_FAILED, more=False)
+            self.transport.close()
+        self.on_response = _nothing  # it keeps the connection in memory
+
     def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.response_started = True
         if self.waiting_for_100_continue:
@@ -47,9 +95,9 @@ class Exchange(RequestResponseCycle):
         fields = [*self.default_headers, *headers]
         given = dict(fields)
         length = given.get(b"content-length")
-        self.chunked_encoding = length is None and status not in _NO_BODY and self.scope["method"] != "HEAD"
-        self.expected_content_length = 0 if length is None else int(length)
-        if self.chunked_encoding:
+        self._chunked = length is None and status not in _NO_BODY and self.scope["method"] != "HEAD"
+        self._length = 0 if length is None else int(length)
+        if self._chunked:
             fields.append(_CHUNKED)
         if given.get(b"connection") == b"close":
             self.keep_alive = False
@@ -66,23 +114,27 @@ class Exchange(RequestResponseCycle):
             self._head = head
 
     def _continue(self, body: bytes, *, more: bool) -> None:
-        if self.chunked_encoding:
+        if self._chunked:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             self.transport.write(chunk if more else chunk + b"0\r\n\r\n")
         else:
             if self.scope["method"] == "HEAD":
-                body, self.expected_content_length = b"", 0
-            self.expected_content_length -= len(body)
-            if self.expected_content_length < 0 or not (more or self.expected_content_length == 0):
+                body, self._length = b"", 0
+            self._length -= len(body)
+            if self._length < 0 or not (more or self._length == 0):
                 raise RuntimeError("The response's body does not have the length that its head says.")
             data, self._head = self._head + body, b""
             if more:
                 self.transport.write(data)
             else:
-                cast(Corked, self.transport).write_now(data)
+                self.transport.write_now(data)
         if not more:
             self.response_complete = True
             self.message_event.set()
             if not self.keep_alive:
                 self.transport.close()
             self.on_response()
+
+
+def _nothing() -> None:
+    pass

@@ -301,7 +301,7 @@ class _Sending:
         if message["type"] == "http.response.start":
             self.started = True
             request = self._request
-            own = (NO_SNIFFING, (b"x-request-id", request.id.encode()))
+            own = (NO_SNIFFING, (b"x-request-id", request.about.id.encode()))
             message = {**message, "headers": [*message.get("headers", ()), *own]}
             if message["status"] >= 400:
                 self._refused.note(

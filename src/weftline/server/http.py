@@ -15,7 +15,7 @@ from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest, TooLarge
 from weftline.log_context import RequestInfo
 from weftline.percent import fields
-from weftline.server.declared import NOTHING, AnyBody, Body, Undeclared
+from weftline.server.declared import NOTHING, AnyBody, Body, Declared, Undeclared
 from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
 from weftline.server.memory_budget import Reservation
 
@@ -92,61 +92,45 @@ class Disconnect(Struct, eq=False):
             call()
 
 
-class Request:
+class Request(Struct, eq=False):
     """One HTTP request.
 
     Only what the route has declared can be read of it; anything else raises `Undeclared`. So the table of routes, and
     the OpenAPI page with it, cannot lack a parameter.
     """
 
-    __slots__ = (
-        "_bodies",
-        "_credentials",
-        "_first",
-        "_headers",
-        "_principal",
-        "_query",
-        "_receive",
-        "_rooms",
-        "about",
-        "declared",
-        "id",
-        "metadata",
-        "method",
-        "params",
-        "path",
-        "raw_query",
-        "root",
-        "scope",
-        "send",
-    )
+    scope: Scope
+    receive: Receive
+    """The rest of the request, for a handler that uses ASGI directly."""
+    send: Send
+    about: RequestInfo
+    """For the log."""
+    bodies: LargeBodies | None = None
+    credentials: Credentials | None = None
+    """Checks the credential again when the body, which may take a while, has arrived."""
+    principal: Principal | None = None
+    """Whose credential was accepted."""
+    method: str = ""
+    path: str = ""
+    root: str = ""
+    """The path that the server is mounted at; `path` is relative to it."""
+    raw_query: bytes = b""
+    params: Mapping[str, str] = {}
+    declared: Declared = NOTHING
+    """What its route reads; nothing before the route is known."""
+    metadata: str = ""
+    """The URL of the protected resource's metadata (RFC 9728), if it has any."""
+    rooms: tuple[Reservation, ...] = ()
+    """What the body holds until `body_is_read`, if it is large."""
+    _first: dict[bytes, bytes] = {}
+    _query: list[tuple[str, str]] | None = None
 
-    def __init__(
-        self, scope: Scope, receive: Receive, send: Send, request_id: str, bodies: LargeBodies | None = None
-    ) -> None:
-        self.scope = scope
-        self.send = send
-        self.id = request_id
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.root: str = scope.get("root_path", "")
-        """The path that the server is mounted at; `path` is relative to it."""
-        self.raw_query: bytes = scope.get("query_string", b"")
-        self.params: Mapping[str, str] = {}
-        self.declared = NOTHING
-        """What its route reads; nothing before the route is known."""
-        self.about = RequestInfo(request_id)
-        """For the log."""
-        self.metadata = ""
-        """The URL of the protected resource's metadata (RFC 9728), if it has any."""
-        self._headers: list[tuple[bytes, bytes]] = scope["headers"]
-        self._first = dict(reversed(self._headers))
-        self._receive = receive
-        self._bodies = bodies
-        self._credentials: Credentials | None = None
-        self._principal: Principal | None = None
-        self._rooms: list[Reservation] | None = None
-        self._query: list[tuple[str, str]] | None = None
+    def __post_init__(self) -> None:
+        scope = self.scope
+        self.method, self.path = scope["method"], scope["path"]
+        self.root = scope.get("root_path", "")
+        self.raw_query = scope.get("query_string", b"")
+        self._first = dict(reversed(scope["headers"]))
 
     def header(self, name: bytes) -> str | None:
         """Returns the first header of that name, in lower case."""
@@ -159,7 +143,7 @@ class Request:
         """Returns all values of a header that may occur several times."""
         if name not in self.declared.headers:
             raise Undeclared(f"the header {name.decode()}")
-        return [value.decode("latin-1") for key, value in self._headers if key == name]
+        return [value.decode("latin-1") for key, value in self.scope["headers"] if key == name]
 
     def _pairs(self) -> list[tuple[str, str]]:
         """Returns the parameters of the query, in its order."""
@@ -192,15 +176,6 @@ class Request:
         pairs = self._pairs()
         return len(dict(pairs)) != len(pairs)
 
-    @property
-    def receive(self) -> Receive:
-        """The rest of the request, for a handler that uses ASGI directly."""
-        return self._receive
-
-    def let_in(self, principal: Principal, credentials: Credentials) -> None:
-        """Stores the accepted credential, to check it again when the body, which may take a while, has arrived."""
-        self._principal, self._credentials = principal, credentials
-
     async def read(self, body: Body[T], **options: Any) -> T:
         """Returns the body as its route describes it. Raises like `body`, or `InvalidRequest`."""
         return await self.parse(await self.body(), body, **options)
@@ -228,12 +203,12 @@ class Request:
         declared = self.header(b"content-length")
         if declared is not None and declared.isdigit() and int(declared) > limit:
             raise _too_large(limit)
-        data, more = _piece(await self._receive())
+        data, more = _piece(await self.receive())
         if more:
             data = await self._rest(data, declared, limit)
         elif len(data) > limit:
             raise _too_large(limit)
-        credentials, principal = self._credentials, self._principal
+        credentials, principal = self.credentials, self.principal
         if credentials is not None and principal is not None and not credentials.remembers(principal):
             await credentials.require_valid(principal)
         return data
@@ -243,12 +218,12 @@ class Request:
         pieces, more = [data], True
         size, room = len(data), LARGE_BYTES
         while more:
-            if size > room and self._bodies is not None:
+            if size > room and self.bodies is not None:
                 expected = int(declared) if declared is not None and declared.isdigit() else min(4 * size, limit)
-                added = await self.unless_gone(self._bodies.hold(self.about.workspace, expected - room))
-                self._rooms = [*(self._rooms or ()), added]
+                added = await self.unless_gone(self.bodies.hold(self.about.workspace, expected - room))
+                self.rooms = (*self.rooms, added)
                 room = expected
-            piece, more = _piece(await self._receive())
+            piece, more = _piece(await self.receive())
             size += len(piece)
             if size > limit:
                 raise _too_large(limit)
@@ -257,13 +232,13 @@ class Request:
 
     def body_is_read(self) -> None:
         """Frees the room of the body. Called by the app when the handler is done, if not before."""
-        rooms, self._rooms = self._rooms, None
-        for room in rooms or ():
+        rooms, self.rooms = self.rooms, ()
+        for room in rooms:
             room.free()
 
     def let_go(self) -> None:
         """Releases what only the handler needed, as a response may take hours."""
-        self._headers.clear()
+        self.scope["headers"].clear()
         self._first.clear()
         self._query = None
         self.params = {}
@@ -288,7 +263,7 @@ class Request:
 
     async def disconnected(self) -> None:
         """Waits until the client has gone."""
-        while (await self._receive())["type"] != "http.disconnect":
+        while (await self.receive())["type"] != "http.disconnect":
             pass
 
 
@@ -305,7 +280,7 @@ class Response(Struct, eq=False):
 async def send_response(request: Request, answer: Response) -> None:
     headers = [
         (b"content-length", b"%d" % len(answer.body)),
-        (b"x-request-id", request.id.encode()),
+        (b"x-request-id", request.about.id.encode()),
         NO_SNIFFING,
         *answer.headers,
     ]

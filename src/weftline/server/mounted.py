@@ -22,6 +22,7 @@ from weftline.api.operations import operations
 from weftline.api.scheduled import start as start_scheduled
 from weftline.api.scheduled import started as scheduled_before
 from weftline.errors import Conflict, InvalidRequest, Unavailable
+from weftline.log_context import RequestInfo
 from weftline.net.address import InvalidAddress, parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
@@ -81,7 +82,7 @@ class Mounted:
             app = await self._opened()
             inside = _below_root(scope)
             if app is None:
-                request = Request(inside, receive, send, f"req_{token_hex(4)}")
+                request = Request(inside, receive, send, RequestInfo(f"req_{token_hex(4)}"))
                 await send_response(request, refusal(request, Unavailable("The server is stopping.", retry_after_s=1)))
                 return
             if not self._public_url:

@@ -15,7 +15,9 @@ sent.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from enum import Enum
+from functools import partial
 from typing import Any, cast
 
 import httptools
@@ -61,6 +63,9 @@ _IDLE, _HEAD, _BODY = _Phase
 class CorkedHttpProtocol(HttpToolsProtocol):
     """Adds two things to the scope: `weftline.disconnect` (`Disconnect`) and `weftline.flow` (`Flow`)."""
 
+    cycle: Exchange  # pyright: ignore[reportIncompatibleVariableOverride]
+    """The latest exchange; None before the first."""
+
     def __init__(
         self,
         config: Config,
@@ -77,6 +82,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._limits = connections.limits
         self._reads_on = False
         self._address = address
+        self._queued: deque[Exchange] = deque()
+        """Requests that wait for the responses before theirs."""
         self._disconnects: list[Disconnect] = []
         """Of requests without a response yet."""
         self._phase = _IDLE
@@ -105,8 +112,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=WRITE_BYTES)
-        corked: Any = Corked(transport, self.loop)
-        super().connection_made(corked)
+        self._corked = Corked(transport, self.loop)
+        super().connection_made(cast(Any, self._corked))
         self._all.opened(self)
         self._due_in(self._limits.head_timeout_s)
 
@@ -150,37 +157,16 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserError:
                 self._refuse(self._refusal or InvalidRequest("This is not an HTTP request."))
                 return
-        self._check(begun_as)
+        if self._phase is not _IDLE or self._received:
+            self._check(begun_as)
+        elif self._deadline is not None:
+            self._due_in(None)
 
     def on_message_begin(self) -> None:
         if self._reads_on:
             self._read_on(after_close=False)
         self._phase = _HEAD
         self.url, self.headers, self._watched = b"", [], []
-        self.expect_100_continue = False
-        disconnect = Disconnect()
-        if self._answered:
-            self._disconnects.clear()
-        self._disconnects.append(disconnect)
-        # With all keys from the beginning: a dictionary that grows is copied.
-        scope: Any = {
-            "type": "http",
-            "asgi": self._asgi,
-            "http_version": "1.1",
-            "method": "",
-            "path": "",
-            "raw_path": b"",
-            "query_string": b"",
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-            "root_path": self.root_path,
-            "headers": self.headers,
-            "state": self.app_state.copy(),
-            DISCONNECT: disconnect,
-            FLOW: self.flow,
-        }
-        self.scope = scope
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -199,65 +185,84 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         limit = self._limits.max_head_bytes
-        if max(self._received, self._chunk) > limit and self._head_bytes() > limit:
+        if (self._received > limit or self._chunk > limit) and self._head_bytes() > limit:
             raise self._refused(self._head_too_large())
-        if len(self.pipeline) >= _MAX_PIPELINED:
+        if len(self._queued) >= _MAX_PIPELINED:
             raise self._refused(InvalidRequest("There are too many requests on this connection at once."))
-        exchange = self._exchange()
+        exchange, answered = self._exchange(), self._answered
+        self.cycle = exchange  # pyright: ignore[reportIncompatibleVariableOverride]
         self._phase, self._received, self._body_bytes = _BODY, 0, 0
         self.headers = []  # for trailers after a chunked body; the request was checked by its head
-        self._begin(exchange)
+        if answered:
+            self._disconnects.clear()
+            self._start(exchange)
+        else:
+            self.flow.pause_reading()
+            self._queued.append(exchange)
+        self._disconnects.append(exchange.scope[DISCONNECT])
 
     def _exchange(self) -> Exchange:
         """Creates the exchange for a request whose head is complete."""
-        parser, scope = self.parser, self.scope
+        parser = self.parser
         assert parser is not None
         version, method = parser.get_http_version(), parser.get_method()
         self._upgrades = parser.should_upgrade()
+        waits = False
         if self._watched != self._usual or self._upgrades or version != "1.1":
-            self._judge(version, method)
+            waits = self._judge(version, method)
         path, query = self.url, b""
         if not path.startswith(b"/") or _QUERY in path or _FRAGMENT in path:
             url = httptools.parse_url(path)
             path, query = url.path, url.query or b""
-        scope["http_version"] = version
-        scope["method"] = method.decode("ascii")
-        scope["path"] = _readable(path) if b"%" in path else path.decode("ascii")
-        scope["raw_path"] = path
-        scope["query_string"] = query
-        # Positional, as keyword arguments would cost a dictionary.
+        scope: Any = {
+            "type": "http",
+            "asgi": self._asgi,
+            "http_version": version,
+            "method": method.decode("ascii"),
+            "path": _readable(path) if b"%" in path else path.decode("ascii"),
+            "raw_path": path,
+            "query_string": query,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": self.root_path,
+            "headers": self.headers,
+            DISCONNECT: Disconnect(),
+            FLOW: self.flow,
+        }
+        self.scope = scope
         return Exchange(
             scope,
-            self.transport,
+            self._corked,
             self.flow,
-            self.logger,
-            self.access_logger,
-            False,
             self.server_state.default_headers,
-            asyncio.Event(),
-            self.expect_100_continue,
-            version != "1.0" and parser.should_keep_alive(),
             self.on_response_complete,
+            version != "1.0" and parser.should_keep_alive(),
+            waits,
         )
 
-    def _judge(self, version: str, method: bytes) -> None:
+    def _judge(self, version: str, method: bytes) -> bool:
+        """Checks an unusual head. Returns whether the client waits for `100 Continue`."""
         try:
-            self.expect_100_continue = check_head(version, method, self._watched)
+            waits = check_head(version, method, self._watched)
         except WeftlineError as error:
             raise self._refused(error) from None
-        usual = version == "1.1" and not self.expect_100_continue
-        self._usual = [*self._watched] if usual else None
+        self._usual = [*self._watched] if version == "1.1" and not waits else None
+        return waits
 
-    def _begin(self, exchange: Exchange) -> None:
-        """Handles the request, or queues it behind earlier ones."""
+    def _start(self, exchange: Exchange) -> None:
+        """Lets the application handle a request, in a task of its own."""
         app = cast(Any, self.app)  # pyright: ignore[reportUnknownMemberType]
-        waits = not self._answered
-        self.cycle = exchange
-        if waits:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((exchange, app))
-        else:
-            self._start_asgi_task(exchange, app)
+        task = self.loop.create_task(app(exchange.scope, exchange.receive, exchange.send))
+        self.tasks.add(task)
+        task.add_done_callback(partial(self._handled, exchange))
+
+    def _handled(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.logger.error("a request failed", exc_info=error)
+        exchange.end()
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -281,13 +286,11 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Like uvicorn's, but checks one timer periodically rather than starting a new one after each response."""
-        self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
-        if self.pipeline:
-            exchange, app = self.pipeline.pop()
-            self._start_asgi_task(exchange, app)
+        if self._queued:
+            self._start(self._queued.popleft())
             return
         self._idle_since_s = self.loop.time()
         if self._idle is None:
@@ -305,9 +308,6 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def _check(self, begun_as: _Phase) -> None:
         """Limits the size and time of what is incomplete, after some bytes were received."""
-        if self._phase is _IDLE and not self._received:
-            self._due_in(None)
-            return
         limits = self._limits
         around = (1 + _CHUNK_OVERHEAD) * self._body_bytes if self._phase is _BODY else 0
         if self._received > limits.max_head_bytes + around:
@@ -380,7 +380,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
                 self.cycle.keep_alive = False
                 self._due_in(self._limits.head_timeout_s)  # one of them may be a stream that never ends
                 return
-            if self.cycle.response_started or self.pipeline:
+            if self.cycle.response_started or self._queued:
                 self.transport.close()
                 return
             # Handlers that wait for the body see a disconnect, and their responses are not sent.
@@ -395,7 +395,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
     def _origin(self) -> str | None:
         """Returns the origin of the page that sends the request, if that part of the head has arrived."""
         scope = cast("dict[str, Any] | None", self.scope)  # None before the first request
-        headers = scope["headers"] if scope is not None else ()
+        headers = self.headers if self._phase is _HEAD else scope["headers"] if scope is not None else ()
         return next((value.decode("latin-1") for name, value in headers if name == b"origin"), None)
 
     # Sending

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -17,7 +17,7 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.declared import Header, QueryParameter
-from weftline.server.http import DISCONNECT, FLOW, Disconnect, Flow, Headers, Request, Send
+from weftline.server.http import DISCONNECT, FLOW, Disconnect, Flow, Headers, Request
 from weftline.wire.damage import unreadable_event
 from weftline.wire.details import ProfiledFrames
 from weftline.wire.events import project
@@ -96,7 +96,7 @@ class Backlog:
         self.held -= size
 
 
-async def send_events(
+def send_events(
     request: Request,
     engine: Engine,
     key: int,
@@ -105,30 +105,19 @@ async def send_events(
     *,
     headers: Headers = (),
     view: View | None = None,
-) -> None:
+) -> Coroutine[Any, Any, None]:
     """Sends the events of the run's log after the cursor, then new ones, until the run has ended.
 
     `headers` are additional ones for the response. `view` is for a stream with a profile.
     """
     request.let_go()
-    watch = _watch(request, follower)
-    try:
-        all_headers = [*HEADERS, (b"x-request-id", request.id.encode()), *headers]
-        await request.send({"type": "http.response.start", "status": 200, "headers": all_headers})
-        if request.method != "HEAD":
-            flow: Flow | None = request.scope.get(FLOW)
-            await _Sender(request.send, flow, engine, key, follower, backlog, view or sse_frames).run()
-        await request.send({"type": "http.response.body", "body": b""})
-    finally:
-        follower.close()
-        if watch is not None:
-            watch.cancel()
+    return _Sender(request, request.scope.get(FLOW), engine, key, follower, backlog, view or sse_frames).run(headers)
 
 
 class _Sender(Struct, eq=False):
     """Sends frames. Nothing is read for a client that has not read the previous ones; see `Backlog`."""
 
-    _send: Send
+    _request: Request
     _flow: Flow | None
     _engine: Engine
     _key: int
@@ -138,46 +127,55 @@ class _Sender(Struct, eq=False):
     _sent: int = 0
     """How many bytes after the follower's position the client already has; the frames themselves were discarded."""
 
-    async def run(self) -> None:
-        flow, follower = self._flow, self._follower
-        while True:
-            place = follower.taken
-            batches = await follower.next()
-            if batches is None:
-                break
-            if batches and (missing := batches[0].missing) is not None:
-                # This event describes the current state, so it cannot be rebuilt.
-                if self._sent:
-                    raise ConnectionResetError
-                await self._send(_chunk(await _gap(self._engine, self._key, missing)))
-                place = missing[1]
-            data, over = _frames(batches, self._view) if batches else (KEEP_ALIVE, False)
-            del batches
-            if len(data) <= self._sent:
-                self._sent -= len(data)
-                if over:
-                    return
-                continue
-            size = len(data)
-            if self._sent or size > _PIECE_BYTES:
-                unsent = await self._offer(data)
-            else:
-                await self._send(_chunk(data))
-                unsent = 0
-            del data
-            if unsent:
-                self._sent = size - unsent
-                follower.go_back(place)
-            else:
-                self._sent = 0
-                if over:
-                    return
-            if flow is not None and flow.write_paused:
-                if not unsent:
-                    follower.go_back(follower.taken)
-                await flow.drain()
-        if self._sent:
-            raise ConnectionResetError  # the server is stopping: rather reset than end in the middle of a frame
+    async def run(self, headers: Headers) -> None:
+        request, follower = self._request, self._follower
+        send, flow = request.send, self._flow
+        watch = _watch(request, follower)
+        try:
+            all_headers = [*HEADERS, (b"x-request-id", request.about.id.encode()), *headers]
+            await send({"type": "http.response.start", "status": 200, "headers": all_headers})
+            over = request.method == "HEAD"
+            while not over:
+                place = follower.taken
+                batches = await follower.next()
+                if batches is None:
+                    break
+                if batches and (missing := batches[0].missing) is not None:
+                    # This event describes the current state, so it cannot be rebuilt.
+                    if self._sent:
+                        raise ConnectionResetError
+                    await send(_chunk(await _gap(self._engine, self._key, missing)))
+                    place = missing[1]
+                data, over = _frames(batches, self._view) if batches else (KEEP_ALIVE, False)
+                del batches
+                size = len(data)
+                if size <= self._sent:
+                    self._sent -= size
+                    continue
+                if not self._sent and size <= _PIECE_BYTES:
+                    await send(_chunk(data, more=not over))
+                    if over:
+                        return
+                    unsent = 0
+                else:
+                    unsent = await self._offer(data)
+                del data
+                if unsent:
+                    self._sent, over = size - unsent, False
+                    follower.go_back(place)
+                else:
+                    self._sent = 0
+                if flow is not None and flow.write_paused and not over:
+                    if not unsent:
+                        follower.go_back(follower.taken)
+                    await flow.drain()
+            if self._sent:
+                raise ConnectionResetError  # the server is stopping: rather reset than end in the middle of a frame
+            await send(_chunk(b"", more=False))
+        finally:
+            follower.close()
+            if watch is not None:
+                watch.cancel()
 
     async def _offer(self, data: bytes) -> int:
         """Sends what the client reads; returns how many bytes at the end are left."""
@@ -194,12 +192,12 @@ class _Sender(Struct, eq=False):
                     self._backlog.release(left)
                 if self._follower.left:
                     return 0
-            await self._send(_chunk(data[at : at + _PIECE_BYTES]))
+            await self._request.send(_chunk(data[at : at + _PIECE_BYTES]))
         return 0
 
 
-def _chunk(data: bytes) -> dict[str, object]:
-    return {"type": "http.response.body", "body": data, "more_body": True}
+def _chunk(data: bytes, *, more: bool = True) -> dict[str, object]:
+    return {"type": "http.response.body", "body": data, "more_body": more}
 
 
 class UnreadableLog(Exception):
@@ -218,7 +216,7 @@ def _frames(batches: Sequence[EntryBatch], view: View) -> tuple[bytes, bool]:
             frames.append(batch.view(view))
         except UnreadableLog as log:
             return b"".join([*frames, log.frames]), True
-    return b"".join(frames), False
+    return b"".join(frames), batches[-1].ended
 
 
 def view_with(hints: DisplayHints) -> View:
@@ -240,35 +238,31 @@ def sse_frames(batch: EntryBatch, *, profile: ProfiledFrames | None = None, hint
     # A commit with a single delta is so frequent that even a function call is noticeable.
     facts = facts_in(batch) if heads is None else iter(heads)
     for item in batch.items:
+        seq, body = item.seq, item.body
         try:
-            if not item.head:
-                if heads is None:
-                    check_observations(item)
+            if item.head:
+                fact = next(facts)
                 if profile is not None:
-                    framed = profile.of_observations(item.seq, item.kind, item.body, at=item.at, after=after, upto=upto)
-                    frames.append(framed)
-                elif item.kind in OBSERVED:
-                    frames.append(delta_frames(item.seq, item.kind, item.body, after=after, upto=upto))
+                    frames.append(profile.of_fact(fact, body, seq=seq, at=item.at))
+                elif (event := project(fact, body, run_id=run_id)) is not None:
+                    if hints is not None:
+                        event = hints.with_hint(fact, body, event)
+                    frames.append(frame(seq, *event))
                 continue
-            fact = next(facts)
+            if heads is None:
+                check_observations(item)
             if profile is not None:
-                frames.append(profile.of_fact(fact, item.body, seq=item.seq, at=item.at))
-                continue
-            event = project(fact, item.body, run_id=run_id)
-            if hints is not None and event is not None:
-                event = hints.with_hint(fact, item.body, event)
+                frames.append(profile.of_observations(seq, item.kind, body, at=item.at, after=after, upto=upto))
+            elif item.kind in OBSERVED:
+                frames.append(delta_frames(seq, item.kind, body, after=after, upto=upto))
         except UNREADABLE:
             try:
                 require_skippable(batch, item)
             except WeftlineError as error:
                 if not batch.newer:
-                    logger.error("run %s: entry %d cannot be read", run_id, item.seq)
+                    logger.error("run %s: entry %d cannot be read", run_id, seq)
                 raise UnreadableLog(frames, error, min(item.last_seq, upto)) from None
-            logger.warning("run %s: entry %d was written by newer code and is not shown", run_id, item.seq)
-            continue
-        if event is not None:
-            name, payload = event
-            frames.append(frame(item.seq, name, payload))
+            logger.warning("run %s: entry %d was written by newer code and is not shown", run_id, seq)
     return b"".join(frames)
 
 

@@ -93,11 +93,12 @@ TERMINAL_EVENTS = frozenset({"result", "error", "cancelled"})
 
 def project(head: Fact, body: bytes, *, run_id: str) -> tuple[str, bytes] | None:
     """Returns the event of an entry and its payload, a JSON object; None for entries that clients do not see."""
-    kind = type(head)
-    if kind is RunCreated:
+    projection = PROJECTIONS.get(type(head))
+    if projection is not None:
+        return projection(head, body)
+    if isinstance(head, RunCreated):
         return "started", started_event(body, run_id=run_id)
-    projection = PROJECTIONS.get(kind)
-    return None if projection is None else projection(head, body)
+    return None
 
 
 def project_stored(head: bytes, body: bytes, *, run_id: str) -> tuple[str, bytes] | None:

@@ -181,7 +181,7 @@ class _Frames:
 async def _send_events(
     request: Request, first: Sequence[Any], events: AsyncGenerator[Sequence[Any]], frames: _Frames
 ) -> None:
-    headers = [*HEADERS, (b"x-request-id", request.id.encode())]
+    headers = [*HEADERS, (b"x-request-id", request.about.id.encode())]
     await request.send({"type": "http.response.start", "status": 200, "headers": headers})
     sending = asyncio.ensure_future(_send_all(request, first, events, frames))
     del first  # it may be large
