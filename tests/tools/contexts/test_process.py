@@ -16,6 +16,7 @@ import pytest
 from forked import run_python
 from weftline.tools.contexts.base import ExecResult, Handle
 from weftline.tools.contexts.process import ProcessContext
+from weftline.tools.contexts.running import Execution, Order
 
 WAIT_S = 60
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not give orphans to a chosen parent")
@@ -50,8 +51,12 @@ def is_running(pid: bytes | str) -> bool:
 def ends(pid: int) -> bool:
     """Whether a process that is nobody's child here comes to its end."""
     poll = select.poll()
-    poll.register(os.pidfd_open(pid), select.POLLIN)
-    return bool(poll.poll(WAIT_S * 1000))
+    process = os.pidfd_open(pid)
+    try:
+        poll.register(process, select.POLLIN)
+        return bool(poll.poll(WAIT_S * 1000))
+    finally:
+        os.close(process)
 
 
 @pytest.mark.requirement("tool.context.default")
@@ -174,6 +179,20 @@ async def test_a_command_that_kills_its_supervisor_is_told_as_killed(place: Plac
 async def test_a_command_that_stops_its_supervisor_still_ends_in_time(place: Place) -> None:
     result = await cut_off(place, "echo begun; kill -STOP $PPID; sleep 600")
     assert (result.exit_code, result.stdout) == (124, b"begun\n")
+
+
+@ON_LINUX
+async def test_a_command_is_known_before_it_can_harm_its_supervisor(tmp_path: Path) -> None:
+    """Else it would have the time that a supervisor may take to start on top of its own, or live on."""
+    argv = ["sh", "-c", "echo $$; kill -9 $PPID; exec sleep 600"]
+    order = Order(argv=argv, cwd=str(tmp_path), env={"PATH": os.environ["PATH"]}, timeout_s=WAIT_S)
+    commands = [Execution(order) for _ in range(12)]
+    results = await asyncio.gather(*[command.result() for command in commands])
+    assert [command.began for command in commands] == [True] * 12
+    assert [result.exit_code for result in results] == [137] * 12
+    for result in results:
+        with suppress(ProcessLookupError):
+            assert ends(int(result.stdout))
 
 
 HOST = """

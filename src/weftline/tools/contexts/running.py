@@ -137,7 +137,7 @@ class Execution:
                 received += piece
         process.wait()  # it closes its end by exiting
         words = dict(line.split(" ", 1) for line in received.decode().splitlines())
-        self.began = "pid" in words
+        self.began = "pid" in words and "failed" not in words
         if "exit" in words:
             return int(words["exit"])
         # Something killed the supervisor. The command's process group can still be killed.

@@ -5,6 +5,9 @@ socket. When that closes, because the command timed out, was cancelled or our pr
 Linux, orphans of the command become children of this process, even if they created their own session, and are killed
 when the command ends.
 
+The command's process says on the socket that it is there before it becomes the command. Its own supervisor is the
+first thing that a hostile command would stop or kill, and by then its time is running and its process group is known.
+
 Every command waits for this file to start, so it does not import `signal` and `socket`, which would double the time.
 """
 
@@ -16,6 +19,8 @@ import select
 import sys
 import time
 
+_SIGNALS = __import__("_signal")
+"""What `signal` is made of."""
 _SIGKILL, _SIGPIPE, _SIGTERM, _SIGXFSZ = 9, 13, 15, 25
 _PR_SET_CHILD_SUBREAPER = 36
 _GIVE_UP_S = 5.0
@@ -31,21 +36,36 @@ def main() -> None:
     if not locale:
         os.environ.pop("LC_CTYPE", None)  # Python sets it for itself if there is no locale
     _adopt_orphans()
-    try:
-        os.chdir(cwd)
-        # Signals that Python ignores must have their default in the command.
-        child = os.posix_spawnp(
-            command[0], command, os.environ, setsid=True, setsigmask=(), setsigdef=(_SIGPIPE, _SIGXFSZ)
-        )
-    except OSError as error:
-        os.write(2, f"{error.filename or command[0]}: {error.strerror}\n".encode(errors="surrogateescape"))
-        _report(control, f"exit {127 if isinstance(error, FileNotFoundError) else 126}\n")
-        return
-    _report(control, f"pid {child}\n")
+    begun, beginning = os.pipe()  # the second end is closed when the child has become the command
+    child = os.fork()
+    if not child:
+        _become(command, cwd, control)
+    os.close(beginning)
+    os.read(begun, 1)
     _close_outputs()
     status = _until_it_ends(child, control, grace_s)
     _kill_descendants(child)
     _report(control, f"exit {status}\n")
+
+
+def _become(command: list[str], cwd: str, control: int) -> None:
+    """Makes this process, a child of the supervisor, the command. It does not return."""
+    name = cwd
+    try:
+        os.chdir(cwd)
+        os.setsid()
+        # Signals that Python ignores must have their default in the command.
+        for number in (_SIGPIPE, _SIGXFSZ):
+            _SIGNALS.signal(number, _SIGNALS.SIG_DFL)
+        _SIGNALS.pthread_sigmask(_SIGNALS.SIG_SETMASK, ())
+        _report(control, f"pid {os.getpid()}\n")
+        name = command[0]
+        os.execvp(name, command)
+    except OSError as error:
+        os.write(2, f"{name}: {error.strerror}\n".encode(errors="surrogateescape"))
+        code = 127 if isinstance(error, FileNotFoundError) else 126
+        _report(control, f"failed {code}\n")
+        os._exit(code)
 
 
 def _until_it_ends(child: int, control: int, grace_s: float) -> int:
