@@ -18,7 +18,7 @@ from weftline.engine_options import RetryPolicy, engine_options
 from weftline.kernel.budget import BudgetRule
 from weftline.kernel.context import CompactionRule
 from weftline.kernel.deploys import Digests
-from weftline.kernel.entries import Limits
+from weftline.kernel.entries import Limits, RunCreated
 from weftline.kernel.lease import LeaseRule
 from weftline.kernel.policy import PolicyRule, TagClause
 from weftline.messages import (
@@ -43,12 +43,15 @@ from weftline.plan import (
     McpLocalRef,
     McpRef,
     ParentCall,
+    PlanContent,
     RunPlan,
     ServerRef,
     StoredRef,
     agent_of,
+    decode_content,
     decode_plan,
     encode_plan,
+    limits_of,
     may_name_agent,
 )
 from weftline.reminders import Reminder
@@ -157,7 +160,7 @@ VERSION_6 = replace(
     ),
     digests=Digests("5f1c", "0b7e", "a901", given=True),
 )
-EXAMPLE = replace(
+VERSION_7 = replace(
     VERSION_6,
     v=7,
     metadata={"team": "zoo", "ticket": {"id": 7}},
@@ -176,6 +179,7 @@ EXAMPLE = replace(
         retry_policy=RetryPolicy(max_attempts=3, initial_interval_s=0.5, backoff_coefficient=2.0),
     ),
 )
+EXAMPLE = replace(VERSION_7, v=8)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 maybe = st.none() | texts
@@ -243,35 +247,43 @@ plans = st.builds(
 @given(plans)
 def test_a_plan_is_read_back_as_it_was_written(plan: RunPlan) -> None:
     stored = encode_plan(plan)
-    again = decode_plan(stored)
+    again = decode_plan(stored, plan.limits)
     assert again == plan
     assert encode_plan(again) == stored
 
 
 def test_a_plan_keeps_its_bytes_inside_another_document() -> None:
     body = msgspec.json.encode({"plan": Raw(encode_plan(EXAMPLE))})
-    assert decode_plan(msgspec.json.decode(body, type=dict[str, Raw])["plan"]) == EXAMPLE
+    assert decode_plan(msgspec.json.decode(body, type=dict[str, Raw])["plan"], EXAMPLE.limits) == EXAMPLE
 
 
 def test_every_field_is_stored_defaults_too() -> None:
     """A default that changes in a later release does not reach a run that was created before."""
     stored = msgspec.json.decode(encode_plan(RunPlan(messages=())))
-    assert set(stored) == set(RunPlan.__struct_fields__)
-    assert set(stored["limits"]) == set(Limits.__struct_fields__)
+    assert set(stored) == set(PlanContent.__struct_fields__)
+    assert set(msgspec.json.decode(msgspec.json.encode(Limits()))) == set(Limits.__struct_fields__)
     assert stored["v"] == PLAN_VERSION
 
 
+def test_the_limits_are_those_of_the_head() -> None:
+    assert "limits" not in msgspec.json.decode(encode_plan(EXAMPLE))
+    head = msgspec.json.encode(RunCreated(1, EXAMPLE.limits))
+    assert decode_plan(encode_plan(EXAMPLE), limits_of(head)) == EXAMPLE
+    assert decode_plan((PLANS / "v7.json").read_bytes(), Limits(max_tool_turns=1)).limits.max_tool_turns == 1
+
+
 def test_the_example_of_version_1_is_read() -> None:
-    assert decode_plan((PLANS / "v1.json").read_bytes()) == VERSION_1
-    assert decode_plan((PLANS / "v2.json").read_bytes()) == VERSION_2
-    assert decode_plan((PLANS / "v3.json").read_bytes()) == VERSION_3
-    assert decode_plan((PLANS / "v4.json").read_bytes()) == VERSION_4
-    assert decode_plan((PLANS / "v5.json").read_bytes()) == VERSION_5
-    assert decode_plan((PLANS / "v6.json").read_bytes()) == VERSION_6
+    assert decode_content((PLANS / "v1.json").read_bytes()) == VERSION_1
+    assert decode_content((PLANS / "v2.json").read_bytes()) == VERSION_2
+    assert decode_content((PLANS / "v3.json").read_bytes()) == VERSION_3
+    assert decode_content((PLANS / "v4.json").read_bytes()) == VERSION_4
+    assert decode_content((PLANS / "v5.json").read_bytes()) == VERSION_5
+    assert decode_content((PLANS / "v6.json").read_bytes()) == VERSION_6
+    assert decode_content((PLANS / "v7.json").read_bytes()) == VERSION_7
 
 
 def test_each_version_has_left_an_example_that_is_still_read() -> None:
-    examples = {path.stem: decode_plan(path.read_bytes()) for path in PLANS.glob("*.json")}
+    examples = {path.stem: decode_content(path.read_bytes()) for path in PLANS.glob("*.json")}
     assert {f"v{version}" for version in range(1, PLAN_VERSION + 1)} == examples.keys()
     assert all(f"v{plan.v}" == name for name, plan in examples.items())
 
@@ -283,7 +295,7 @@ def test_todays_code_writes_the_example_of_todays_version() -> None:
 @pytest.mark.parametrize("version", [PLAN_VERSION + 1, 99, 0, -1])
 def test_a_plan_of_another_version_is_refused_by_its_number(version: int) -> None:
     with pytest.raises(DecodeError, match=f"version {version}"):
-        decode_plan(msgspec.json.encode({**msgspec.json.decode(encode_plan(EXAMPLE)), "v": version}))
+        decode_content(msgspec.json.encode({**msgspec.json.decode(encode_plan(EXAMPLE)), "v": version}))
 
 
 def put(fields: Any, *path: str | int, value: Any = 1) -> bytes:
@@ -298,7 +310,6 @@ def put(fields: Any, *path: str | int, value: Any = 1) -> bytes:
     "path",
     [
         ("x",),
-        ("limits", "x"),
         ("output_schema", "x"),
         ("tools", 2, "tools", 0, "x"),
         *(("tools", index, "x") for index in range(7)),
@@ -307,18 +318,25 @@ def put(fields: Any, *path: str | int, value: Any = 1) -> bytes:
 )
 def test_a_field_that_this_code_does_not_know_is_refused(path: tuple[str | int, ...]) -> None:
     with pytest.raises(DecodeError):
-        decode_plan(put(msgspec.json.decode(encode_plan(EXAMPLE)), *path))
+        decode_content(put(msgspec.json.decode(encode_plan(EXAMPLE)), *path))
+
+
+def test_a_limit_that_this_code_does_not_know_is_refused() -> None:
+    with pytest.raises(DecodeError):
+        decode_content(put(msgspec.json.decode((PLANS / "v7.json").read_bytes()), "limits", "x"))
+    with pytest.raises(DecodeError):
+        limits_of(put(msgspec.json.decode(msgspec.json.encode(RunCreated(1, Limits()))), "limits", "x"))
 
 
 def test_a_kind_of_tool_that_this_code_does_not_know_is_refused() -> None:
     with pytest.raises(DecodeError):
-        decode_plan(put(msgspec.json.decode(encode_plan(EXAMPLE)), "tools", 0, "kind", value="telepathy"))
+        decode_content(put(msgspec.json.decode(encode_plan(EXAMPLE)), "tools", 0, "kind", value="telepathy"))
 
 
 @pytest.mark.parametrize("stored", [b"", b"{", b"[]", b'{"messages":[]}', b'{"v":"1","messages":[]}', b"\xff"])
 def test_what_is_not_a_plan_is_refused(stored: bytes) -> None:
     with pytest.raises(DecodeError):
-        decode_plan(stored)
+        decode_content(stored)
 
 
 @pytest.mark.parametrize("path", sorted(PLANS.glob("*.json")), ids=lambda path: path.stem)

@@ -1,5 +1,7 @@
 """What a run should do, in our own words and with a version. It is stored in the run's first entry.
 
+The limits are in the entry's head, because the kernel decides by them; the body has the rest of the plan.
+
 The names here are data: every log ever written contains them. A change comes with a new `PLAN_VERSION`, and so with a
 new `kernel.entries.FORMAT`; `decode_plan` reads every version up to this one.
 
@@ -24,7 +26,7 @@ from weftline.messages import Message, OutputSchema, Sampling
 from weftline.reminders import Reminder
 from weftline.trace_context import Trace
 
-PLAN_VERSION = 7
+PLAN_VERSION = 8
 
 
 class _Ref(Struct, frozen=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):
@@ -110,8 +112,11 @@ class ParentCall(Struct, frozen=True, forbid_unknown_fields=True):
     args: Raw
 
 
-class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The plan of a run, stored with its defaults: a default that changes later must not affect an existing run."""
+class PlanContent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A plan without its limits, as the body of the first entry has it.
+
+    Stored with its defaults: a default that changes later must not affect an existing run.
+    """
 
     v: int = PLAN_VERSION
     messages: tuple[Message, ...]
@@ -128,7 +133,6 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
     sampling: Sampling = Sampling()
     tools: tuple[ToolRef, ...] = ()
     output_schema: OutputSchema | None = None
-    limits: Limits = Limits()
     metadata: dict[str, Any] = {}
     """Over HTTP, its values are strings."""
     given: int = 0
@@ -173,6 +177,13 @@ class RunPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
         return self.code is not None and self.agent_id is None
 
 
+class RunPlan(PlanContent, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """The plan of a run."""
+
+    limits: Limits = Limits()
+    """In the body of the first entry up to version 7, as well as in its head."""
+
+
 class _Kind(Struct, frozen=True):
     kind: str = ""
 
@@ -195,6 +206,10 @@ class _Version(Struct):
     v: int
 
 
+class _Limits(Struct):
+    limits: Limits
+
+
 class _Agent(Struct):
     name: str = ""
     agent_id: str | None = None
@@ -204,6 +219,7 @@ class _Agent(Struct):
 
 _encode = Encoder().encode
 _decode_agent = Decoder(_Agent).decode
+_decode_limits = Decoder(_Limits).decode
 _decode_version = Decoder(_Version).decode
 _decode_plan = Decoder(RunPlan).decode
 
@@ -233,16 +249,30 @@ def code_agent(code: str, name: str) -> str:
     return name if code.removeprefix(f"{name} ").isdigit() else code
 
 
-def encode_plan(plan: RunPlan, *, limits: Raw | None = None) -> bytes:
-    """Encodes a plan to store it; `limits` are its limits, if they are encoded already."""
-    return _encode(plan if limits is None else replace(plan, limits=limits))
+def encode_plan(plan: RunPlan) -> bytes:
+    """Encodes the content of a plan to store it in the body of the first entry."""
+    return _encode(replace(plan, limits=UNSET))
 
 
-def decode_plan(stored: bytes | Raw) -> RunPlan:
-    """Decodes a plan that this or older code wrote with `encode_plan`. Raises `msgspec.DecodeError` for anything else.
+def decode_content(stored: bytes | Raw) -> PlanContent:
+    """Decodes what this or older code wrote with `encode_plan`. Raises `msgspec.DecodeError` for anything else.
 
     Plans of newer code are not detected here, but by the newer `FORMAT` of their runs.
     """
+    return _decode(stored)
+
+
+def decode_plan(stored: bytes | Raw, limits: Limits) -> RunPlan:
+    """Like `decode_content`, with the limits from the head of the same entry."""
+    return replace(_decode(stored), limits=limits)
+
+
+def limits_of(head: bytes) -> Limits:
+    """Decodes the limits of a run from the head of its first entry."""
+    return _decode_limits(head).limits
+
+
+def _decode(stored: bytes | Raw) -> RunPlan:
     version = _decode_version(stored).v
     if not 1 <= version <= PLAN_VERSION:
         raise ValidationError(f"The plan has version {version}; this version of Weftline reads up to {PLAN_VERSION}")

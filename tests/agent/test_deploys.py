@@ -22,7 +22,7 @@ from weftline.kernel.bodies import decode_created
 from weftline.kernel.deploys import Change, DeployAdopted, Digests, Part
 from weftline.kernel.entries import decode_fact
 from weftline.messages import ToolResults
-from weftline.plan import RunPlan, decode_plan
+from weftline.plan import PlanContent, decode_content
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
 from weftline.runtime.deploys import question
@@ -77,10 +77,10 @@ def billing(**options: Any) -> Agent[str, object]:
     return Agent("lab:script", name="billing", **options)
 
 
-async def plan_of(engine: Engine, run_id: str) -> RunPlan:
+async def plan_of(engine: Engine, run_id: str) -> PlanContent:
     created = await (await engine.runtime()).stored.entry(ids.key_of(run_id), 1)
     assert created is not None
-    return decode_plan(decode_created(created.body).plan)
+    return decode_content(decode_created(created.body).plan)
 
 
 async def digests(folder: Path, agent: Agent[str, object], **options: Any) -> Digests:

@@ -14,7 +14,7 @@ from weftline.kernel.entries import AttemptStarted, CallClosed, RunCreated, RunE
 from weftline.kernel.evolve import evolve
 from weftline.kernel.state import State
 from weftline.messages import Message, joined_text
-from weftline.plan import decode_plan
+from weftline.plan import decode_content
 from weftline.runtime.conversation import Conversation
 from weftline.store.base import Item
 
@@ -61,7 +61,7 @@ def fold(items: Sequence[Item], history: Sequence[bytes]) -> Folded:
         state = evolve(state, head, item.at)
         match head:
             case RunCreated():
-                given = decode_plan(bodies.decode_created(item.body).plan)
+                given = decode_content(bodies.decode_created(item.body).plan)
                 earlier = [bodies.decode_message(message) for message in history]
                 limit = given.model_result_limit_bytes
                 conversation = Conversation([*earlier, *given.messages], result_limit_bytes=limit)

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from weftline.kernel import bodies, entries, notes
 from weftline.kernel.entries import FACTS, decode_fact
-from weftline.plan import decode_plan
+from weftline.plan import decode_plan, limits_of
 from weftline.runtime.recovery import load_run
 from weftline.store.base import Item
 from weftline.wire.events import project
@@ -108,7 +108,7 @@ def decoded(item: Item) -> Iterator[object]:
         for body in [item.body] if item.head else item.body.split(b"\n"):
             yield (found := DECODERS[item.kind](body))
             if isinstance(found, bodies.CreatedBody):
-                yield decode_plan(found.plan)
+                yield decode_plan(found.plan, limits_of(item.head))
 
 
 def all_entries() -> list[Item]:

@@ -30,7 +30,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State, decode_state
 from weftline.messages import Usage
-from weftline.plan import LocalRef, RunPlan, ServerRef, decode_plan
+from weftline.plan import LocalRef, RunPlan, ServerRef, decode_content
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.live import RunLog
 from weftline.runtime.people.answering import AwaitAnswer
@@ -87,7 +87,7 @@ def rebuilt(log: Sequence[Item]) -> Projected:
     state = fold(State(), [(at, head) for at, (head, _) in zip(times, facts, strict=True)])
     created = facts[0][0]
     assert isinstance(created, RunCreated)
-    asks = decode_plan(decode_created(facts[0][1]).plan)
+    asks = decode_content(decode_created(facts[0][1]).plan)
     opened = {head.id for head, _ in facts if isinstance(head, AwaitOpened)}
     closed = {head.id for head, _ in facts if isinstance(head, AwaitClosed)}
     began = [at for at, (head, _) in zip(times, facts, strict=True) if isinstance(head, AttemptStarted)]

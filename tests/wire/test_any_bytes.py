@@ -229,7 +229,7 @@ def test_a_good_body_is_stored_as_sent_and_read_back(sent: Json) -> None:
     run = parse_run(raw)
     plan = plan_from_spec(run.spec)
     assert (plan.name, plan.agent_id, plan.model, plan.metadata) == (run.name, run.agent_id, run.model_id, run.metadata)
-    assert decode_plan(encode_plan(plan)) == plan
+    assert decode_plan(encode_plan(plan), plan.limits) == plan
     assert len(plan.tools) == len(sent.get("tools") or ())
     assert plan.limits.loop_soft < plan.limits.loop_hard
     if not any("headers" in tool for tool in sent.get("tools") or ()):

@@ -38,7 +38,7 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.notes import RUN_NOTE, RunNote, decode_run_note
 from weftline.messages import Assistant, Message, Usage
-from weftline.plan import agent_of, decode_plan
+from weftline.plan import agent_of, decode_content
 from weftline.runtime.agent_code.code import PastCall
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import Engine, EntryBatch
@@ -390,7 +390,7 @@ class _Outcome:
                 case RunCreated():
                     self._child = head.parent is not None
                     self._agent = agent_of(bodies.decode_created(item.body).plan)
-                    plan = decode_plan(bodies.decode_created(item.body).plan)
+                    plan = decode_content(bodies.decode_created(item.body).plan)
                     self._conversation, self._given = Conversation([*plan.messages]), plan.given
                     self._began_us = item.at
                 case HistoryPinned():

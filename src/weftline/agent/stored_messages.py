@@ -24,7 +24,7 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.messages import Assistant, Message, System, ToolResults, Usage, User
-from weftline.plan import decode_plan
+from weftline.plan import decode_content
 from weftline.runtime.conversation import Conversation
 from weftline.store.base import Item
 
@@ -82,7 +82,7 @@ def stored_messages(run_id: str, facts: Sequence[Item]) -> list[SavedMessage]:
         head = decode_fact.decode(stored.head)
         before = len(conversation.messages)
         if isinstance(head, RunCreated):
-            plan = decode_plan(bodies.decode_created(stored.body).plan)
+            plan = decode_content(bodies.decode_created(stored.body).plan)
             conversation, before, given = Conversation([*plan.messages]), plan.given, plan.given
         else:
             conversation.take(head, stored.body)

@@ -17,7 +17,7 @@ from weftline.kernel.deploys import Change, DeployAdopted, Digests, Part, adopte
 from weftline.kernel.entries import FACTS, decode_fact
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
-from weftline.plan import RunPlan, agent_of, decode_plan
+from weftline.plan import RunPlan, agent_of, decode_plan, limits_of
 from weftline.runtime import ids
 from weftline.runtime.deploys import Knows, changes_of, have, parts_of
 from weftline.runtime.reads.receipts import stored_doubts
@@ -118,7 +118,7 @@ class _Look:
         if created is None:
             return []
         stored = decode_created(created.body).plan
-        plan, agent = decode_plan(stored), agent_of(stored)
+        plan, agent = decode_plan(stored, limits_of(created.head)), agent_of(stored)
         if not self._present.knows(plan):
             what = f"Its agent {plan.code!r} is not in this code: it waits until it is."
             return [self._of_run(row, "agent_gone", what, agent=agent)]

@@ -14,7 +14,7 @@ from weftline.errors import Conflict
 from weftline.kernel.bodies import decode_created, decode_message
 from weftline.kernel.entries import HistoryPinned, RunCreated, decode_fact
 from weftline.messages import Message
-from weftline.plan import decode_plan
+from weftline.plan import decode_content
 from weftline.replay.format import (
     VERSION,
     BlobLine,
@@ -107,7 +107,7 @@ async def _runs_and_contents(
         named = [decode_message(message) for message in history]
         async for item in readable_entries(log, one):
             if item.kind == "run.created":
-                named += decode_plan(decode_created(item.body).plan).messages
+                named += decode_content(decode_created(item.body).plan).messages
             yield digest.take(entry_line(run_id, item))
         blobs |= dict.fromkeys(sorted(blobs_of(named)))
     for id in blobs:

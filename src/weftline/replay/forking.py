@@ -18,7 +18,7 @@ from weftline.kernel.bodies import CreatedBody, Origin, decode_created, encode
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import AttemptStarted, HistoryPinned, decode_fact
 from weftline.messages import Blob, Message, User
-from weftline.plan import RunPlan, decode_plan
+from weftline.plan import RunPlan, decode_plan, limits_of
 from weftline.replay.exporting import messages_of
 from weftline.replay.recorded import StoredRun
 from weftline.replay.refusing import require_whole
@@ -72,7 +72,7 @@ async def fork_point(log: LogReader, row: RunRow, *, turn: int) -> ForkPoint:
 
 
 async def _read_fork_point(log: LogReader, row: RunRow, first: Item, *, turn: int) -> ForkPoint:
-    created, plan = await asyncio.to_thread(_created, first.body)
+    created, plan = await asyncio.to_thread(_created, first)
     if plan.path:
         raise InvalidRequest("The run of a subagent cannot be forked; fork the one above it.")
     recorded = StoredRun(log, row)
@@ -149,10 +149,10 @@ def _encoded(messages: Sequence[Message]) -> list[bytes]:
     return [encode(message) for message in messages]
 
 
-def _created(body: bytes) -> tuple[CreatedBody, RunPlan]:
+def _created(first: Item) -> tuple[CreatedBody, RunPlan]:
     """Decodes in a thread, because it may have many megabytes."""
-    created = decode_created(body)
-    return created, decode_plan(created.plan)
+    created = decode_created(first.body)
+    return created, decode_plan(created.plan, limits_of(first.head))
 
 
 async def _blobs(log: LogReader, row: RunRow, messages: Sequence[Message]) -> tuple[Blob, ...]:

@@ -14,7 +14,7 @@ from weftline.kernel.entries import RunCreated, decode_fact
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import FOLD, State, encode_state
 from weftline.messages import Blob
-from weftline.plan import decode_plan
+from weftline.plan import decode_content
 from weftline.replay.exporting import log_digest
 from weftline.replay.reading import Export, ExportedRun
 from weftline.runtime import ids
@@ -86,7 +86,7 @@ def _write(run: ExportedRun, contents: dict[str, Blob], *, workspace: int) -> Wr
     try:
         facts = [(item.at, decode_fact.decode(item.head)) for item in run.facts]
         state = fold(State(), facts)
-        created = decode_plan(decode_created(run.items[0].body).plan)
+        created = decode_content(decode_created(run.items[0].body).plan)
         stored_state = encode_state(state)
     except (*UNREADABLE, OverflowError):  # a number of more than 64 bits
         raise InvalidRequest(f"The log of {row.id} cannot be read.", code="bad_export") from None

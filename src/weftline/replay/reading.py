@@ -15,7 +15,7 @@ from weftline.kernel.damage import UNREADABLE, fact_is_whole, observations_are_r
 from weftline.kernel.entries import FORMAT, KNOWN_RULES, HistoryPinned, decode_fact
 from weftline.labels import MAX_METADATA_BYTES
 from weftline.messages import Blob
-from weftline.plan import decode_plan
+from weftline.plan import decode_content
 from weftline.replay.format import (
     VERSION,
     BlobLine,
@@ -240,7 +240,7 @@ class _Reader:
     def _named(self, run: ExportedRun) -> set[str]:
         try:
             history = [decode_message(message) for message in run.history]
-            return blobs_of([*history, *decode_plan(decode_created(run.items[0].body).plan).messages])
+            return blobs_of([*history, *decode_content(decode_created(run.items[0].body).plan).messages])
         except UNREADABLE:
             raise self._wrong(f"the messages of {run.row.id} cannot be read") from None
 

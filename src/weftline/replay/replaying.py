@@ -433,4 +433,4 @@ async def _beginning(recorded: Recorded) -> tuple[RunCreated, RunPlan]:
     first = await anext(aiter(recorded.facts()))
     head = decode_fact.decode(first.head)
     assert isinstance(head, RunCreated)
-    return head, decode_plan(bodies.decode_created(first.body).plan)
+    return head, decode_plan(bodies.decode_created(first.body).plan, head.limits)

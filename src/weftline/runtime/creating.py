@@ -135,8 +135,7 @@ class RunCreator:
             plan = self._with_digests(self._traced(plan, is_fork=origin is not None))
             # About as large as the request; encoding many megabytes on the loop would block everybody else.
             large = sent is not None and len(sent) > _ENCODE_ON_LOOP_BYTES
-            limits = self._encoded_limits(plan.limits)
-            encoded, size = await asyncio.to_thread(_encoded, plan, limits) if large else _encoded(plan, limits)
+            encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
             self._require_accepting()
             self._fleet.dispatcher.require_room(workspace)
             now = self._clock.now_us()
@@ -200,7 +199,7 @@ class RunCreator:
         return run
 
     def _encoded_limits(self, limits: Limits) -> Raw:
-        """The limits as they are stored, both in the plan and in the first entry. Most runs have the same."""
+        """The limits as they are stored. Most runs have the same."""
         latest = self._latest_limits
         if latest is None or latest[0] is not limits:
             latest = self._latest_limits = limits, Raw(bodies.encode(limits))
@@ -230,6 +229,6 @@ class RunCreator:
         return await add_ended(self._store.log, write)
 
 
-def _encoded(plan: RunPlan, limits: Raw) -> tuple[bytes, int]:
+def _encoded(plan: RunPlan) -> tuple[bytes, int]:
     """The plan's bytes, and how many bytes of it a model reads."""
-    return encode_plan(plan, limits=limits), input_bytes(plan)
+    return encode_plan(plan), input_bytes(plan)

@@ -152,7 +152,7 @@ def _size(loaded: Loaded) -> int:
 
 
 def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
-    plan = decode_plan(decode_created(loaded.created).plan)
+    plan = decode_plan(decode_created(loaded.created).plan, state.limits)
     stored = loaded.history[: state.history or 0]
     history = [decode_message(message) for message in stored]
     size = input_bytes(plan) + sum([len(message) for message in stored])

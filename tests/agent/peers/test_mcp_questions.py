@@ -15,7 +15,7 @@ from weftline.agent.running.asking import Await
 from weftline.errors import Conflict
 from weftline.events import ChildEnded
 from weftline.kernel.bodies import decode_created
-from weftline.plan import decode_plan
+from weftline.plan import decode_plan, limits_of
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.mcp.asking import Caller, caller_of
 from weftline.tools.mcp.forms import Form
@@ -168,7 +168,7 @@ async def test_runs_of_two_workspaces_with_the_same_id_are_two_runs(tmp_path: Pa
         first = await host.stored.entry(await host.locate("same", workspace=engine.workspace_key), 1)
         others = await workspaces.ensure(engine.workspaces, "others")
         assert first is not None and others != engine.workspace_key
-        plan = decode_plan(decode_created(first.body).plan)
+        plan = decode_plan(decode_created(first.body).plan, limits_of(first.head))
         await host.create(others, plan, run_id="same")
         key = await host.locate("same", workspace=others)
         follower = host.follow(key, "same", workspace=others)

@@ -84,10 +84,10 @@ def account_of(row: RunRow, first: Item | None) -> Account:
         raise NotFound("The log of this run is gone.", code="run_trimmed")
     try:
         head = decode_fact.decode(first.head)
-        plan = decode_plan(bodies.decode_created(first.body).plan)
+        assert isinstance(head, RunCreated)
+        plan = decode_plan(bodies.decode_created(first.body).plan, head.limits)
     except UNREADABLE:
         raise NotFound("The log of this run cannot be read.", code="log_damaged") from None
-    assert isinstance(head, RunCreated)
     return Account(Ledger(), key=row.key, workspace=row.workspace, thread=row.thread, plan=plan, parent=head.parent)
 
 

@@ -8,7 +8,7 @@ from weftline.agent.engine.observing import FactsOf
 from weftline.agent.running.asking import Await, to_await
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.entries import AwaitKind
-from weftline.plan import RunPlan, decode_plan
+from weftline.plan import RunPlan, decode_plan, limits_of
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.store.awaits import AwaitFilter
@@ -40,7 +40,10 @@ async def unclaimed_runs(host: Engine, workspace: int, *, knows: Callable[[RunPl
         before = rows[-1].key
         for row in rows:
             created = await host.stored.entry(row.key, 1)
-            if created is not None and not knows(decode_plan(decode_created(created.body).plan)):
+            if created is None:
+                continue
+            plan = decode_plan(decode_created(created.body).plan, limits_of(created.head))
+            if not knows(plan):
                 found.append(ids.run_id(row.key, row.salt))
     return found
 

@@ -12,7 +12,8 @@ from weftline.agent.options import RunOptions
 from weftline.agent.planning.plans import plan_of
 from weftline.agent.settings import Settings
 from weftline.errors import InvalidRequest
-from weftline.plan import RunPlan, encode_plan
+from weftline.kernel.bodies import encode
+from weftline.plan import RunPlan
 from weftline.tools.base import Tool, Toolset
 
 A = TypeVar("A", bound=Definition[Any, Any])
@@ -57,7 +58,7 @@ def digest_of_call(agent: Definition[Any, Any], plan: RunPlan, options: RunOptio
     tools = options.get("tools")
     names = None if tools is None else [name_of(one) for one in tools]
     rest = (options.get("thread"), names, *([options["run_id"]] if "run_id" in options else ()))
-    return sha256(encode_plan(asked) + repr(rest).encode()).digest()
+    return sha256(encode(asked) + repr(rest).encode()).digest()
 
 
 def own_tools(agent: Definition[Any, Any], given: Sequence[AgentTool[Any]]) -> list[Tool | Toolset]:

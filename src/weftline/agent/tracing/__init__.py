@@ -32,7 +32,7 @@ from weftline.agent.definition import Definition
 from weftline.agent.engine.observing import FactsOf
 from weftline.agent.tracing.spans import KINDS, Span, spans_of
 from weftline.kernel.bodies import decode_created
-from weftline.plan import decode_plan
+from weftline.plan import decode_content
 from weftline.trace_context import Trace, fallback_trace
 
 _SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
@@ -110,7 +110,7 @@ class _Emitting:
         if found is None:
             return
         if parent is None:
-            parent = self._begin(decode_plan(decode_created(facts[0].body).plan).trace or fallback_trace(run_id))
+            parent = self._begin(decode_content(decode_created(facts[0].body).plan).trace or fallback_trace(run_id))
         await self._emit(found, parent, end_us=found.start_us if found.end_us is None else found.end_us)
 
     def _begin(self, trace: Trace) -> Context:

@@ -15,7 +15,7 @@ from weftline.agent.engine.listing import facts_around
 from weftline.errors import WeftlineError
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.entries import KIND, RunCreated, decode_fact
-from weftline.plan import agent_of, decode_plan
+from weftline.plan import agent_of, decode_content
 from weftline.runtime.engine import Engine, EntryBatch
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class RunTraces:
             (created,) = await facts_of(run_id, (KIND[RunCreated],))
             head, stored = decode_fact.decode(created.head), decode_created(created.body).plan
             below = isinstance(head, RunCreated) and head.parent is not None
-            if not below and decode_plan(stored).code is None:
+            if not below and decode_content(stored).code is None:
                 await emit(run_id, agent_of(stored), facts_of, provider=get_tracer_provider())
         except Exception:
             logger.exception("run %s: its spans could not be emitted", run_id)

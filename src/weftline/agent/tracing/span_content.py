@@ -11,12 +11,12 @@ from msgspec.json import encode
 
 from weftline.kernel.bodies import CreatedBody
 from weftline.messages import Assistant, Message, System, Text, ToolCall, ToolResults, User, joined_text
-from weftline.plan import decode_plan
+from weftline.plan import decode_content
 
 
 def input_messages(created: CreatedBody) -> dict[str, str]:
     """Returns the attributes of a run's instructions and input."""
-    plan = decode_plan(created.plan)
+    plan = decode_content(created.plan)
     found = {"gen_ai.input.messages": _json([_message(message) for message in plan.messages])}
     if plan.system:
         found["gen_ai.system_instructions"] = _json([_text(plan.system)])

@@ -15,7 +15,7 @@ from weftline.kernel.bodies import SummaryBody
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import KIND, HistoryPinned, RunCreated, decode_fact
-from weftline.plan import decode_plan
+from weftline.plan import decode_content
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, LiveRun, WorkingSet
 from weftline.runtime.model_calls.cutting import input_bytes, with_summary
@@ -69,7 +69,7 @@ def _latest(row: RunRow, facts: list[Item]) -> Inherited | None:
     for fact in facts:
         match decode_fact.decode(fact.head):
             case RunCreated():
-                keeps_all = decode_plan(bodies.decode_created(fact.body).plan).thread_keeps_all
+                keeps_all = decode_content(bodies.decode_created(fact.body).plan).thread_keeps_all
             case HistoryPinned(upto=upto):
                 pinned = upto
             case ContextCompacted() as head if head.upto <= pinned or row.status == "succeeded":

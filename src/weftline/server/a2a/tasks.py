@@ -32,7 +32,7 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.messages import Assistant, Text, User, joined_text
-from weftline.plan import decode_plan
+from weftline.plan import decode_content
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.runtime.people.answering import AwaitAnswer
@@ -309,7 +309,7 @@ async def _input(engine: Engine, row: RunRow, run: RunView) -> list[TaskMessage]
     if first is None:
         return []
     try:
-        planned = decode_plan(bodies.decode_created(first.body).plan).messages
+        planned = decode_content(bodies.decode_created(first.body).plan).messages
     except DecodeError:  # from newer code, or damaged
         return []
     given = [message for message in planned if isinstance(message, User | Assistant) and message.parts]

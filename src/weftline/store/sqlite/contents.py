@@ -16,7 +16,7 @@ from weftline.kernel.bodies import decode_created, decode_message
 from weftline.kernel.damage import UNREADABLE, fact_is_readable, observations_are_readable
 from weftline.kernel.entries import FORMAT
 from weftline.kernel.state import FOLD, decode_state
-from weftline.plan import decode_plan
+from weftline.plan import decode_content
 from weftline.store.copies import Unreadable
 from weftline.store.sqlite.pieces import BODY, MESSAGE
 
@@ -82,7 +82,7 @@ def _text(stored: bytes) -> str:
 
 
 def _plan(created: bytes) -> object:
-    return decode_plan(decode_created(created).plan)
+    return decode_content(decode_created(created).plan)
 
 
 def _decodes(decode: Callable[[bytes], object], stored: bytes) -> bool:

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 
 from weftline.errors import Conflict, InvalidRequest, NotFound, StoreError, WeftlineError
+from weftline.kernel.bodies import encode
 from weftline.kernel.entries import CallClosed, CallStarted
-from weftline.plan import encode_plan
 from weftline.runtime.engine import Engine
 from weftline.store.base import IdempotencyKey
 from weftline.testing.simulation.disk import Disk
@@ -131,7 +131,7 @@ class Clients:
     def _ask_create(self, engine: Engine, order: Order, *, rival: str = "") -> Awaitable[str]:
         plan = order.plan
         key = f"{order.tag}{rival}"
-        idempotency = IdempotencyKey("runs", key, blake2b(encode_plan(plan), digest_size=16).digest())
+        idempotency = IdempotencyKey("runs", key, blake2b(encode(plan), digest_size=16).digest())
         return engine.create(
             self._disk.workspace, plan, thread=order.thread, idempotency=idempotency, run_id=order.run_id
         )

@@ -11,7 +11,7 @@ from msgspec import Struct
 from weftline.kernel import bodies
 from weftline.kernel.entries import Fact, RunEnded, decode_fact
 from weftline.messages import Message, User
-from weftline.plan import decode_plan
+from weftline.plan import decode_content
 from weftline.runtime import ids
 from weftline.store import open_for_reading
 from weftline.store.base import Item, LogReader, RunRow
@@ -85,6 +85,6 @@ async def _read(log: LogReader, key: int) -> RunLog | None:
     if row is None or page is None:
         return None
     entries = [Entry(item.at, decode_fact.decode(item.head), item.body) for item in page.items if item.head]
-    plan = decode_plan(bytes(bodies.decode_created(entries[0].body).plan))
+    plan = decode_content(bytes(bodies.decode_created(entries[0].body).plan))
     stored = [] if row.thread is None else await log.thread_messages(row.thread)
     return RunLog(row, page.items, entries, plan.messages, [bodies.decode_message(one) for one in stored])
