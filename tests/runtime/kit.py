@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec.json import encode
 
@@ -39,6 +39,10 @@ class MoodyLog:
         self._inner = inner
         self.refusals = 0
         """How many of the next flushes are refused."""
+        self.failures = 0
+        """How many of the next flushes fail for good."""
+        self.next_ends: Literal["as usual", "written", "unwritten"] = "as usual"
+        """Whether the next flush ends in an error that does not say what was written, and what was."""
         self.unreadable = 0
         """How many of the next reads of a thread fail."""
         self.unreadable_blobs = 0
@@ -81,7 +85,16 @@ class MoodyLog:
         if self.refusals:
             self.refusals -= 1
             return [Written("refused", error=StoreError("The disk is full.")) for _ in writes]
-        return await self._inner.flush(writes)
+        if self.failures:
+            self.failures -= 1
+            return [Written("failed", error=StoreError("The write failed.")) for _ in writes]
+        ends, self.next_ends = self.next_ends, "as usual"
+        if ends == "unwritten":
+            raise ConnectionResetError
+        results = await self._inner.flush(writes)
+        if ends == "written":
+            raise ConnectionResetError
+        return results
 
     async def next_due(self, after: int) -> int | None:
         found = await self._inner.next_due(after)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from runtime import kit
 from runtime.kit import MoodyStore, ended, engine_on, facts, new_thread, plan
 from weftline import tool
-from weftline.errors import Conflict, RateLimited, Unavailable
+from weftline.errors import Conflict, RateLimited, StoreError, Unavailable
 from weftline.kernel.budget import BudgetRule
 from weftline.kernel.entries import (
     AttemptStarted,
@@ -392,29 +392,73 @@ async def test_an_answer_that_comes_while_a_cancel_takes_its_time_changes_nothin
         assert [(head.name, head.how) for head in closed] == [("stubborn", "in_doubt"), ("ask", "cancelled")]
 
 
-async def test_a_cancel_that_the_store_refuses_fails_for_its_sender_and_for_nobody_else(
+class Held:
+    """A run whose tool lasts until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.let_go = asyncio.Event(), asyncio.Event()
+        self.calls = 0
+
+        @tool(effect="once")
+        async def work() -> str:
+            """Works until it is let go."""
+            self.calls += 1
+            self.begun.set()
+            await self.let_go.wait()
+            return "worked"
+
+        self.store = MoodyStore(MemoryDisk())
+        turns = [{"tool_calls": [{"name": "work", "args": {}}]}, {"text": "done"}]
+        self.engine, _ = engine_on(self.store, {"work": {"turns": turns}}, tools={"work": work})
+
+    async def start(self) -> tuple[int, str, int]:
+        space = await self.engine.workspace("acme")
+        run = await self.engine.create(space, plan("work", ServerRef("work")))
+        await self.begun.wait()
+        return await self.engine.locate(run, workspace=space), run, space
+
+
+async def test_a_cancel_whose_write_fails_fails_for_its_sender_and_for_nobody_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    begun, let_go = asyncio.Event(), asyncio.Event()
-
-    @tool(effect="idempotent")
-    async def work() -> str:
-        """Works until it is let go."""
-        begun.set()
-        await let_go.wait()
-        return ""
-
-    store = MoodyStore(MemoryDisk())
-    scripts: dict[str, Any] = {"work": {"turns": [{"tool_calls": [{"name": "work", "args": {}}]}, {"text": "done"}]}}
-    engine, _ = engine_on(store, scripts, tools={"work": work})
-    async with engine:
-        space = await engine.workspace("acme")
-        key = await engine.locate(await engine.create(space, plan("work", ServerRef("work"))), workspace=space)
-        await begun.wait()
-        store.log.refusals = 1
-        begun.clear()
-        with pytest.raises(Unavailable):
+    held = Held()
+    async with held.engine as engine:
+        key, run, space = await held.start()
+        held.store.log.failures = 1
+        with pytest.raises(StoreError):
             await engine.cancel(key)
-        await begun.wait()  # again: the run continues from a log in which nobody has cancelled it
-        let_go.set()
+        end = await ended(engine, run, space)  # it continues from a log in which nobody has cancelled it
+        assert end.status == "succeeded"
         assert "a background task failed" not in caplog.text
+
+
+@pytest.mark.parametrize("ask", ["steer", "pause", "cancel"])
+async def test_a_request_that_a_full_disk_refuses_costs_no_work_that_is_done_or_under_way(ask: str) -> None:
+    held = Held()
+    async with held.engine as engine:
+        key, run, space = await held.start()
+        held.store.log.refusals = 2
+        asked = asyncio.ensure_future(getattr(engine, ask)(key, *(["Hurry."] if ask == "steer" else [])))
+        await kit.until(lambda: held.store.log.refusals == 1)
+        if ask != "cancel":
+            held.let_go.set()
+        await asked  # once the disk has space again
+        if ask == "pause":
+            await engine.resume(key)
+        end = await ended(engine, run, space)
+        assert end.status == ("cancelled" if ask == "cancel" else "succeeded")
+        closed = [head.how for head in await facts(engine, run, space) if isinstance(head, CallClosed)]
+        assert (held.calls, closed) == (1, ["in_doubt" if ask == "cancel" else "returned"])
+
+
+async def test_a_request_that_a_full_disk_refuses_is_told_so_if_the_server_stops_first() -> None:
+    held = Held()
+    await held.engine.start()
+    key, _, _ = await held.start()
+    held.store.log.refusals = 1_000_000
+    asked = asyncio.ensure_future(held.engine.steer(key, "Hurry."))
+    await kit.until(lambda: held.store.log.refusals < 1_000_000)
+    held.let_go.set()
+    await held.engine.stop(drain_s=0)
+    with pytest.raises(Unavailable):
+        await asked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -18,6 +18,7 @@ from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet import idle_runs
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
+from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
 
 SCRIPTS: dict[str, Any] = {
@@ -127,3 +128,21 @@ async def test_a_run_whose_turn_comes_while_the_server_stops_is_left_to_the_next
         await draining
     assert not opened
     assert [run.row.due_at for run in place.store.disk.runs.values()] == [0, 0]
+
+
+@pytest.mark.parametrize("ends", ["written", "unwritten"])
+async def test_a_run_continues_from_what_is_stored_if_nobody_knows_what_was(
+    ends: Literal["written", "unwritten"], caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Place()
+    async with place.engine as it, asyncio.timeout(TIMEOUT_S):
+        key = await place.start()
+        place.store.log.next_ends = ends
+        with pytest.raises(StoreError, match="not known whether"):
+            await it.pause(key)
+        await until(lambda: "a flush ended without saying what was written" in caplog.text)
+        row = await place.store.log.run(key)
+        assert row is not None and row.status == ("paused" if ends == "written" else "running")
+        await it.pause(key)
+        await it.resume(key)
+        assert await it.answer(key, "call_0_0", ToolOutput.of("42"))

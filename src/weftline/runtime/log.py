@@ -5,8 +5,9 @@ There is one flush at a time, which takes everything queued, and one wake-up per
 waiters and fans out. State may run ahead of the log; effects may not.
 
 While the store refuses writes (disk full, locked, read-only), nothing new is accepted; what drivers have appended waits
-here and is retried. A run with an answer from outside in the refused flush is dropped from memory instead, since its
-sender gets an error: the run continues from its log once the store accepts writes again.
+here and is retried. A request from outside that was in the refused flush fails at once, and its run is dropped from
+memory, to continue from its log once the store accepts writes again. If that would lose work that is done or under way,
+the request waits for the store together with it.
 """
 
 from __future__ import annotations
@@ -270,17 +271,16 @@ class Log:
     def _hand_over(self, batch: _Batch) -> asyncio.Future[list[Written]]:
         try:
             return self._store.flush(batch.writes)
-        except StoreError as error:
-            refused: asyncio.Future[list[Written]] = self._loop.create_future()
-            refused.set_exception(error)
-            return refused
+        except Exception as error:
+            failed: asyncio.Future[list[Written]] = self._loop.create_future()
+            failed.set_exception(error)
+            return failed
 
     def _flushed(self, batch: _Batch, flushing: asyncio.Future[list[Written]]) -> None:
         # A done callback, because a task for each commit would cost as much as the rest of the loop's side.
         self._flushing = None
         try:
-            if not flushing.cancelled():
-                self._written(batch, flushing)
+            self._written(batch, flushing)
         finally:
             if self._touched and self.refusal is None:
                 # In the next iteration, together with what the tasks append that were only just woken.
@@ -350,10 +350,7 @@ class Log:
         return write
 
     def _written(self, batch: _Batch, flushing: asyncio.Future[list[Written]]) -> None:
-        try:
-            results = flushing.result()
-        except StoreError as error:
-            results = [Written("refused", error=error) for _ in batch.writes]
+        results = _results(batch, flushing)
         refused: list[tuple[LiveRun, Write]] = []
         written = list(zip(batch.runs, batch.writes, results, strict=True))
         for run, write, result in written:
@@ -391,7 +388,8 @@ class Log:
             logger.error("the store accepts no writes: %s", self.refusal.message)
         for run, write in refused:
             log = run.log
-            if write.new is not None or any(waiter.outside for waiter in log.waiters or ()):
+            asked = any(waiter.outside for waiter in log.waiters or ())
+            if write.new is not None or (asked and not _is_at_work(run, write)):
                 self._drop(run, write, _not_accepting())
                 continue
             if write.state is not None:
@@ -457,6 +455,24 @@ class Log:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
                 waiter.future.exception()  # a failure that nothing waits for needs no warning
+
+
+def _results(batch: _Batch, flushing: asyncio.Future[list[Written]]) -> Sequence[Written]:
+    """What became of each write. If nobody knows, its run is read again: it continues from whatever is stored."""
+    try:
+        return flushing.result()
+    except StoreError as error:
+        each = Written("refused", error=error)
+    except (Exception, asyncio.CancelledError) as error:
+        logger.error("a flush ended without saying what was written", exc_info=error)
+        each = Written("failed", error=StoreError("It is not known whether this was stored."))
+    return [each] * len(batch.writes)
+
+
+def _is_at_work(run: LiveRun, write: Write) -> bool:
+    """Whether dropping the run would lose what a model or a tool has done, or is doing at the moment."""
+    later = run.log.outbox.pending
+    return run.task is not None or bool(write.progress) or (later is not None and bool(later.progress))
 
 
 def _not_accepting() -> Unavailable:

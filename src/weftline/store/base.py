@@ -440,6 +440,9 @@ class LogStore(LogReader, Protocol):
 
         The future is done when those that fit are durable. Flushes take effect in call order, awaited or not.
 
+        A `StoreError`, raised or in the future, means that nothing was written and that the same writes may succeed
+        later. After any other exception nobody knows what was written, and the runs are loaded again.
+
         The same transaction changes these records, with queries of `weftline.store.records`:
 
         * A new run on a thread takes a place in its queue (`thread_queues.take_place`); it is refused if the thread has
