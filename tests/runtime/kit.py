@@ -134,6 +134,7 @@ class MoodyStore:
         self.records = self._inner.records
         self.vault = self._inner.vault
         self.folder = None
+        self.outlives_process = False
 
     def announce(self, *, admin_socket: str) -> None: ...
 

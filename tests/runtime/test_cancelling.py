@@ -408,7 +408,7 @@ class Held:
             return "worked"
 
         self.store = MoodyStore(MemoryDisk())
-        turns = [{"tool_calls": [{"name": "work", "args": {}}]}, {"text": "done"}]
+        turns: list[dict[str, Any]] = [{"tool_calls": [{"name": "work", "args": {}}]}, {"text": "done"}]
         self.engine, _ = engine_on(self.store, {"work": {"turns": turns}}, tools={"work": work})
 
     async def start(self) -> tuple[int, str, int]:

@@ -14,11 +14,12 @@ from runtime.kit import TIMEOUT_S, MoodyStore, engine_on, facts, plan, until
 from runtime.test_suspended import run as run_virtually
 from weftline import prompts
 from weftline.canonical import digest
+from weftline.kernel.bodies import decode_created
 from weftline.kernel.entries import CallClosed, CallOpened, Fact, Limits, TurnCompleted
 from weftline.kernel.lease import LeaseRule
 from weftline.kernel.state import Command, State
 from weftline.messages import ToolResults, joined_text
-from weftline.plan import LocalRef, ServerRef
+from weftline.plan import LocalRef, ServerRef, decode_plan
 from weftline.providers.scripted import ScriptedProvider
 from weftline.runtime.carry_out import carry_out
 from weftline.runtime.embedded import EmbeddedEngine
@@ -30,6 +31,7 @@ from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import WallClock
+from weftline.testing.store.chain import read_log
 from weftline.tools.base import Tool, ToolContext, WillNotHappen
 from weftline.tools.decorator import tool
 from weftline.tools.function import FunctionTool
@@ -277,3 +279,22 @@ async def asked(engine: EmbeddedEngine, space: int) -> Any:
         while not (found := await engine.stored.awaits(AwaitFilter(workspace=space))):  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0.001)
     return found[0]
+
+
+@pytest.mark.parametrize("outlives", [True, False])
+async def test_a_run_that_may_meet_other_code_is_stored_with_the_digests_of_its_tools(outlives: bool) -> None:
+    """Whether it may is for the store to say: one without a directory, such as a database server, outlives us too."""
+
+    @tool(effect="read")
+    def look() -> str:
+        """Looks."""
+        return "seen"
+
+    store = MoodyStore(MemoryDisk())
+    store.outlives_process = outlives
+    it, _ = engine_on(store, {"hello": {"turns": [{"text": "Hi."}]}}, tools={"look": look})
+    async with it:
+        space = await it.workspace("acme")
+        key = await it.locate(await it.create(space, plan("hello", ServerRef("look"))), workspace=space)
+        first = (await read_log(store.log, key))[0]
+        assert (decode_plan(bytes(decode_created(first.body).plan), Limits()).digests is not None) == outlives

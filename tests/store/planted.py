@@ -259,6 +259,7 @@ class PlantedStore:
         self.records: Database = inner.records
         self.vault = inner.vault
         self.folder = None
+        self.outlives_process = False
 
     def announce(self, *, admin_socket: str) -> None:
         self.inner.announce(admin_socket=admin_socket)

@@ -540,6 +540,11 @@ class Store(Protocol):
         """The directory of the store, for its files; None if it has none."""
         ...
 
+    @property
+    def outlives_process(self) -> bool:
+        """Whether another process, and so other code, may continue its runs."""
+        ...
+
     def announce(self, *, admin_socket: str) -> None:
         """Publishes the address of the owner's control interface, for commands that cannot open the store
         themselves.

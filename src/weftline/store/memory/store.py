@@ -27,6 +27,10 @@ class MemoryStore:
     def folder(self) -> None:
         return None
 
+    @property
+    def outlives_process(self) -> bool:
+        return False
+
     def announce(self, *, admin_socket: str) -> None:
         """Does nothing: no other process can open a store in memory."""
 

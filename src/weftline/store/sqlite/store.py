@@ -78,6 +78,10 @@ class SqliteStore:
         return self._directory.path
 
     @property
+    def outlives_process(self) -> bool:
+        return True
+
+    @property
     def owner_epoch(self) -> int:
         return self._ownership.epoch
 

@@ -129,6 +129,10 @@ class FaultyStore:
     def folder(self) -> Path | None:
         return self._inner.folder
 
+    @property
+    def outlives_process(self) -> bool:
+        return self._inner.outlives_process
+
     def announce(self, *, admin_socket: str) -> None:
         self._inner.announce(admin_socket=admin_socket)
 

@@ -285,6 +285,7 @@ class SimulatedStore:
     """
 
     folder = None
+    outlives_process = False
 
     def __init__(
         self, disk: Disk, inner: Store, *, new_log: Callable[[LogStore, Wires], SimulatedLog] = SimulatedLog
