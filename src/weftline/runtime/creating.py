@@ -211,7 +211,9 @@ class RunCreator:
         return child_write(run, self._with_digests(plan), parent, key=key, epoch=epoch, at=at)
 
     def _with_digests(self, plan: RunPlan) -> RunPlan:
-        """The plan with the digests of what it depends on. A run that dies with its process never meets different code."""
+        """The plan with the digests of what it depends on, unless it dies with its process: then it never meets other
+        code.
+        """
         if not self._store.outlives_process or (plan.code is None and not plan.tools):
             return plan
         if plan.digests is not None:  # from another run's plan
