@@ -30,6 +30,15 @@ SLOW = (
     "tests/torture/",
     "tests/store/test_power_loss.py",
     "tests/store/test_faults.py",
+    "tests/crash/test_budgets.py",
+    "tests/crash/test_demo.py",
+    "tests/recorded/",
+    "tests/server/test_hung_stops.py",
+    "tests/server/test_stopping.py",
+    "tests/server/test_storage_trouble.py",
+    "tests/server/test_watchdog.py",
+    "tests/runtime/test_recovery.py",
+    "tests/tools/contexts/",
     "tests/crash/",
     "tests/simulation/",
     "tests/growth/",
@@ -38,8 +47,10 @@ SLOW = (
     "tests/test_architecture.py",
     "tests/server/",
     "tests/client/",
+    "tests/sandbox/",
+    "tests/agent/peers/",
 )
-"""Where tests take a tenth of a second or more, in the order in which they start."""
+"""Where tests take a tenth of a second or more, or wait for that long, in the order in which they start."""
 _HEAD = struct.Struct("!I")
 _BATCH = struct.Struct("!I")
 
