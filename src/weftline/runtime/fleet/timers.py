@@ -21,6 +21,8 @@ from weftline.store.base import LogReader
 
 CLIENT_GRACE_US = 30_000_000
 """After a start or a stall: how long a client has to send an overdue answer, at least; more if the stall was longer."""
+OPENING_GRACE_US = 10_000_000
+"""How long the tools of an agent in code may take to open when its run is overdue, before it ends without its hooks."""
 MAX_GRACE_US = 300_000_000
 """The longest grace period, however long the machine was suspended or its clock set forward."""
 
@@ -52,10 +54,11 @@ class Timers:
             heappush(self._deadlines, (due_at, run.key))
             self._alarm.at(due_at)
 
-    def watch_queued(self, run: LiveRun) -> None:
+    def watch_queued(self, run: LiveRun, *, opens: bool = False) -> None:
         """Watches the next deadline of a run that is queued for a driver, because it may be queued for longer.
 
-        Deadlines that have passed already are among the reasons why it is queued, so they are left out.
+        Deadlines that have passed already are among the reasons why it is queued, so they are left out. But if the run
+        still has to open, and is only driven for the hooks of its agent at its end, it does not wait for them forever.
         """
         state, now = run.state, self._clock.now_us()
         deadlines = (earliest_deadline(state.questions, after=state.now), policies.deadline_at(state))
@@ -63,6 +66,9 @@ class Timers:
         deadline_at = min(
             [one for one in deadlines if one is not None and (one > now or state.now < now)], default=None
         )
+        overdue = state.questions.due_at is not None and state.questions.due_at <= state.now
+        if opens and overdue and run.work.plan.code is not None and not run.driving.opened:
+            deadline_at = min(deadline_at or now + OPENING_GRACE_US, now + OPENING_GRACE_US)
         if deadline_at is not None:
             run.driving.due_at = deadline_at
             self.watch(run, deadline_at)
