@@ -78,6 +78,8 @@ class Scene(Struct):
     fail_closed: bool = False
     seen: list[Fact] = []
     opened: int = 0
+    given_up: int = 0
+    """How many openings were cancelled."""
 
 
 class Tools(ServerTools):
@@ -85,9 +87,16 @@ class Tools(ServerTools):
         super().__init__({})
         self._scene = scene
 
+    def knows(self, plan: RunPlan) -> bool:
+        return True
+
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         self._scene.opened += 1
-        await asyncio.sleep(self._scene.open_s)
+        try:
+            await asyncio.sleep(self._scene.open_s)
+        except asyncio.CancelledError:
+            self._scene.given_up += 1
+            raise
         toolbox = await super().open(plan, run=run, secrets=secrets)
         watched = self._scene.slow_s or self._scene.check_s
         return Toolbox(toolbox.tools, code=Code(self._scene)) if watched else toolbox
@@ -99,9 +108,11 @@ class Stage:
         self.scene = scene
         self.provider = provider
 
-    async def run(self, model: str, limits: Limits) -> int:
+    async def run(self, model: str, limits: Limits, *, code: str | None = None) -> int:
         self.space = await self.engine.workspace("acme")
-        plan = RunPlan(messages=(User.of("x"),), model=f"scripted:{model}", tools=(LocalRef("ask"),), limits=limits)
+        plan = RunPlan(
+            messages=(User.of("x"),), model=f"scripted:{model}", tools=(LocalRef("ask"),), limits=limits, code=code
+        )
         run_id = await self.engine.create(self.space, plan)
         return await self.engine.locate(run_id, workspace=self.space)
 
@@ -237,6 +248,37 @@ def test_a_call_expires_while_tools_are_opened() -> None:
         assert await stage.when(key, CallClosed) == [90.0, 100.0]
         assert await stage.when(key, RunEnded) == [120.0], "the model needs the tools"
         assert scene.opened == 2
+
+    play(scenario, scene)
+
+
+def test_a_parked_run_of_an_agent_that_is_overdue_ends_although_its_tools_do_not_open() -> None:
+    """Its hooks would be called at its end, so they are given some time."""
+    scene = Scene()
+
+    async def scenario(stage: Stage) -> None:
+        key = await stage.run("ask", Limits(local_timeout_us=100 * SECOND), code="helper")
+        await asyncio.sleep(90)
+        scene.open_s = 3600.0
+        await asyncio.sleep(60)
+        assert await stage.when(key, TimerFired) == [100.0, 110.0]
+        assert await stage.when(key, RunEnded) == [110.0]
+        assert (scene.opened, scene.given_up) == (2, 1)
+
+    play(scenario, scene)
+
+
+@pytest.mark.parametrize("code", [None, "helper"])
+def test_a_run_is_cancelled_at_once_although_its_tools_are_slow_to_open(code: str | None) -> None:
+    scene = Scene(open_s=3600.0)
+
+    async def scenario(stage: Stage) -> None:
+        key = await stage.run("hello", Limits(), code=code)
+        await asyncio.sleep(10)
+        await stage.engine.cancel(key)
+        await asyncio.sleep(10)
+        assert await stage.when(key, RunEnded) == [10.0]
+        assert (scene.opened, scene.given_up) == (1, 1)
 
     play(scenario, scene)
 

@@ -16,7 +16,7 @@ from weftline.kernel.state import CallModel
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import recovery, trials
-from weftline.runtime.fleet import fleet, loader, timers
+from weftline.runtime.fleet import due_runs, fleet, loader
 from weftline.runtime.waiting import wait_while_running
 from weftline.store.base import IdempotencyKey
 from weftline.store.memory import MemoryDisk
@@ -387,7 +387,7 @@ async def test_a_repeated_create_finds_its_run_though_its_tool_and_model_are_gon
 
 
 async def test_due_runs_of_a_newer_version_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timers, "_PAGE", 2)
+    monkeypatch.setattr(due_runs, "_PAGE", 2)
     disk = MemoryDisk()
     async with engine_on(MoodyStore(disk), SCRIPTS)[0] as before:
         space = await before.workspace("acme")

@@ -161,6 +161,8 @@ async def test_a_create_that_finds_no_place_for_its_stream_makes_no_run(
         ("max_runs_per_workspace", 0),
         ("max_queued_runs_per_workspace", None),
         ("max_streams_per_workspace", -5),
+        ("max_tool_threads_per_workspace", 0),
+        ("max_tool_threads_per_workspace", 1025),
         ("max_recoveries", 0),
         ("max_recoveries", 101),
         ("max_recoveries", 2.5),

@@ -317,7 +317,7 @@ class Driver:
             self.take_over(run)
         at = self._services.clock.now_us()
         try:
-            result = stepping.settle(run.log.state, run.work, at=at)
+            result = stepping.settle(run.log.state, run.work, at=at, opening=run.driving.waits_to_open)
         except BaseException:
             _take_back(run.work)
             raise

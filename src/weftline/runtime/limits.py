@@ -5,6 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from weftline.tools.workers import THREADS_PER_WORKSPACE
+
 _FILES_PER_WORKSPACE = 8
 """A workspace's runs may use one in this many file descriptors; each run has at most one model call open."""
 _MIN_RUNS = 64
@@ -19,6 +21,8 @@ class WorkspaceLimits(Struct, frozen=True, kw_only=True):
     """Runs waiting for a slot, or for earlier runs of their session."""
     max_streams_per_workspace: int = 4000
     """Event streams open at once."""
+    max_tool_threads_per_workspace: int = THREADS_PER_WORKSPACE
+    """Threads for blocking tools at once; further calls wait."""
 
     def within_files(self, max_files: int | None) -> WorkspaceLimits:
         """These limits for a process that may open `max_files` descriptors; further runs are queued.

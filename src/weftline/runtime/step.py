@@ -113,9 +113,12 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
     )
 
 
-def settle(state: State, work: WorkingSet, *, at: int) -> Step:
+def settle(state: State, work: WorkingSet, *, at: int, opening: bool = False) -> Step:
     """A step of a run that is not open: appends what the kernel decides as long as neither tools nor models are
     needed for it, such as what follows from a deadline. Returns no commands.
+
+    A run that fails is opened first for the hooks of its agent, unless that is under way: its end does not wait for
+    tools that are slow to open.
     """
     entries: list[Draft] = []
     if (state.batch.grants or state.limits.policy is not None) and time_has_come(state, at):
@@ -123,7 +126,7 @@ def settle(state: State, work: WorkingSet, *, at: int) -> Step:
         state = take_in(state, work, entries[-1], at=at)
     for _ in range(MAX_ROUNDS):
         append = decide(state).append
-        if not append or any(_needs_opening(state, work, new.head) for new in append):
+        if not append or any(_needs_opening(state, work, new.head, opening=opening) for new in append):
             break
         for draft in [*map(write_down, repeat(state), repeat(work), append)]:
             entries.append(draft)
@@ -131,7 +134,7 @@ def settle(state: State, work: WorkingSet, *, at: int) -> Step:
     return Step(state, entries, thread_end=thread_end(state, work) if entries and state.ended else None)
 
 
-def _needs_opening(state: State, work: WorkingSet, head: Fact) -> bool:
+def _needs_opening(state: State, work: WorkingSet, head: Fact, *, opening: bool) -> bool:
     """Whether this can only be appended to a run that is open."""
     match head:
         case AwaitClosed() | CapReached():
@@ -144,7 +147,7 @@ def _needs_opening(state: State, work: WorkingSet, head: Fact) -> bool:
             begun = call.stage == "started" and call.client is None
             return begun or head.how in ("answered", "returned")
         case RunEnded():
-            return head.status != "failed" or work.plan.code is not None  # for the hooks of its agent at its end
+            return head.status != "failed" or (work.plan.code is not None and not opening)
         case _:
             return True
 

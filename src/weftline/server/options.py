@@ -58,6 +58,7 @@ _WORKSPACES: Mapping[str, _Range] = {
     "max_runs_per_workspace": _Range(1, _MANY),
     "max_queued_runs_per_workspace": _Range(1, _MANY),
     "max_streams_per_workspace": _Range(1, _MANY),
+    "max_tool_threads_per_workspace": _Range(1, 1024),
 }
 _RECOVERIES = _Range(1, 100)
 _MAX_PUBLIC_ERROR_CHARS = 1_000

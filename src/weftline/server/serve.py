@@ -52,6 +52,7 @@ from weftline.server.starting import advise, report_start
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
 from weftline.tools.own_tools import LoadedTool, loaded_tools, server_tools
+from weftline.tools.workers import shared_workers
 from weftline.workspace.code_agents import NO_CODE
 from weftline.workspace.context import Workspaces
 from weftline.workspace.delivering import WebhookDeliveries
@@ -233,6 +234,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     if limits != options.workspaces:
         runs = limits.max_runs_per_workspace
         logger.warning("only %s files may be open: a workspace executes at most %d runs at once", max_files, runs)
+    shared_workers().max_per_workspace = limits.max_tool_threads_per_workspace
     engine = new_engine(
         store,
         models=catalogs,

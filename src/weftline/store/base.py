@@ -288,6 +288,14 @@ class DueRun(Struct, frozen=True):
         """A run that is due has not ended."""
 
 
+class TimedRun(Struct, frozen=True):
+    """A run that was waiting for a time."""
+
+    due_at: int
+    key: int
+    workspace: int
+
+
 class RunFilter(Struct, frozen=True, kw_only=True):
     """What a page of runs must match, and where it begins: below the key `before`."""
 
@@ -372,8 +380,8 @@ class LogReader(Protocol):
         """Runs that are due immediately, by key."""
         ...
 
-    async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
-        """Time and key of the runs that have become due (not those due immediately) after `after`, in that order."""
+    async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[TimedRun]:
+        """The runs that have become due (not those due immediately), by time and key, which are above `after`."""
         ...
 
     async def next_due(self, after: int) -> int | None: ...

@@ -3,6 +3,8 @@
 A thread cannot be stopped from outside. When a call is cancelled or times out, its thread is abandoned: the call
 continues in it, but another thread takes its place in the pool. The number of abandoned threads is limited, because
 each may hold memory and sockets forever; beyond the limit, calls are refused.
+
+Workspaces take turns, and each may use only a part of the threads, so that tools of one that hang delay no other.
 """
 
 from __future__ import annotations
@@ -11,25 +13,32 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from weftline import prompts
+from weftline.round_robin import on_behalf_of
 from weftline.tools.base import ToolFailed
 
 T = TypeVar("T")
+
+THREADS_PER_WORKSPACE = 32
+STUCK_PER_WORKSPACE = 64
+WORKSPACES_AT_FULL_USE = 4
+"""How many workspaces can use all their threads at once; further ones wait for a turn."""
 
 left_behind: ContextVar[Callable[[asyncio.Future[None]], None] | None] = ContextVar("left_behind", default=None)
 """Called with a future for each abandoned call, which is done when the call ends."""
 
 
 class _Job(Generic[T]):
-    __slots__ = ("abandoned", "begun", "call", "context", "done", "ended", "future", "loop")
+    __slots__ = ("abandoned", "begun", "call", "context", "done", "ended", "future", "loop", "owner")
 
     def __init__(self, call: Callable[[], T]) -> None:
         self.call = call
+        self.owner = on_behalf_of.get()
         self.context = contextvars.copy_context()
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[T] = self.loop.create_future()
@@ -66,25 +75,31 @@ class NeverBegan(asyncio.CancelledError):
 
 
 class ToolWorkers:
-    """A pool of `size` daemon threads, plus one for each abandoned thread up to `max_abandoned`.
+    """Daemon threads: `max_per_workspace` for each workspace, and for all together a few times as many.
 
-    Threads start when they are needed. They are daemons so that a call that never returns cannot keep the process
-    from stopping.
+    Abandoned threads come on top, up to `max_abandoned` for each workspace. Threads start when they are needed. They
+    are daemons so that a call that never returns cannot keep the process from stopping.
     """
 
-    def __init__(self, *, size: int = 32, max_abandoned: int = 64) -> None:
-        self._size = size
+    def __init__(
+        self, *, max_per_workspace: int = THREADS_PER_WORKSPACE, max_abandoned: int = STUCK_PER_WORKSPACE
+    ) -> None:
+        self.max_per_workspace = max_per_workspace
         self._max_abandoned = max_abandoned
         self._lock = threading.Condition()
-        self._jobs: deque[_Job[Any]] = deque()
+        self._queues: OrderedDict[int | None, deque[_Job[Any]]] = OrderedDict()
+        """Calls that may not begin yet, by workspace, in the order of turns."""
+        self._ready: deque[_Job[Any]] = deque()
+        """Calls that may begin, for the next free thread."""
+        self._admitted = _Count()
+        """Calls that have or are about to get a thread, without the abandoned ones."""
+        self._abandoned = _Count()
         self._idle = 0
-        self._threads = 0
-        self._abandoned = 0
 
     @property
     def abandoned(self) -> int:
         """How many threads still execute abandoned calls."""
-        return self._abandoned
+        return self._abandoned.total
 
     async def run(self, call: Callable[[], T], *, tool: str = "") -> T:
         """Runs `call` in a thread, with the caller's contextvars. When cancelled, it returns at once.
@@ -93,17 +108,14 @@ class ToolWorkers:
 
         Raises:
             NeverBegan: if it was cancelled before it began, and is all that `tool` does.
-            ToolFailed: if too many threads are already stuck.
+            ToolFailed: if too many threads of the workspace, or of all of them, are already stuck.
         """
         job = _Job(call)
         with self._lock:
-            if self._abandoned >= self._max_abandoned:
-                raise ToolFailed(prompts.remote.too_many_stuck(self._abandoned))
-            self._jobs.append(job)
-            if self._idle >= len(self._jobs):
-                self._lock.notify()
-            else:
-                self._grow()
+            if self._abandoned.total and not self._abandoned.has_room(job.owner, self._max_abandoned):
+                raise ToolFailed(prompts.remote.too_many_stuck(self._abandoned.total))
+            self._queues.setdefault(job.owner, deque()).append(job)
+            self._admit()
         try:
             return await job.future
         except asyncio.CancelledError as cancelled:
@@ -116,44 +128,92 @@ class ToolWorkers:
         with self._lock:
             job.abandoned = True
             if not job.begun:
-                self._jobs.remove(job)
+                self._withdraw(job)
                 return True
             if not job.done:
-                self._abandoned += 1
+                self._abandoned.add(job.owner)
                 notify = left_behind.get()
                 if notify is not None and job.future.cancelled():  # otherwise it has just reported
                     job.ended = job.loop.create_future()
                     notify(job.ended)
-                if len(self._jobs) > self._idle:
-                    self._grow()
+                self._admitted.remove(job.owner)
+                self._admit()
             return False
 
-    def _grow(self) -> None:
-        if self._threads < self._size + self._abandoned:
-            self._threads += 1
-            threading.Thread(target=self._work, name="weftline-tool", daemon=True).start()
+    def _withdraw(self, job: _Job[Any]) -> None:
+        queue = self._queues.get(job.owner)
+        if queue is not None and job in queue:
+            queue.remove(job)
+            if not queue:
+                del self._queues[job.owner]
+        else:
+            self._ready.remove(job)
+            self._admitted.remove(job.owner)
+            self._admit()
+
+    def _admit(self) -> None:
+        """Lets queued calls begin, one of each workspace at a time, as long as there is room."""
+        while self._queues:
+            for owner in self._queues:
+                if self._admitted.has_room(owner, self.max_per_workspace):
+                    break
+            else:
+                return
+            queue = self._queues[owner]
+            self._ready.append(queue.popleft())
+            self._admitted.add(owner)
+            if queue:
+                self._queues.move_to_end(owner)
+            else:
+                del self._queues[owner]
+            if self._idle >= len(self._ready):
+                self._lock.notify()
+            else:
+                threading.Thread(target=self._work, name="weftline-tool", daemon=True).start()
 
     def _work(self) -> None:
+        job: _Job[Any] | None = None
         while True:
             with self._lock:
-                while not self._jobs:
-                    self._idle += 1
+                self._idle += 1
+                if job is not None:
+                    job.done = True
+                    (self._abandoned if job.abandoned else self._admitted).remove(job.owner)
+                    job = None  # an idle thread must not keep the last call's arguments and result alive
+                    self._admit()
+                while not self._ready:
+                    if self._idle > self.max_per_workspace:
+                        self._idle -= 1
+                        return
                     self._lock.wait()
-                    self._idle -= 1
-                job = self._jobs.popleft()
+                self._idle -= 1
+                job = self._ready.popleft()
                 job.begun = True
             job.carry_out()
-            with self._lock:
-                job.done = True
-                if job.abandoned:
-                    self._abandoned -= 1
-                surplus = self._threads > self._size + self._abandoned
-                if surplus:
-                    self._threads -= 1
-            # An idle thread must not keep the last call's arguments and result alive.
-            del job
-            if surplus:
-                return
+
+
+class _Count:
+    """How many there are of each workspace, and in all."""
+
+    def __init__(self) -> None:
+        self._by_owner: dict[int | None, int] = {}
+        self.total = 0
+
+    def add(self, owner: int | None) -> None:
+        self._by_owner[owner] = self._by_owner.get(owner, 0) + 1
+        self.total += 1
+
+    def remove(self, owner: int | None) -> None:
+        self.total -= 1
+        left = self._by_owner[owner] - 1
+        if left:
+            self._by_owner[owner] = left
+        else:
+            del self._by_owner[owner]
+
+    def has_room(self, owner: int | None, max_per_workspace: int) -> bool:
+        most = max_per_workspace * WORKSPACES_AT_FULL_USE
+        return self.total < most and self._by_owner.get(owner, 0) < max_per_workspace
 
 
 def _settle(job: _Job[Any], value: object, error: Exception | None) -> None:

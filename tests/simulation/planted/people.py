@@ -111,7 +111,7 @@ BUGS = (
     Bug("asks_nobody", "A2", step=lambda: asks_nobody, first_seed=1),
     Bug("takes_one_yes_for_all", "A2", step=lambda: takes_one_yes_for_all, first_seed=10),
     Bug("never_looks_at_the_clock", "A2", step=lambda: never_looks_at_the_clock, first_seed=13),
-    Bug("forgets_when_an_answer_is_due", "D1", step=lambda: forgets_when_an_answer_is_due, first_seed=151),
+    Bug("forgets_when_an_answer_is_due", "D1", step=lambda: forgets_when_an_answer_is_due, first_seed=1381),
     Bug("runs_what_was_asked_for", "C3", carry_out=runs_what_was_asked_for, first_seed=37),
     Bug("lists_what_is_answered", "A1", log=ListsWhatIsAnswered, first_seed=35),
     Bug("reports_doubts", "A4", step=lambda: DecidesOnAnotherState(_reporting_doubts), first_seed=106),

@@ -65,7 +65,7 @@ BUGS = (
         "goes_on_as_if_nothing_were_lost",
         "K2 K13 C3 C4 C6 C12",
         step=lambda: goes_on_as_if_nothing_were_lost,
-        first_seed=2,
+        first_seed=3,
     ),
     Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel, first_seed=91),
     Bug(

@@ -154,7 +154,7 @@ BUGS = (
     Bug("epochs_only_for_work_in_flight", "S7", log=lambda inner, wires: SimulatedLog(_epochs(inner), wires)),
     Bug("ends_twice", "C2 C5 K2 K6", log=EndsTwice),
     Bug("only_the_requester_wakes", "C6", log=OnlyTheRequesterWakes, first_seed=30),
-    Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions, first_seed=98),
+    Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions, first_seed=161),
     Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 C4 C6 S9 K2", log=SaysYesToAWriteThatFailed, first_seed=20),
     Bug("notes_no_trial", "C13", log=NotesNoTrial, first_seed=4),
     Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=584),

@@ -83,7 +83,7 @@ class DrivesSuspectsThatSomebodyWakes(EmbeddedEngine):
 
 BUGS = (
     Bug("drives_suspects_that_somebody_wakes", "C13", engine=DrivesSuspectsThatSomebodyWakes, first_seed=17),
-    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=196),
-    Bug("gives_what_code_asks_for_a_grace", "D1", engine=GivesWhatCodeAsksForAGrace, first_seed=1069),
+    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=832),
+    Bug("gives_what_code_asks_for_a_grace", "D1", engine=GivesWhatCodeAsksForAGrace, first_seed=1537),
     Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
 )

@@ -178,7 +178,7 @@ class Dispatcher:
                 logger.error("run %s: driver failed: %s", run.id, error)
                 self._start_over(run, error)
                 return
-            self._timers.watch_queued(run)
+            self._timers.watch_queued(run, opens=True)
             self._submit(run)
             return
         self._park(run, decision.due_at)

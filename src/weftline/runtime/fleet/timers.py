@@ -7,33 +7,28 @@ or stalled gets a grace period first.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from heapq import heappop, heappush
 
-from weftline.errors import Conflict, NotFound, WeftlineError
 from weftline.kernel import policies
 from weftline.kernel.lease import MAX_LEASE_US, Lease
 from weftline.kernel.questions import earliest_deadline
 from weftline.runtime.clock import Clock
-from weftline.runtime.fleet.alarm import STALL_US, Alarm
+from weftline.runtime.fleet.alarm import Alarm
+from weftline.runtime.fleet.due_runs import DueRuns
 from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.live import LiveRun
-from weftline.runtime.reads.finding import public_id
 from weftline.store.base import LogReader
-
-logger = logging.getLogger(__name__)
 
 CLIENT_GRACE_US = 30_000_000
 """After a start or a stall: how long a client has to send an overdue answer, at least; more if the stall was longer."""
+OPENING_GRACE_US = 10_000_000
+"""How long the tools of an agent in code may take to open when its run is overdue, before it ends without its hooks."""
 MAX_GRACE_US = 300_000_000
 """The longest grace period, however long the machine was suspended or its clock set forward."""
-_PAGE = 1000
 
 
 class Timers:
     def __init__(self, store: LogReader, loader: RunLoader, mover: RunMover, *, clock: Clock) -> None:
-        self._store = store
         self._loader = loader
         self._mover = mover
         self._clock = clock
@@ -44,8 +39,7 @@ class Timers:
         """For driven runs: the earliest time at which they need attention."""
         self._away_until = clock.now_us()
         self._grace_until = self._away_until + CLIENT_GRACE_US
-        self._firing: asyncio.Task[None] | None = None
-        self._rang_again = False
+        self._due = DueRuns(store, loader, mover, fire=self._fire, ring_at=self._alarm.at)
 
     def at(self, due_at: int) -> None:
         """Looks for parked runs that are due at this time."""
@@ -60,10 +54,11 @@ class Timers:
             heappush(self._deadlines, (due_at, run.key))
             self._alarm.at(due_at)
 
-    def watch_queued(self, run: LiveRun) -> None:
+    def watch_queued(self, run: LiveRun, *, opens: bool = False) -> None:
         """Watches the next deadline of a run that is queued for a driver, because it may be queued for longer.
 
-        Deadlines that have passed already are among the reasons why it is queued, so they are left out.
+        Deadlines that have passed already are among the reasons why it is queued, so they are left out. But if the run
+        still has to open, and is only driven for the hooks of its agent at its end, it does not wait for them forever.
         """
         state, now = run.state, self._clock.now_us()
         deadlines = (earliest_deadline(state.questions, after=state.now), policies.deadline_at(state))
@@ -71,6 +66,9 @@ class Timers:
         deadline_at = min(
             [one for one in deadlines if one is not None and (one > now or state.now < now)], default=None
         )
+        overdue = state.questions.due_at is not None and state.questions.due_at <= state.now
+        if opens and overdue and run.work.plan.code is not None and not run.driving.opened:
+            deadline_at = min(deadline_at or now + OPENING_GRACE_US, now + OPENING_GRACE_US)
         if deadline_at is not None:
             run.driving.due_at = deadline_at
             self.watch(run, deadline_at)
@@ -84,8 +82,7 @@ class Timers:
 
     def stop(self) -> None:
         self._alarm.stop()
-        if self._firing is not None:
-            self._firing.cancel()
+        self._due.stop()
 
     def _stalled(self, late_us: int) -> None:
         """Gives clients that were about to answer the length of the stall, within limits."""
@@ -98,11 +95,7 @@ class Timers:
             return
         now = self._clock.now_us()
         self._fire_driven(now)
-        if self._firing is not None:
-            self._rang_again = True  # its entry may have become durable after the due runs were read
-        else:
-            self._firing = asyncio.get_running_loop().create_task(self._fire_parked(now))
-            self._firing.add_done_callback(lambda task: self._firing_done(task, now))
+        self._due.look(now)
 
     def _fire_driven(self, now: int) -> None:
         while self._deadlines and self._deadlines[0][0] <= now:
@@ -118,45 +111,6 @@ class Timers:
                     self._fire(run, now)
         if self._deadlines:
             self._alarm.at(self._deadlines[0][0])
-
-    async def _fire_parked(self, now: int) -> None:
-        try:
-            after = (0, 0)
-            while due := await self._store.due(now, after=after, limit=_PAGE):
-                after = due[-1]
-                for _, key in due:
-                    if self._mover.halted:
-                        return
-                    await self._fire_one(key, now)
-            upcoming = await self._store.next_due(now)
-            if upcoming is not None:
-                self._alarm.at(upcoming)
-        except WeftlineError:
-            logger.exception("due runs could not be read; trying again")
-            self._alarm.at(now + STALL_US)
-
-    async def _fire_one(self, key: int, now: int) -> None:
-        """Fires one run. A run that cannot be loaded does not delay the others."""
-        try:
-            run = await self._loader.load(key)
-        except (Conflict, NotFound):
-            return  # from a newer version, or no longer there
-        except Exception:
-            logger.exception("run %s is due and could not be loaded; trying again", await public_id(self._store, key))
-            self._alarm.at(now + STALL_US)
-            return
-        if not run.active and not run.gone and run.log.due_at and run.log.due_at <= now:
-            self._fire(run, now)
-
-    def _firing_done(self, task: asyncio.Task[None], now: int) -> None:
-        self._firing = None
-        if task.cancelled():
-            return
-        if (error := task.exception()) is not None:
-            logger.error("continuing the due runs failed", exc_info=error)
-        if self._rang_again:
-            self._rang_again = False
-            self._alarm.at(now)
 
     def _fire(self, run: LiveRun, now: int) -> None:
         at = self._with_grace(run, now)

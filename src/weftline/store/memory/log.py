@@ -17,6 +17,7 @@ from weftline.store.base import (
     Page,
     RunFilter,
     RunRow,
+    TimedRun,
     Write,
     Written,
 )
@@ -166,9 +167,9 @@ class MemoryLog:
         first = self._disk.runs[key].item(1)
         return b"" if first is None else first.head
 
-    async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
-        found = [(at, run.row.key) for at, run in self._disk.due() if 0 < at <= now]
-        return [one for one in found if one > after][:limit]
+    async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[TimedRun]:
+        found = [TimedRun(at, run.row.key, run.row.workspace) for at, run in self._disk.due() if 0 < at <= now]
+        return [one for one in found if (one.due_at, one.key) > after][:limit]
 
     async def next_due(self, after: int) -> int | None:
         return next((at for at, _ in self._disk.due() if at > after), None)

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import DueRun, Item, LargeEntry, Page, RunFilter, RunRow
+from weftline.store.base import DueRun, Item, LargeEntry, Page, RunFilter, RunRow, TimedRun
 from weftline.store.database import SqlValue
 from weftline.store.records import thread_queues
 from weftline.store.sqlite import await_lists, run_lists, thread_reads
@@ -123,14 +123,15 @@ class SqliteLogReader:
         )
         return [DueRun(*row) for row in rows]
 
-    async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
-        return self._all(
-            "SELECT due_at, key FROM runs WHERE due_at > 0 AND due_at <= ? AND (due_at, key) > (?, ?)"
+    async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[TimedRun]:
+        rows = self._all(
+            "SELECT due_at, key, workspace FROM runs WHERE due_at > 0 AND due_at <= ? AND (due_at, key) > (?, ?)"
             " ORDER BY due_at, key LIMIT ?",
             now,
             *after,
             limit,
         )
+        return [TimedRun(*row) for row in rows]
 
     async def next_due(self, after: int) -> int | None:
         return self._one("SELECT min(due_at) FROM runs WHERE due_at > ?", after)[0]

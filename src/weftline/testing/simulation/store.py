@@ -17,7 +17,19 @@ from typing import Any, TypeVar
 from weftline.kernel.context import CompactionStarted
 from weftline.kernel.entries import KIND, AttemptStarted, CallStarted
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import DueRun, Item, Loaded, LogStore, Page, RunFilter, RunRow, Store, Write, Written
+from weftline.store.base import (
+    DueRun,
+    Item,
+    Loaded,
+    LogStore,
+    Page,
+    RunFilter,
+    RunRow,
+    Store,
+    TimedRun,
+    Write,
+    Written,
+)
 from weftline.store.copies import Copied
 from weftline.store.database import Database, Query
 from weftline.testing.simulation.disk import Disk
@@ -229,7 +241,7 @@ class SimulatedLog:
     async def due_now(self, *, after: int, limit: int) -> list[DueRun]:
         return await self._wires.read(self.inner.due_now(after=after, limit=limit))
 
-    async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
+    async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[TimedRun]:
         return await self._wires.read(self.inner.due(now, after=after, limit=limit))
 
     async def next_due(self, after: int) -> int | None:

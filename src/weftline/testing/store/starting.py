@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from weftline.store.base import DueRun, IdempotencyKey, Progress
+from weftline.store.base import DueRun, IdempotencyKey, Progress, TimedRun
 from weftline.testing.store.chain import check_log, read_log
 from weftline.testing.store.subject import (
     Subject,
@@ -58,7 +58,10 @@ async def what_is_queued_is_written_before_the_store_is_closed(subject: Subject)
 
 async def due_runs_are_those_whose_time_has_come(subject: Subject) -> None:
     log = subject.store.log
-    chains = [await new_chain(subject, key) for key in range(1, 6)]
+    others = await new_workspace(subject, "others")
+    chains = [await new_chain(subject, key) for key in (1, 2, 3)]
+    chains += [chain_of(log, key, others) for key in (4, 5)]
+    await commit(log, *[chain.create() for chain in chains[3:]])
     for chain, at in zip(chains, [0, 200, None, 100, 0], strict=True):
         await commit(log, chain.append(b"a", due_at=at))
     first, fifth = (DueRun(key, 0, 0, 0, 1, 0, 0, created=b"{}") for key in (1, 5))
@@ -66,13 +69,14 @@ async def due_runs_are_those_whose_time_has_come(subject: Subject) -> None:
     assert await log.due_now(after=0, limit=1) == [first]
     assert await log.due_now(after=1, limit=9) == [fifth]
     everybody = (0, 0)
+    earlier, later = TimedRun(100, 4, others), TimedRun(200, 2, await new_workspace(subject))
     assert [await log.due(now, after=everybody, limit=9) for now in (99, 100, 200)] == [
         [],
-        [(100, 4)],
-        [(100, 4), (200, 2)],
+        [earlier],
+        [earlier, later],
     ]
-    assert await log.due(200, after=everybody, limit=1) == [(100, 4)]
-    assert await log.due(200, after=(100, 4), limit=9) == [(200, 2)]
+    assert await log.due(200, after=everybody, limit=1) == [earlier]
+    assert await log.due(200, after=(100, 4), limit=9) == [later]
     assert [await log.next_due(after) for after in (0, 100, 200)] == [100, 200, None]
 
 

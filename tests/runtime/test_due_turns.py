@@ -1,0 +1,85 @@
+"""Many runs that are due at once: a few are loaded at a time, and workspaces take turns. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+
+from runtime.test_parked import HOUR_US, World, asking, on_virtual_time
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.fleet.due_runs import MAX_LOADING
+from weftline.store.memory import MemoryDisk
+from weftline.testing.simulation.server import WallClock
+
+MANY = 3 * MAX_LOADING
+
+
+async def waiting(it: EmbeddedEngine, space: int, count: int, *, timeout_us: int = HOUR_US) -> list[int]:
+    """Runs that nobody answers in this time, by key."""
+    plan = asking(local_timeout_us=timeout_us, on_local_timeout="report")
+    runs = [await it.create(space, plan) for _ in range(count)]
+    return [await it.locate(run_id, workspace=space) for run_id in runs]
+
+
+async def statuses(it: EmbeddedEngine, keys: list[int]) -> set[str]:
+    rows = [await it.stored.logs.run(key) for key in keys]
+    return {row.status for row in rows if row is not None}
+
+
+def test_due_runs_are_loaded_a_few_at_a_time_and_workspaces_take_turns() -> None:
+    async def scenario(clock: WallClock) -> None:
+        world = World(MemoryDisk(), clock)
+        it, log = world.engine, world.log
+        async with it:
+            many = await waiting(it, await it.workspace("acme"), MANY)
+            few = await waiting(it, await it.workspace("others"), 2)
+            await asyncio.sleep(60)
+            assert log.released >= {*many, *few}, "they are not in memory"
+            log.claimed.clear()
+            log.claims_gate.clear()
+            await asyncio.sleep(3600)
+            assert len(log.claimed) == MAX_LOADING
+            assert log.claimed[1:4:2] == few, "the other workspace waits for its turn, and not for every earlier run"
+            log.claims_gate.set()
+            await asyncio.sleep(60)
+            assert sorted(log.claimed) == [*many, *few], "each is loaded once"
+            assert await statuses(it, [*many, *few]) == {"succeeded"}
+
+    on_virtual_time(scenario)
+
+
+def test_a_run_that_becomes_due_later_does_not_wait_for_all_that_were_due_before() -> None:
+    async def scenario(clock: WallClock) -> None:
+        world = World(MemoryDisk(), clock)
+        it, log = world.engine, world.log
+        async with it:
+            many = await waiting(it, await it.workspace("acme"), MANY)
+            (later,) = await waiting(it, await it.workspace("others"), 1, timeout_us=HOUR_US + 60_000_000)
+            await asyncio.sleep(60)
+            log.claimed.clear()
+            log.claims_gate.clear()
+            await asyncio.sleep(3600 + 60)
+            assert later not in log.claimed, "as many as can be loaded at once are being loaded"
+            log.claims_gate.set()
+            await asyncio.sleep(60)
+            assert log.claimed.index(later) <= MAX_LOADING + 1
+            assert await statuses(it, [*many, later]) == {"succeeded"}
+
+    on_virtual_time(scenario)
+
+
+def test_a_run_that_cannot_be_loaded_is_tried_again_and_delays_no_other() -> None:
+    async def scenario(clock: WallClock) -> None:
+        world = World(MemoryDisk(), clock)
+        it, log = world.engine, world.log
+        async with it:
+            keys = await waiting(it, await it.workspace("acme"), MANY)
+            await asyncio.sleep(60)
+            log.broken.update(keys[:MAX_LOADING])
+            await asyncio.sleep(3600)
+            assert await statuses(it, keys[MAX_LOADING:]) == {"succeeded"}
+            assert await statuses(it, keys[:MAX_LOADING]) == {"running"}
+            log.broken.clear()
+            await asyncio.sleep(60)
+            assert await statuses(it, keys) == {"succeeded"}
+
+    on_virtual_time(scenario)
