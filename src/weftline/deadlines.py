@@ -13,6 +13,9 @@ import asyncio
 from collections.abc import Callable
 from contextvars import Context
 from types import TracebackType
+from typing import Any
+
+from msgspec import Struct
 
 
 class Deadlines:
@@ -37,22 +40,21 @@ class Deadlines:
         self._limits.pop(seconds, None)
 
 
-class Deadline:
-    __slots__ = ("_cancelling", "_limit", "_over", "_task", "at_s", "expired")
-
-    def __init__(self, limit: _Limit) -> None:
-        self._limit = limit
-        self.expired = False
-        """Whether this deadline caused a `TimeoutError`: the code inside may raise its own."""
-        self.at_s = 0.0
-        self._over = False
+class Deadline(Struct, eq=False):
+    _limit: _Limit
+    expired: bool = False
+    """Whether this deadline caused a `TimeoutError`: the code inside may raise its own."""
+    at_s: float = 0.0
+    _task: asyncio.Task[Any] | None = None
+    """The task that is inside."""
+    _cancelling: int = 0
+    """How many cancellations it had when it came."""
 
     def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._cancelling = task.cancelling()
         limit = self._limit
+        task = self._task = asyncio.current_task(limit.loop)
+        assert task is not None
+        self._cancelling = task.cancelling()
         self.at_s = limit.loop.time() + limit.seconds
         limit.open[self] = None
         if not limit.has_timer:
@@ -60,14 +62,14 @@ class Deadline:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._limit.open.pop(self, None)
-        self._over = True
+        task, self._task = self._task, None
         # A cancellation by someone else at the same time is passed on.
-        if self.expired and self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
+        if self.expired and task and task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
             raise TimeoutError from error
 
     def expire(self) -> None:
         """Cancels the task once: a second cancellation, or one after the task has left, would never be undone."""
-        if not self.expired and not self._over:
+        if not self.expired and self._task is not None:
             self.expired = True
             self._task.cancel()
 
