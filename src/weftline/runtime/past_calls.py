@@ -44,8 +44,18 @@ class PastCalls(Struct, eq=False, gc=False):
 
     def close(self, head: CallClosed, closed: ClosedBody, args: bytes) -> None:
         self.closed += 1
-        about = closed.failure, closed.telemetry, closed.bounds, closed.server_data, closed.child
-        self.results.append(PastCall(head, args, closed.parts, *about))
+        self.results.append(
+            PastCall(
+                head,
+                args,
+                closed.parts,
+                closed.failure,
+                closed.telemetry,
+                closed.bounds,
+                closed.server_data,
+                closed.child,
+            )
+        )
         if head.how in ("unknown", "excluded"):
             self.unavailable = (*self.unavailable, head.name)
         if head.how not in _NOT_COUNTED:
