@@ -48,13 +48,13 @@ class Deadline(Struct, eq=False):
     _task: asyncio.Task[Any] | None = None
     """The task that is inside."""
     _cancelling: int = 0
+    """How many cancellations it had when it came."""
 
     def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._cancelling = task.cancelling()
         limit = self._limit
+        task = self._task = asyncio.current_task(limit.loop)
+        assert task is not None
+        self._cancelling = task.cancelling()
         self.at_s = limit.loop.time() + limit.seconds
         limit.open[self] = None
         if not limit.has_timer:
@@ -63,10 +63,9 @@ class Deadline(Struct, eq=False):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._limit.open.pop(self, None)
         task, self._task = self._task, None
-        if self.expired and task is not None:
-            alone = task.uncancel() <= self._cancelling  # a cancellation by someone else at the same time is passed on
-            if alone and isinstance(error, asyncio.CancelledError):
-                raise TimeoutError from error
+        # A cancellation by someone else at the same time is passed on.
+        if self.expired and task and task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
+            raise TimeoutError from error
 
     def expire(self) -> None:
         """Cancels the task once: a second cancellation, or one after the task has left, would never be undone."""

@@ -138,22 +138,21 @@ class RunCreator:
             encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
             self._require_accepting()
             self._fleet.dispatcher.require_room(workspace)
-            now = self._clock.now_us()
             new = NewRun(
                 ids.new_salt() if run_id is None else ids.given(run_id),
                 workspace,
                 plan.name,
                 metadata,
-                now,
-                RULES,
-                thread,
+                created_at=0,  # until its first entry is appended
+                rules=RULES,
+                thread=thread,
                 agent=plan.agent_id,
                 idempotency=idempotency,
                 secrets=secrets,
                 blobs=tuple(blobs),
                 history=tuple(history),
             )
-            run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
+            run = self._new_run(plan, encoded, new, sent, limits=limits, size=size, origin=origin)
             durable = self._fleet.log.mark(run, outside=True)
         except BaseException:
             for slot in slots:
@@ -179,7 +178,15 @@ class RunCreator:
             raise InvalidRequest(f"The search attribute {THREAD_ATTRIBUTE} is wrong: {problem}.")
 
     def _new_run(
-        self, plan: RunPlan, encoded: bytes, new: NewRun, sent: bytes | None, *, size: int, origin: Origin | None
+        self,
+        plan: RunPlan,
+        encoded: bytes,
+        new: NewRun,
+        sent: bytes | None,
+        *,
+        limits: Raw,
+        size: int,
+        origin: Origin | None,
     ) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
         conversation = Conversation([*plan.messages], size=size, result_limit_bytes=plan.model_result_limit_bytes)
@@ -192,7 +199,7 @@ class RunCreator:
         self._fleet.residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
         created = RunCreated(RULES, plan.limits, new.thread)
-        stored = RunCreated(RULES, cast(Limits, self._encoded_limits(plan.limits)), new.thread)
+        stored = RunCreated(RULES, cast(Limits, limits), new.thread)
         draft = Draft(created, bodies.encode(body), encoded=bodies.encode(stored))
         self._fleet.driver.record(run, (draft,))
         self._fleet.dispatcher.begin(run)

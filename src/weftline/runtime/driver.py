@@ -117,6 +117,8 @@ class Driver:
     async def drive(self, run: LiveRun) -> None:
         """Drives the run until it has ended or waits for something outside."""
         work, driving = run.work, run.driving
+        if run.residency is GONE or run.log.state.ended or self.stopping:
+            return  # it may have been queued for a long time, and have got its slot because the server stops
         on_behalf_of.set(run.workspace)
         current_run.set(work)
         current_request.set(None)  # the request that woke the run has been answered by now

@@ -274,13 +274,14 @@ class EmbeddedEngine:
         """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""
         if not self.ready:
             raise Unavailable("The server is starting or stopping.", retry_after_s=1)
-        if self._recovery.held:
+        if self._recovery.trials.held:
             raise Unavailable(
                 "The store was restored from a backup and is held until somebody releases its runs: the server's log"
                 " has the command.",
                 retry_after_s=60,
             )
-        self._log.require_writable()
+        if self._log.refusal is not None:
+            self._log.require_writable()
 
     def require_writable(self) -> None:
         """Raises `Unavailable` while the store refuses writes."""

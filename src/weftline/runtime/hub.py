@@ -31,55 +31,33 @@ MAX_RECENT_BYTES = 4 * 1024 * 1024
 MAX_RECENT_BYTES_PER_RUN = QUEUE_BYTES
 
 
-class Subscription:
+class Subscription(Struct, eq=False):
     """Follows one run from a cursor."""
 
-    __slots__ = (
-        "_announced",
-        "_batches",
-        "_hub",
-        "_news_below",
-        "_over",
-        "_quiet",
-        "_size",
-        "_tick",
-        "_waiter",
-        "behind",
-        "ended",
-        "follows_below",
-        "last_seq",
-        "left",
-        "run",
-        "run_id",
-        "taken",
-        "workspace",
-    )
-
-    def __init__(self, hub: Hub, run: int, run_id: str, after: int, *, workspace: int) -> None:
-        self._hub = hub
-        self.run = run
-        self.run_id = run_id
-        self.workspace = workspace
-        self.last_seq = after
-        """The last seq that is or was queued for the reader."""
-        self.taken = after
-        """The last seq that the reader has received."""
-        self.behind = True
-        """Whether the next batch has to be read from the log."""
-        self.ended = False
-        self.left = False
-        """Whether the reader has disconnected."""
-        self._over = False
-        """Whether the server is stopping."""
-        self._announced = 0
-        self._batches: list[EntryBatch] = []
-        self._size = 0
-        self._tick = False
-        self.follows_below = False
-        self._news_below = False
-        self._quiet = 0
-        """Beats since the reader was given anything."""
-        self._waiter: asyncio.Future[None] | None = None
+    _hub: Hub
+    run: int
+    run_id: str
+    workspace: int
+    last_seq: int
+    """The last seq that is or was queued for the reader."""
+    taken: int
+    """The last seq that the reader has received."""
+    behind: bool = True
+    """Whether the next batch has to be read from the log."""
+    ended: bool = False
+    left: bool = False
+    """Whether the reader has disconnected."""
+    follows_below: bool = False
+    _over: bool = False
+    """Whether the server is stopping."""
+    _announced: int = 0
+    _batches: list[EntryBatch] = []
+    _size: int = 0
+    _tick: bool = False
+    _news_below: bool = False
+    _quiet: int = 0
+    """Beats since the reader was given anything."""
+    _waiter: asyncio.Future[None] | None = None
 
     async def next(self) -> Sequence[EntryBatch] | None:
         """The batches that are due, at least one; an empty list after `QUIET_BEATS` without any; None at the end."""
@@ -121,7 +99,8 @@ class Subscription:
             self._batches.append(batch)
             self._size += batch.size
             self.last_seq, self.ended = batch.last_seq, batch.ended
-        self.wake()
+        if self._waiter is not None:
+            self.wake()
 
     def go_back(self, seq: int) -> None:
         """Continues after `seq`, which the reader already has; drops what is queued, since the log has it."""
@@ -201,18 +180,21 @@ class Hub:
 
         Followers that act for no workspace (`workspace` 0) are not limited.
         """
-        limit = self._max_per_workspace
-        if workspace:
-            streams = self._streams.get(workspace, 0)
-            if limit is not None and streams >= limit:
-                message = f"{limit} streams of this workspace are already open."
-                raise RateLimited(message, code="too_many_streams", retry_after_s=5, limit=limit)
-            self._streams[workspace] = streams + 1
+        self._take_place(workspace)
         return ReservedStream(self, workspace)
 
     def follow(self, run: int, run_id: str, *, after: int, workspace: int = 0) -> Subscription:
         """Raises as `reserve` does."""
-        return self.reserve(workspace).follow(run, run_id, after=after)
+        self._take_place(workspace)
+        return self.subscribe(run, run_id, after=after, workspace=workspace)
+
+    def _take_place(self, workspace: int) -> None:
+        if workspace:
+            limit, streams = self._max_per_workspace, self._streams.get(workspace, 0)
+            if limit is not None and streams >= limit:
+                message = f"{limit} streams of this workspace are already open."
+                raise RateLimited(message, code="too_many_streams", retry_after_s=5, limit=limit)
+            self._streams[workspace] = streams + 1
 
     async def until_ended(self, run: int, run_id: str, *, after: int) -> None:
         """Returns when the run has ended, or the server is stopping. It does not count as one of the workspace's
@@ -227,7 +209,8 @@ class Hub:
 
     def subscribe(self, run: int, run_id: str, *, after: int, workspace: int) -> Subscription:
         """Subscribes with a place that is already reserved."""
-        subscription = Subscription(self, run, run_id, max(after, 0), workspace=workspace)
+        after = max(after, 0)
+        subscription = Subscription(self, run, run_id, workspace, last_seq=after, taken=after)
         self._topics.setdefault(run, []).append(subscription)
         recent = self._recent.get(run)
         if recent is not None and after == 0:
@@ -378,9 +361,10 @@ class Recent:
             if not batch.items or batch.items[0].seq != 1:
                 return
             kept = self._runs[run] = _RecentRun(workspace)
+        size = batch.size
         kept.batches.append(batch)
-        kept.size += batch.size
-        self._size += batch.size
+        kept.size += size
+        self._size += size
         if kept.size > MAX_RECENT_BYTES_PER_RUN:
             self.drop(run)
         while self._size > MAX_RECENT_BYTES:

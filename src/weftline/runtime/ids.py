@@ -6,6 +6,7 @@ Clients may choose another id when they create a run. It is stored in place of t
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from hashlib import blake2b
 
@@ -14,8 +15,8 @@ from weftline.store.base import GIVEN
 
 _SALT = 12
 _SALTS_AT_ONCE = 64
-_HEX = frozenset("0123456789abcdef")
-
+_KEY_AND_SALT = re.compile(rf"(0|[1-9a-f][0-9a-f]{{0,14}})([0-9a-f]{{{_SALT}}})")
+"""The only spelling of a key that counts is our own."""
 
 _salts: list[str] = []
 """Random bytes, read in large portions because each read is a system call."""
@@ -48,17 +49,8 @@ def session_id(key: int, salt: str) -> str:
 
 def parse(identity: str, *, prefix: str) -> tuple[int, str] | None:
     """The key and the salt of an id, or None if it is not one of ours."""
-    if not identity.startswith(prefix) or not len(prefix) + _SALT < len(identity) <= len(prefix) + _SALT + 15:
-        return None
-    digits, salt = identity[len(prefix) : -_SALT], identity[-_SALT:]
-    if not _HEX.issuperset(salt):
-        return None
-    try:
-        key = int(digits, 16)
-    except ValueError:
-        return None
-    # int() also parses "0F", "+f" and "f_f"; only our own spelling counts.
-    return (key, salt) if f"{key:x}" == digits else None
+    found = _KEY_AND_SALT.fullmatch(identity, len(prefix)) if identity.startswith(prefix) else None
+    return None if found is None else (int(found[1], 16), found[2])
 
 
 def key_of(run: str) -> int:

@@ -127,7 +127,8 @@ class StoredState(Struct, eq=False, gc=False):
         """
         if not self.newer:
             return False
-        return state.ended or state.guards.doubts is not self.doubts or self.newer >= max(self.size, STATE_BYTES)
+        ended = state.step == "ended"
+        return ended or state.guards.doubts is not self.doubts or self.newer >= max(self.size, STATE_BYTES)
 
     def store(self, state: State, size: int) -> None:
         self.size, self.newer, self.doubts = size, 0, state.guards.doubts

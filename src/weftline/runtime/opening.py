@@ -13,6 +13,7 @@ from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import CancelRequested, HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
+from weftline.runtime import ids
 from weftline.runtime.agent_code.inside import RunInside
 from weftline.runtime.deploys import NO_DEPLOY, deploy_for
 from weftline.runtime.fleet.roles import RunLoader, RunMover
@@ -106,8 +107,9 @@ class RunOpener:
 
     async def _open_toolbox(self, run: LiveRun) -> None:
         work = run.work
-        if run.parent is not None:
-            parent = await self._loader.load_with_retry(run.parent)
+        above = run.log.state.parent
+        if above is not None:
+            parent = await self._loader.load_with_retry(ids.parent_key(above))
             if parent.state.ended:
                 # Only a damaged one ends before its children.
                 self._mover.take(run, Draft(CancelRequested("parent")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weftline.store.base import Write
 
 
@@ -30,6 +32,9 @@ class Claims:
         # The holder of a claim may have advanced to later epochs of its own.
         if self._newest.get(run, epoch + 1) <= epoch:
             del self._newest[run]
+
+    def any_stale(self, writes: Sequence[Write]) -> bool:
+        return bool(self._newest) and any(map(self.stale, writes))
 
     def stale(self, write: Write) -> bool:
         """Whether its run has been claimed again since."""

@@ -35,8 +35,6 @@ class DropsEarlyTimers:
 class Forgetful(Subscription):
     """A slow reader loses its place with its queue."""
 
-    __slots__ = ()
-
     def push(self, batch: EntryBatch) -> None:
         self.taken = self.last_seq
         super().push(batch)

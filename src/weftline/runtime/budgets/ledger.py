@@ -332,7 +332,7 @@ class Account:
         """How long a call may take whose limit would otherwise be `limit_s`: seconds are not reserved, but they bound
         it.
         """
-        if not self.active:
+        if not self.rules and not self.ledger.limits_set:
             return limit_s
         now = clock.now_us()
         left = self.ledger.time_left_us(self.accounts, self.rules, at=now, final=self.own if final else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from weftline.runtime.driver import Driver
 from weftline.runtime.fleet.scheduler import Scheduler
@@ -38,13 +39,8 @@ class Drivers:
     def _start(self, run: LiveRun) -> None:
         if not run.gone:
             run.move(DRIVEN)
-        run.task = self._loop.create_task(self._drive(run))
-        run.task.add_done_callback(lambda task: self._done(run, task))
-
-    async def _drive(self, run: LiveRun) -> None:
-        # It may have been queued for a long time, and have got its slot because the server stops.
-        if not run.gone and not run.state.ended and not self._driver.stopping:
-            await self._driver.drive(run)
+        run.task = self._loop.create_task(self._driver.drive(run))
+        run.task.add_done_callback(partial(self._done, run))
 
     def _done(self, run: LiveRun, task: asyncio.Task[None]) -> None:
         run.task = None

@@ -48,19 +48,20 @@ class Residents:
 
     def unload(self, run: LiveRun) -> None:
         """Removes a run from memory; it can be loaded again."""
-        ended, above = run.log.state.ended, run.parent
-        if ended or run.residency is not BEHIND:
+        state = run.log.state
+        if run.thread is not None and (state.ended or run.residency is not BEHIND):
             self.behind.drop(run)
         run.move(GONE)
         self.kept.drop(run)
         release_code(run)
-        parent = self.runs.get(above) if above is not None else None
-        if parent is not None and not parent.active:
-            self.kept.keep(parent)
+        if state.parent is not None:
+            parent = self.runs.get(ids.parent_key(state.parent))
+            if parent is not None and not parent.active:
+                self.kept.keep(parent)
         if self.runs.get(run.key) is run:
             del self.runs[run.key]
             self._store.release(run.key, run.log.epoch)
-            if not ended:
+            if not state.ended:
                 self._hub.forget(run.key)
 
     def discard(self, run: LiveRun) -> None:

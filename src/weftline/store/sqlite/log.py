@@ -72,7 +72,7 @@ class SqliteLog(SqliteLogReader):
         return self._writer.commits
 
     def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
-        if any(map(self._claims.stale, writes)):
+        if self._claims.any_stale(writes):
             return self._flush_without_stale(writes)
         self._flushes += 1
         self._landed()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import TypeVar
 
 import apsw
@@ -60,7 +61,7 @@ def run_many(db: apsw.Connection, statement: Statement, rows: Sequence[tuple[Sql
     changed = 0
     for chunk in _chunks(rows):
         sql = _sql(statement, len(chunk))
-        db.execute(sql, [value for row in chunk for value in row])
+        db.execute(sql, tuple(chain.from_iterable(chunk)))
         changed += db.changes()
     return changed
 

@@ -26,9 +26,10 @@ from weftline.store.sqlite.failures import Malformed, Moved
 def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
     """Writes everything, inside a transaction that the caller has begun. If it raises, the caller must roll back."""
     places: dict[int, Place] = {}
-    results = [_take_place(db, write, places) for write in writes]
+    results = [Written() if write.new is None else _take_place(db, write, write.new, places) for write in writes]
     accepted = [write for write, result in zip(writes, results, strict=True) if result.outcome == "ok"]
-    _Rows([one for write in accepted for one in (write, *write.children)], places).write(db)
+    children = [child for write in accepted for child in write.children]
+    _Rows([*accepted, *children], places).write(db)
     if any(write.awaits or write.answered for write in accepted):
         await_lists.keep(db, accepted)
     bookings = [one for write in accepted for one in write.bookings]
@@ -179,23 +180,22 @@ class _Rows:
             self._keyed.append((new.workspace, route, key, digest, write.key, new.created_at))
 
 
-def _take_place(db: apsw.Connection, write: Write, places: dict[int, Place]) -> Written:
+def _take_place(db: apsw.Connection, write: Write, new: NewRun, places: dict[int, Place]) -> Written:
     """Gives a new run its place in the queue of its thread."""
-    new, written = write.new, Written()
-    if new is not None and new.thread is not None:
-        taking = thread_queues.take_place(new.thread, run=write.key, at=new.created_at, format=write.format)
-        place = run_query(db, taking)
-        if place is None:
-            return refused_by_thread(run_query(db, thread_queues.open_format(new.thread)), write) or moved_on()
-        places[write.key] = place
-        written.queued = place.queued
-    return written
+    if new.thread is None:
+        return Written()
+    place = run_query(db, thread_queues.take_place(new.thread, run=write.key, at=new.created_at, format=write.format))
+    if place is None:
+        return refused_by_thread(run_query(db, thread_queues.open_format(new.thread)), write) or moved_on()
+    places[write.key] = place
+    return Written(queued=place.queued)
 
 
 def _add_deliveries(db: apsw.Connection, writes: Sequence[Write]) -> None:
-    events = [event for write in writes if write.awaits or write.ended_at is not None for event in events_of(write)]
-    if not events or not run_query(db, webhooks.any_enabled()):
+    notable = [write for write in writes if write.awaits or write.ended_at is not None]
+    if not notable or not run_query(db, webhooks.any_enabled()):
         return
+    events = [event for write in notable for event in events_of(write)]
     by_workspace: dict[int, list[Event]] = {}
     for event in events:
         row: Any = db.execute("SELECT workspace FROM runs WHERE key = ?", (event.run,)).fetchone()
