@@ -128,7 +128,7 @@ class Driver:
                 facts = await self._opener.open(run)
             finally:
                 driving.waits_to_open = False
-            if run.log.state.ended or run.residency is GONE:
+            if run.log.state.step == "ended" or run.residency is GONE:
                 return
             code = (work.toolbox or EMPTY).code
             if code is not None and run.log.state.step in ("batch", "answered"):
@@ -154,10 +154,11 @@ class Driver:
                 if not commands and not _is_unfinished(run):
                     break
                 # A single command with no deadline and no open question: no wake-up could change anything.
-                alone = not driving.tasks and driving.due_at is None and not run.log.state.questions.open
-                if len(commands) == 1 and alone and not _asks_for_others(run, commands[0]):
+                state = run.log.state
+                alone = not driving.tasks and driving.due_at is None and not state.questions.open
+                if len(commands) == 1 and alone and not _asks_for_others(state, commands[0]):
                     executed += 1
-                    facts = await self._outcome(run, commands[0], run.log.state)
+                    facts = await self._outcome(run, commands[0], state)
                     if executed % MAX_WITHOUT_PAUSE == 0 and run.residency is not GONE:
                         # Others have a turn before the next decision, never between a decision and its command.
                         self.record(run, facts)
@@ -568,8 +569,8 @@ def _asks(head: Fact) -> bool:
     return isinstance(head, CallAsked) or (isinstance(head, TurnCompleted) and bool(head.calls))
 
 
-def _asks_for_others(run: LiveRun, command: Command) -> bool:
-    return type(command) is RunTool and run.log.state.batch.calls[command.index].host
+def _asks_for_others(state: State, command: Command) -> bool:
+    return type(command) is RunTool and state.batch.calls[command.index].host
 
 
 def _key(command: Command) -> tuple[int, int, int]:
