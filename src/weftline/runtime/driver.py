@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from types import CoroutineType
 from typing import Any, Protocol
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from weftline.kernel import policies
@@ -43,9 +42,10 @@ from weftline.runtime import step as stepping
 from weftline.runtime.agent_code.code import RunCode
 from weftline.runtime.fleet.lineage import OnCalls
 from weftline.runtime.live import CUT_BEGUN, GONE, WATCHING, Draft, LiveRun, WorkingSet, is_being_cancelled
-from weftline.runtime.log import WINDOW_BYTES, Log
+from weftline.runtime.log import Log
 from weftline.runtime.model_calls.model_call import abandoned
 from weftline.runtime.public_errors import in_public
+from weftline.runtime.run_sink import RunSink
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in, thread_end, time_has_come
 from weftline.runtime.tool_calls.children import NewChild
@@ -501,48 +501,6 @@ def _take_back(work: WorkingSet) -> None:
     """Undoes bookings of facts that will not be appended."""
     if work.account is not None:
         work.account.take_back()
-
-
-class RunSink(Struct, eq=False):
-    """The embedded engine's side of a running command."""
-
-    _log: Log
-    _run: LiveRun
-    _ask: Callable[[LiveRun, Outcome], bool]
-    _attempt: int
-    """How many model calls the run had begun when the command was decided on."""
-
-    async def permit(self, *, all: bool = False) -> None:
-        """Returns when a model may be called: the outcome of the previous attempt is durable, and the store accepts
-        writes.
-
-        So at most one request per run can be unknown to the log after a crash.
-        """
-        log, of_run = self._log, self._run.log
-        if log.refusal is not None:
-            await log.wait_writable()
-        if of_run.durable < of_run.outcome_seq:
-            await log.durable(self._run, upto=of_run.outcome_seq)
-        if all:
-            await log.durable(self._run)
-
-    def durable(self) -> CoroutineType[Any, Any, None]:
-        return self._log.durable(self._run)
-
-    def emit(self, kind: str, lines: bytes, count: int = 1) -> None:
-        self._log.observe(self._run, kind, lines, count)
-
-    def wanted(self) -> bool:
-        state = self._run.log.state
-        asking = state.attempt.open or state.compaction.open
-        return asking and state.totals.attempts == self._attempt and self._run.residency is not GONE
-
-    def take(self, outcome: Outcome) -> bool:
-        return self._ask(self._run, outcome)
-
-    def full(self) -> bool:
-        outbox = self._run.log.outbox
-        return outbox.size + outbox.flight_size > WINDOW_BYTES
 
 
 def _is_unfinished(run: LiveRun) -> bool:

@@ -443,7 +443,7 @@ def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> 
     In that case the id is made from the call's place, which no other call of the run has. Raises `ProviderError` for a
     call whose arguments are too large to be read here.
     """
-    taken = set(conversation.calls.ids)
+    known, taken = conversation.calls.ids, set[str]()
     parts: list[AssistantPart] = []
     index = 0
     for part in message.parts:
@@ -451,12 +451,13 @@ def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> 
             if too_much := _excess(part.args):
                 raise ProviderError("server", f"The model called a tool with {too_much}.", retryable=False)
             identity = part.id
-            if not identity or identity in taken or len(identity.encode(errors="replace")) > _MAX_ID_BYTES:
+            too_long = len(identity.encode(errors="replace")) > _MAX_ID_BYTES
+            if not identity or too_long or identity in known or identity in taken:
                 identity = f"call_{turn}_{index}"
-                while identity in taken:
+                while identity in known or identity in taken:
                     identity += "_"
+                part = replace(part, id=identity)
             taken.add(identity)
             index += 1
-            part = part if identity == part.id else replace(part, id=identity)
         parts.append(part)
     return Assistant(tuple(parts))
