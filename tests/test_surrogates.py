@@ -143,8 +143,7 @@ def test_the_deltas_of_a_provider_of_your_own_are_joined_as_its_message_is(reads
     sink, assembler = Sink(), Assembler("own")
     deltas = Deltas(sink, turn=0, attempt=1)
     for chunks in [*reads, [Finish("end_turn")]]:
-        assembler.feed(chunks)
-        deltas.take(chunks)
+        deltas.take(chunks, assembler.feed(chunks))
     thoughts = [part.text for part in assembler.message().parts if isinstance(part, Thinking)]
     assert sink.said == {TEXT_DELTA: assembler.text, THINKING_DELTA: "".join(thoughts)}
     assembler.text.encode()

@@ -345,4 +345,4 @@ def test_a_text_in_many_small_pieces_takes_hardly_more_than_the_text() -> None:
 
 
 def test_every_kind_of_chunk_is_taken() -> None:
-    assert {*Assembler.takes, TextDelta} == set(get_args(Chunk))
+    assert {*Assembler.takes, TextDelta, ThinkingDelta} == set(get_args(Chunk))

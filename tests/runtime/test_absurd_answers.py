@@ -16,6 +16,7 @@ from weftline.kernel.state import MAX_COST_NUSD, State, decode_state, encode_sta
 from weftline.messages import Usage, User
 from weftline.plan import RunPlan
 from weftline.providers.answer_limits import MAX_CALLS
+from weftline.providers.assemble import Assembler
 from weftline.providers.base import (
     CallDone,
     CallStart,
@@ -109,10 +110,10 @@ class Emitted:
 
 
 def test_thousands_of_deltas_that_come_at_once_are_some_hundred_events() -> None:
-    sink = Emitted()
+    sink, assembler = Emitted(), Assembler("odd")
     deltas = Deltas(cast("Sink", sink), turn=0, attempt=1)
-    deltas.take([TextDelta("x")] * 3)
-    deltas.take([TextDelta("y")] * 5_000)
+    for read in ([TextDelta("x")] * 3, [TextDelta("y")] * 5_000):
+        deltas.take(read, assembler.feed(read))
     assert sink.texts[:3] == ["x", "x", "x"]
     assert "".join(sink.texts[3:]) == "y" * 5_000
     assert len(sink.texts) <= 3 + 512

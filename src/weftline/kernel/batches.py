@@ -1,26 +1,21 @@
-"""Decisions on the calls of a turn: which are admitted, which begin, and which are answered in place of their tool."""
+"""Decisions on the calls of a turn: which begin, which are answered in place of their tool, and what follows them."""
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import islice
-from typing import Literal
 
 from weftline import prompts
-from weftline.kernel import budgeting, guards, leases, lost, policies
+from weftline.kernel import budgeting, leases, lost, policies
+from weftline.kernel.admission import admit, force_final, is_over, repeats_doubt, tools
 from weftline.kernel.batch import Batch
 from weftline.kernel.calls import next_waiting
 from weftline.kernel.endings import ask_person, await_closed, blocked, closed, end, parent_id, result_of_answer
 from weftline.kernel.entries import (
-    BudgetExceeded,
     CallOpened,
     CallStarted,
-    FinalForced,
-    FinalReason,
     LoopDetected,
     ResultsOverBudget,
 )
-from weftline.kernel.policy import CapReached
 from weftline.kernel.questions import earliest_deadline, is_overdue
 from weftline.kernel.state import (
     Call,
@@ -34,7 +29,7 @@ from weftline.kernel.state import (
     StartChild,
     State,
 )
-from weftline.kernel.turns import ask_model, final_answer, truncated
+from weftline.kernel.turns import ask_model
 
 MAX_CONSULTED = 64
 """How many questions the agent's code is asked at once, unless more calls may run at once."""
@@ -45,12 +40,12 @@ def advance(s: State) -> Decision:
     batch = s.batch
     if batch.orphaned and (orphans := _orphans(s)):
         return Decision(tuple(orphans))
-    if s.limits.policy is not None and not _is_over(s) and (judged := policies.before_batch(s)) is not None:
+    if s.limits.policy is not None and not is_over(s) and (judged := policies.before_batch(s)) is not None:
         return judged
-    if s.budget.refused is not None and not _is_over(s) and (refused := budgeting.before_batch(s)) is not None:
+    if s.budget.refused is not None and not is_over(s) and (refused := budgeting.before_batch(s)) is not None:
         return refused
-    if batch.asked and (batch.to_admit or _is_over(s)) and not (s.budget.refused is not None and budgeting.waits(s)):
-        return _admit(s)
+    if batch.asked and (batch.to_admit or is_over(s)) and not (s.budget.refused is not None and budgeting.waits(s)):
+        return admit(s)
     if not batch.unclosed and not s.questions.open:
         return _after(s)
     if s.questions.open and s.control.queue and (withdrawn := _withdraw_questions(s)):
@@ -258,7 +253,7 @@ def _skip(s: State, append: list[New]) -> None:
 
 def _approved(s: State, index: int, call: Call) -> tuple[New, ...]:
     """Announces a call that a person has approved, and begins it in the same append."""
-    if s.guards.doubts and (why := _repeats_doubt(s, call)):
+    if s.guards.doubts and (why := repeats_doubt(s, call)):
         return blocked(s, index, "repeat_of_doubt", why)
     parent = parent_id(s, call)
     opened = New(CallOpened(s.turn - 1, index, call.id, call.name, call.digest, call.effect, parent=parent))
@@ -269,171 +264,6 @@ def _is_steered(s: State) -> bool:
     return any(message.mode == "steer" for message in s.control.queue)
 
 
-def _admit(s: State) -> Decision:
-    """Decides on every call of a new turn at once: announces those that may begin, and answers the others here."""
-    if s.answer.finish == "max_tokens":
-        return truncated(s)
-    if s.guards.final:
-        return final_answer(s)
-    if s.guards.tool_turns > s.limits.max_tool_turns:
-        return _over_max_turns(s)
-    if s.limits.loop_soft:
-        count, by = guards.repetitions(s.guards.streak)
-        if count >= s.limits.loop_soft:
-            return _looping(s, count, by)
-    batch, budgets = s.batch, _Budgets(s)
-    append: list[New] = []
-    left = batch.to_admit
-    for index in range(batch.undecided, len(batch.calls)):
-        if not left:
-            break
-        call = batch.calls[index]
-        if call.stage == "asked" and not call.gated and not call.held:
-            left -= 1
-            append += _admission(s, index, call, budgets)
-            if call.over is not None and not call.awaits:  # only once, even if a person is asked first
-                append.append(New(BudgetExceeded(call.name, call.over.max_calls, call.over.call_index)))
-    return Decision(tuple(append))
-
-
-def _is_over(s: State) -> bool:
-    """Whether no call of the turn can begin, so that calls are answered without asking the gates."""
-    if s.answer.finish == "max_tokens" or s.guards.final or s.guards.tool_turns > s.limits.max_tool_turns:
-        return True
-    return bool(s.limits.loop_soft) and guards.repetitions(s.guards.streak)[0] >= s.limits.loop_soft
-
-
-class _Budgets:
-    """How much of the run's budgets is used, including calls that are not folded yet."""
-
-    def __init__(self, s: State) -> None:
-        self.limits = s.limits.tool_budgets
-        self.used: dict[str, int] = {}
-        self.blocked: dict[str, int] = {}
-        for tool, use in s.guards.budgets.items():
-            self.used[tool], self.blocked[tool] = use.used, use.blocked
-        self.nested = 0
-        """Admitted calls that other calls asked for."""
-        self._calls = s.batch.calls
-        for call in s.batch.calls if s.batch.held and self.limits else ():
-            if call.held:
-                self.count(call.name)
-
-    @cached_property
-    def children(self) -> int:
-        """The child runs that are open, or will be created."""
-        calls = [call for call in self._calls if call.child is not None]
-        return sum([call.held or call.stage in ("opened", "started") for call in calls])
-
-    def exceeded(self, tool: str) -> BudgetExceeded | None:
-        """The fact to append if a call of `tool` would exceed its budget, else None."""
-        max_calls, used = self.limits.get(tool), self.used.get(tool, 0)
-        if max_calls is None or used < max_calls:
-            return None
-        self.blocked[tool] = self.blocked.get(tool, 0) + 1
-        return BudgetExceeded(tool, max_calls, used + self.blocked[tool])
-
-    def count(self, tool: str) -> None:
-        if tool in self.limits:
-            self.used[tool] = self.used.get(tool, 0) + 1
-
-
-def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New, ...]:
-    name = call.name
-    if call.parent is not None and call.grant is None:
-        refused = policies.before_nested(s, call, admitted=budgets.nested)
-        if isinstance(refused, CapReached):
-            return New(refused), *blocked(s, index, "cap", prompts.policy.over_call_cap(refused.limit))
-        if refused is not None:
-            return blocked(s, index, *refused)
-        budgets.nested += not call.bookkeeping
-    if call.verdict == "blocked" and not call.yields:
-        return blocked(s, index, "blocked", "")  # the text for the model is stored with the gates' decision
-    if call.verdict == "denied":
-        return blocked(s, index, "denied", "")  # the text comes from the person's answer
-    if call.verdict == "excluded":
-        return blocked(s, index, "excluded", policies.why_excluded(s, name))
-    exceeded = None if call.verdict == "answered" and not call.yields else budgets.exceeded(name)
-    if exceeded is not None:
-        return *blocked(s, index, "budget", prompts.calls.budget_spent(name, exceeded.max_calls)), New(exceeded)
-    if call.verdict == "ok" and s.guards.doubts and (why := _repeats_doubt(s, call)):
-        return blocked(s, index, "repeat_of_doubt", why)
-    if call.verdict == "blocked":
-        return blocked(s, index, "blocked", "")
-    if call.verdict == "ok" and call.child is not None:
-        if why := _refused_child(s, budgets.children, nested=call.parent is not None and call.concurrent):
-            return blocked(s, index, "blocked", why)
-        budgets.children += 1
-    budgets.count(name)
-    if call.verdict == "answered":
-        return blocked(s, index, "answered", "")
-    if call.verdict == "unknown":
-        return blocked(s, index, "unknown", prompts.calls.unknown_tool(name))
-    if call.verdict == "invalid":
-        return blocked(s, index, "invalid", "")  # the text for the model is stored with the turn
-    if call.asks is not None and call.grant is None:
-        if not s.limits.interrupts_allowed:
-            return blocked(s, index, "blocked", prompts.people.nobody_asked(name))
-        return (ask_person(s, index, call.asks.kind, call.asks.timeout_us),)
-    timeout_us = None if call.client is None else s.limits.local_timeout_us
-    parent = parent_id(s, call)
-    opened = CallOpened(
-        s.turn - 1, index, call.id, name, call.digest, call.effect, call.client, timeout_us, parent=parent
-    )
-    return (New(opened),)
-
-
-def _refused_child(s: State, open_children: int, *, nested: bool) -> str:
-    """What the model reads if no further child run may be created, or "" if one may."""
-    if s.depth >= s.limits.max_depth:
-        return prompts.subagents.too_deep(s.limits.max_depth)
-    if (s.batch.concurrent or nested) and open_children >= s.limits.max_children:
-        return prompts.subagents.too_many_children(s.limits.max_children)
-    return ""
-
-
-def _repeats_doubt(s: State, call: Call) -> str:
-    """What the model reads if the call may already have taken effect, or "" if it cannot have."""
-    if s.limits.in_doubt_followup == "allow":
-        return ""
-    if call.name in s.guards.doubtful_tools:
-        return prompts.calls.tool_in_doubt(call.name)
-    if any(doubt.tool == call.name and doubt.digest == call.digest for doubt in s.guards.doubts):
-        return prompts.calls.repeat_of_doubt(call.name)
-    return ""
-
-
-def _looping(s: State, count: int, by: Literal["calls", "cycle"]) -> Decision:
-    append: list[New] = []
-    for index, call in enumerate(s.batch.calls):
-        if call.stage == "asked":
-            append += blocked(s, index, "loop", prompts.calls.repeated_call(call.name))
-    if count >= s.limits.loop_hard:
-        append.append(New(LoopDetected(count, True, _tools(s), by)))
-        append.append(_force_final("loop_detected"))
-    elif not s.guards.streak.reported:
-        append.append(New(LoopDetected(count, False, _tools(s), by), prompts.turns.repeating_calls(count)))
-    return Decision(tuple(append))
-
-
-def _over_max_turns(s: State) -> Decision:
-    if s.limits.on_max_tool_turns == "error":
-        return end(
-            s,
-            "failed",
-            code="max_tool_turns",
-            reason="max_tool_turns",
-            text=f"The run reached its limit of {s.limits.max_tool_turns} tool turns.",
-            closing=prompts.calls.NO_MORE_TURNS,
-        )
-    append: list[New] = []
-    for index, call in enumerate(s.batch.calls):
-        if call.stage == "asked":
-            append += blocked(s, index, "not_run", prompts.calls.NO_MORE_TURNS)
-    append.append(_force_final("max_tool_turns"))
-    return Decision(tuple(append))
-
-
 def _after(s: State) -> Decision:
     """What follows once every call has its result."""
     for call in s.batch.own:
@@ -442,7 +272,7 @@ def _after(s: State) -> Decision:
     if s.batch.lacking is not None:
         match policies.lacks_something(s):
             case "finalize":
-                return Decision((_force_final("tool_failure"),))
+                return Decision((force_final("tool_failure"),))
             case "await_clarification":
                 return Decision((ask_person(s, s.batch.lacking, "clarification"),))
             case _:
@@ -457,10 +287,10 @@ def _after(s: State) -> Decision:
         return ask_model(s)
     if limits.loop_soft and not s.guards.final and streak.same_results >= limits.loop_soft:
         if streak.same_results >= limits.loop_hard:
-            found = LoopDetected(streak.same_results, True, _tools(s), "results")
-            return Decision((New(found), _force_final("loop_detected")))
+            found = LoopDetected(streak.same_results, True, tools(s), "results")
+            return Decision((New(found), force_final("loop_detected")))
         if not streak.reported and streak.same_results == limits.loop_soft:
-            found = LoopDetected(streak.same_results, False, _tools(s), "results")
+            found = LoopDetected(streak.same_results, False, tools(s), "results")
             return Decision((New(found, prompts.turns.repeating_results(streak.same_results)),))
     return ask_model(s)
 
@@ -494,11 +324,3 @@ def _timed_out(s: State, expired: list[int]) -> Decision:
         return Decision(closes)
     ended = end(s, "failed", code="local_timeout", text=prompts.calls.LOCAL_TIMEOUT, skip=frozenset(expired))
     return Decision((*closes, *ended.append))
-
-
-def _force_final(reason: FinalReason) -> New:
-    return New(FinalForced(reason), prompts.turns.FINAL_TURN[reason])
-
-
-def _tools(s: State) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([call.name for call in s.batch.calls]))

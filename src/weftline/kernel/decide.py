@@ -3,7 +3,8 @@
 Entries come before commands: the driver commits and folds them and asks again, and starts commands only when there is
 nothing left to append. All guards are below this module: loop detection, budgets, caps, deadlines, cancel, pause,
 steering, doubt, and the rule that a run ends exactly once with every call answered. `turns` decides on the model,
-`batches` on the calls of a turn, `lost` on what an earlier process had begun, `endings` on the last append.
+`admission` on the calls that a turn asks for, `batches` on their course, `lost` on what an earlier process had begun,
+`endings` on the last append.
 
 A crash makes no difference here: the state is the same, except for what `run.adopted` has marked as lost.
 """

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, TypeAlias, final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import astuple, replace
@@ -42,6 +42,8 @@ from weftline.surrogates import whole
 MAX_COUNT = 10**12
 """The largest token count that every JSON reader keeps exact; a larger one is nonsense and is capped."""
 
+TextRun: TypeAlias = tuple[type[TextDelta] | type[ThinkingDelta], list[str]]
+"""The texts of some deltas of one kind that follow each other."""
 _text = attrgetter("text")
 _BLOCK = 1024
 """How many pieces of text are joined into one."""
@@ -72,7 +74,8 @@ class Assembler(Struct, eq=False):
     _finish: str | None = None
     _parts: list[AssistantPart | _Call] = []
     _calls: dict[str | int, _Call] = {}
-    _call_count: int = 0
+    call_count: int = 0
+    """How many calls have begun."""
     _pieces: list[str] = []
     """The open block of text or thinking, not yet in `_parts`; empty if there is none."""
     _blocks: int = 0
@@ -80,14 +83,17 @@ class Assembler(Struct, eq=False):
     _thinking: bool = False
     """Whether the open block is thinking."""
 
-    def feed(self, chunks: Sequence[Chunk]) -> None:
-        """Takes the next chunks in upstream order."""
+    def feed(self, chunks: Sequence[Chunk]) -> list[TextRun]:
+        """Takes the next chunks in upstream order. Returns the texts among them."""
+        streamed: list[TextRun] = []
         # Nearly all of a stream is text, and the deltas of one read are taken together.
         for kind, run in groupby(chunks, type):
             if self.complete:
                 raise self._continued()
-            if kind is TextDelta:
-                self._take_texts([*map(_text, run)])
+            if kind is TextDelta or kind is ThinkingDelta:
+                texts = [*map(_text, run)]
+                self._take_texts(texts, thinking=kind is ThinkingDelta)
+                streamed.append((kind, texts))
             else:
                 take = self.takes[kind]
                 for chunk in run:
@@ -96,16 +102,10 @@ class Assembler(Struct, eq=False):
             # A string takes fifty bytes besides its characters, of which a delta has ten or twenty.
             self._pieces[self._blocks :] = ["".join(self._pieces[self._blocks :])]
             self._blocks += 1
+        return streamed
 
     def _continued(self) -> ProviderError:
         return ProviderError("server", f"{self.provider}: the stream continued after its end")
-
-    def _take_thinking(self, chunk: ThinkingDelta) -> None:
-        if chunk.text:
-            if not self._thinking:
-                self._close_run()
-                self._thinking = True
-            self._pieces.append(chunk.text)
 
     def _start_call(self, chunk: CallStart) -> None:
         open_call = self._calls.get(chunk.key)
@@ -135,12 +135,13 @@ class Assembler(Struct, eq=False):
         self._finish = chunk.reason
         self.complete = True
 
-    def _take_texts(self, texts: list[str]) -> None:
-        if self._thinking or not self._pieces:
-            # An empty delta (many APIs begin with one) opens no part and ends no block of thinking.
+    def _take_texts(self, texts: list[str], *, thinking: bool = False) -> None:
+        if self._thinking is not thinking or not self._pieces:
+            # An empty delta (many APIs begin with one) opens no part and ends no other one.
             if not any(texts):
                 return
             self._close_run()
+            self._thinking = thinking
         self._pieces += texts
 
     def _take_whole(self, chunk: Whole) -> None:
@@ -173,10 +174,10 @@ class Assembler(Struct, eq=False):
         self._parts.append(part)
 
     def _add_call(self, call: ToolCall | _Call) -> None:
-        if self._call_count >= MAX_CALLS:
+        if self.call_count >= MAX_CALLS:
             raise too_many_calls()
         self._add(call)
-        self._call_count += 1
+        self.call_count += 1
 
     def _open_call(self, key: str | int) -> _Call:
         call = self._calls.get(key)
@@ -208,7 +209,7 @@ class Assembler(Struct, eq=False):
     @property
     def finish_reason(self) -> str | None:
         """Why the model stopped; `tool_use` whenever it ended its turn with calls. None before the end."""
-        if self._finish == "end_turn" and self._call_count:
+        if self._finish == "end_turn" and self.call_count:
             return "tool_use"
         return self._finish
 
@@ -218,7 +219,6 @@ class Assembler(Struct, eq=False):
         return self.message().text
 
     takes: ClassVar[dict[type[Chunk], Callable[[Assembler, Any], None]]] = {
-        ThinkingDelta: _take_thinking,
         ThinkingDone: _end_thinking,
         CallStart: _start_call,
         CallArgs: _take_args,
@@ -227,7 +227,7 @@ class Assembler(Struct, eq=False):
         UsageUpdate: _take_usage,
         Finish: _end,
     }
-    """The handler of each kind of chunk. A table is much cheaper than patterns that do not match."""
+    """The handler of each other kind of chunk. A table is much cheaper than patterns that do not match."""
 
 
 def clean_usage(usage: Usage) -> Usage:

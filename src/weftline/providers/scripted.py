@@ -61,6 +61,8 @@ class ScriptedModel:
     it fails at the end if a turn was never played.
     """
 
+    name = NAME
+
     def __init__(
         self,
         script: Script | Mapping[str, object] | Sequence[object],
@@ -77,10 +79,6 @@ class ScriptedModel:
         self._player = _Player(script, strict=strict, sleep=sleep)
         self._played: set[int] = set()
         self._beyond: list[int] = []
-
-    @property
-    def name(self) -> str:
-        return NAME
 
     def models(self) -> Sequence[ModelInfo]:
         return (_info(self.script),)
@@ -133,15 +131,13 @@ class ScriptedProvider:
     Keeps requests in `requests` only with `record=True`, as a long-running server must not.
     """
 
+    name = NAME
+
     def __init__(self, scripts: Mapping[str, Script], *, record: bool = False, sleep: Sleep = asyncio.sleep) -> None:
         self.requests: list[ModelRequest] = []
         self._record = record
         self._infos = tuple(_info(script) for script in scripts.values())
         self._players = {name: _Player(script, strict=False, sleep=sleep) for name, script in scripts.items()}
-
-    @property
-    def name(self) -> str:
-        return NAME
 
     def models(self) -> Sequence[ModelInfo]:
         return self._infos

@@ -114,11 +114,8 @@ class ThrottledProvider:
 
     def __init__(self, provider: Provider, throttle: Throttle) -> None:
         self.inner = provider
+        self.name = provider.name
         self.throttle = throttle
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
         throttle = self.throttle

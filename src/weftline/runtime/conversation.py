@@ -126,8 +126,8 @@ class Conversation(Struct, eq=False, gc=False):
     """Approvals that also cover later calls."""
     _given: int = 0
     """How many messages the run began with: its thread's history and its own input."""
-    _whole_size: int = 0
-    """The size without a summary."""
+    _left_out: int = 0
+    """How much larger it would be without the summary in force."""
     _instruction: Message | None = None
     """The instruction that the model read before its final turn; it is not a message of the run."""
     _clarifying: str = ""
@@ -139,7 +139,6 @@ class Conversation(Struct, eq=False, gc=False):
     def __post_init__(self) -> None:
         self.view.messages = self.messages
         self._given = len(self.messages)
-        self._whole_size = self.size
         self.calls.add_ids(self.messages)
 
     @property
@@ -217,7 +216,6 @@ class Conversation(Struct, eq=False, gc=False):
         self.calls.add_ids(self.messages[: len(self.messages) - before])
         self.view.reset()
         self.size += size
-        self._whole_size += size
 
     def take(self, head: Fact, body: bytes, turn: TurnBody | None = None) -> None:
         """Adds what a fact means for the conversation; `turn` avoids decoding a body that was just encoded."""
@@ -271,10 +269,12 @@ class Conversation(Struct, eq=False, gc=False):
                         self._add(user, len(user.text))
             case ContextCompacted():
                 self.view.compact((head, bodies.decode_summary(body)))
+                self._left_out += self.size - head.size
                 self.size = head.size
             case ContextRestored():
                 self.view.compact(None)
-                self.size = self._whole_size
+                self.size += self._left_out
+                self._left_out = 0
             case AttemptFailed():
                 if head.reason == "error":
                     self.failure = self.failure.after(head, bodies.decode_failed(body))
@@ -306,9 +306,7 @@ class Conversation(Struct, eq=False, gc=False):
         if head.parent:
             return
         calls.last_hint = turn.hints.get(head.index, calls.last_hint)
-        grown = size if visible is closed.parts else output_bytes(visible)
-        self.size += grown
-        self._whole_size += grown
+        self.size += size if visible is closed.parts else output_bytes(visible)
         if (results := turn.all_results) is not None:
             self._add(results, 0)  # counted one by one
             for text in turn.after_results:
@@ -346,7 +344,6 @@ class Conversation(Struct, eq=False, gc=False):
         if self.view.compacted is not None:
             self.view.add(message)
         self.size += size
-        self._whole_size += size
 
 
 def _in_words(answer: AnswerBody) -> str:

@@ -152,7 +152,7 @@ class RunCreator:
                 blobs=tuple(blobs),
                 history=tuple(history),
             )
-            run = self._new_run(plan, encoded, new, sent, limits=limits, size=size, origin=origin)
+            run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
             durable = self._fleet.log.mark(run, outside=True)
         except BaseException:
             for slot in slots:
@@ -184,7 +184,6 @@ class RunCreator:
         new: NewRun,
         sent: bytes | None,
         *,
-        limits: Raw,
         size: int,
         origin: Origin | None,
     ) -> LiveRun:
@@ -199,7 +198,7 @@ class RunCreator:
         self._fleet.residents.add(run)
         body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
         created = RunCreated(RULES, plan.limits, new.thread)
-        stored = RunCreated(RULES, cast(Limits, limits), new.thread)
+        stored = RunCreated(RULES, cast(Limits, self._encoded_limits(plan.limits)), new.thread)
         draft = Draft(created, bodies.encode(body), encoded=bodies.encode(stored))
         self._fleet.driver.record(run, (draft,))
         self._fleet.dispatcher.begin(run)

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from types import CoroutineType
 from typing import Any, Protocol
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from weftline.kernel import policies
@@ -43,9 +42,10 @@ from weftline.runtime import step as stepping
 from weftline.runtime.agent_code.code import RunCode
 from weftline.runtime.fleet.lineage import OnCalls
 from weftline.runtime.live import CUT_BEGUN, GONE, WATCHING, Draft, LiveRun, WorkingSet, is_being_cancelled
-from weftline.runtime.log import WINDOW_BYTES, Log
+from weftline.runtime.log import Log
 from weftline.runtime.model_calls.model_call import abandoned
 from weftline.runtime.public_errors import in_public
+from weftline.runtime.run_sink import RunSink
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in, thread_end, time_has_come
 from weftline.runtime.tool_calls.children import NewChild
@@ -130,7 +130,7 @@ class Driver:
                 facts = await self._opener.open(run)
             finally:
                 driving.waits_to_open = False
-            if run.log.state.ended or run.residency is GONE:
+            if run.log.state.step == "ended" or run.residency is GONE:
                 return
             code = (work.toolbox or EMPTY).code
             if code is not None and run.log.state.step in ("batch", "answered"):
@@ -156,10 +156,11 @@ class Driver:
                 if not commands and not _is_unfinished(run):
                     break
                 # A single command with no deadline and no open question: no wake-up could change anything.
-                alone = not driving.tasks and driving.due_at is None and not run.log.state.questions.open
-                if len(commands) == 1 and alone and not _asks_for_others(run, commands[0]):
+                state = run.log.state
+                alone = not driving.tasks and driving.due_at is None and not state.questions.open
+                if len(commands) == 1 and alone and not _asks_for_others(state, commands[0]):
                     executed += 1
-                    facts = await self._outcome(run, commands[0], run.log.state)
+                    facts = await self._outcome(run, commands[0], state)
                     if executed % MAX_WITHOUT_PAUSE == 0 and run.residency is not GONE:
                         # Others have a turn before the next decision, never between a decision and its command.
                         self.record(run, facts)
@@ -504,47 +505,6 @@ def _take_back(work: WorkingSet) -> None:
         work.account.take_back()
 
 
-class RunSink(Struct, eq=False):
-    """The embedded engine's side of a running command."""
-
-    _log: Log
-    _run: LiveRun
-    _ask: Callable[[LiveRun, Outcome], bool]
-    _attempt: int
-    """How many model calls the run had begun when the command was decided on."""
-
-    async def permit(self, *, all: bool = False) -> None:
-        """Returns when a model may be called: the outcome of the previous attempt is durable, and the store accepts
-        writes.
-
-        So at most one request per run can be unknown to the log after a crash.
-        """
-        log, of_run = self._log, self._run.log
-        if log.refusal is not None:
-            await log.wait_writable()
-        if of_run.durable < of_run.outcome_seq:
-            await log.durable(self._run, upto=of_run.outcome_seq)
-        if all:
-            await log.durable(self._run)
-
-    def durable(self) -> CoroutineType[Any, Any, None]:
-        return self._log.durable(self._run)
-
-    def emit(self, kind: str, lines: bytes, count: int = 1) -> None:
-        self._log.observe(self._run, kind, lines, count)
-
-    def wanted(self) -> bool:
-        state = self._run.log.state
-        asking = state.attempt.open or state.compaction.open
-        return asking and state.totals.attempts == self._attempt and self._run.residency is not GONE
-
-    def take(self, outcome: Outcome) -> bool:
-        return self._ask(self._run, outcome)
-
-    def full(self) -> bool:
-        return self._run.log.outbox.size > WINDOW_BYTES
-
-
 def _is_unfinished(run: LiveRun) -> bool:
     """Whether watchers are being called, or a paused run still has a command running. The log may not show it: nothing
     records that a gate is being asked, and if it were interrupted it would be asked again.
@@ -569,8 +529,8 @@ def _asks(head: Fact) -> bool:
     return isinstance(head, CallAsked) or (isinstance(head, TurnCompleted) and bool(head.calls))
 
 
-def _asks_for_others(run: LiveRun, command: Command) -> bool:
-    return type(command) is RunTool and run.log.state.batch.calls[command.index].host
+def _asks_for_others(state: State, command: Command) -> bool:
+    return type(command) is RunTool and state.batch.calls[command.index].host
 
 
 def _key(command: Command) -> tuple[int, int, int]:

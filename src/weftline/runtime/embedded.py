@@ -143,7 +143,7 @@ class EmbeddedEngine:
             self._run_clock,
             Deadlines(),
             self._model_timeout_s,
-            self._slow_turn_s,
+            self._slow_turn_s * 1_000_000 or float("inf"),
             public_errors=self._public_errors,
         )
 

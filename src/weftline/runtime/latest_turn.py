@@ -172,4 +172,4 @@ class LatestTurn(Struct, eq=False, gc=False):
         """What the model reads of its calls, once each of them has a result."""
         if len(self.results) < self._asked_by_model:
             return None
-        return ToolResults(tuple([self.results[index] for index in sorted(self.results)]))
+        return ToolResults(tuple(map(self.results.__getitem__, sorted(self.results))))

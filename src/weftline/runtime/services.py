@@ -14,6 +14,7 @@ from weftline.runtime.live import Draft
 from weftline.runtime.pacing import LargeSteps
 
 SLOW_TURN_S = 60.0
+"""Model and tool calls that take longer are logged."""
 
 
 class Services(Struct, frozen=True):
@@ -22,16 +23,10 @@ class Services(Struct, frozen=True):
     clock: Clock
     deadlines: Deadlines
     model_timeout_s: float
-    slow_turn_s: float = SLOW_TURN_S
-    """Model and tool calls that take longer are logged; 0 to log none."""
+    slow_turn_us: float = SLOW_TURN_S * 1_000_000
     large: LargeSteps = field(default_factory=LargeSteps)
     public_errors: Mapping[str, str] = {}
     """What clients read about runs that failed, by error code, instead of the original message."""
-
-
-def is_slow(active_us: int, services: Services) -> bool:
-    """Whether a call that took this long is worth a line in the log."""
-    return bool(services.slow_turn_s) and active_us > services.slow_turn_s * 1_000_000
 
 
 class Outcome(Struct, frozen=True):

@@ -180,10 +180,9 @@ def take_in(state: State, work: WorkingSet, draft: Draft, *, at: int) -> State:
 def write_down(state: State, work: WorkingSet, new: New) -> Draft:
     """An entry that the kernel decided on, completed with the content that the kernel does not know."""
     head = new.head
-    conversation = work.conversation
     # By type where it is usual: a pattern that does not match costs as much as a call.
     if type(head) is AttemptStarted:
-        toolbox = work.toolbox or EMPTY
+        conversation, toolbox = work.conversation, work.toolbox or EMPTY
         offered = ""
         if not state.totals.attempts:
             system = work.plan.system if conversation.system is None else conversation.system
@@ -212,11 +211,12 @@ def write_down(state: State, work: WorkingSet, new: New) -> Draft:
         case LoopDetected() | FinalForced() | ResultsOverBudget():
             return Draft(head, bodies.encode(bodies.TextBody(new.text)) if new.text else b"")
         case MessagesTaken():
-            return Draft(head, bodies.encode(bodies.TakenBody(conversation.queued_texts(head.ids))))
+            return Draft(head, bodies.encode(bodies.TakenBody(work.conversation.queued_texts(head.ids))))
         case CallUnclaimed():
             return Draft(head, bodies.encode(offer_body(work, head)))
         case OutputRejected():
-            problem = conversation.turn.body.problem if conversation.turn.body is not None else ""
+            answer = work.conversation.turn.body
+            problem = answer.problem if answer is not None else ""
             return Draft(head, bodies.encode(bodies.TextBody(prompts.turns.answer_again(problem))))
         case _:
             return Draft(head)

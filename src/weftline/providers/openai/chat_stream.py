@@ -32,7 +32,7 @@ from weftline.providers.base import (
     Whole,
 )
 from weftline.providers.names import NameMap
-from weftline.providers.openai.family import decode, present, usage_of
+from weftline.providers.openai.family import MALFORMED, decode_loosely, present, usage_of
 from weftline.providers.openai.profiles import Profile
 from weftline.providers.openai.reasoning_details import ReasoningDetails
 from weftline.providers.openai.think_tags import ThinkTags
@@ -189,11 +189,14 @@ class ChatReader:
         if reason is not None and _REASONS.get(reason) == "max_tokens":
             reason = None
         try:
-            answer = decode(data, _Chunk, _answers)
-        except ProviderError:
-            if reason is None:
-                raise
-            return self._finish()
+            answer = _answers.decode(data)
+        except MALFORMED:
+            try:
+                answer = decode_loosely(data, _Chunk)
+            except ProviderError:
+                if reason is None:
+                    raise
+                return self._finish()
         chunks: list[Chunk] = []
         for choice in answer.choices or ():
             if choice.index:

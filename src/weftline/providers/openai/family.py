@@ -343,12 +343,20 @@ async def _drained(pieces: AsyncIterator[bytes]) -> None:
                 pass
 
 
+MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What is raised for documents that are not JSON, or not of the expected type."""
+
+
 def decode(data: bytes, kind: type[T], decoder: msgspec.json.Decoder[T]) -> T:
     """Decodes one JSON document of an answer. Numbers that JSON does not allow (NaN) count as missing."""
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
+    except MALFORMED:
+        return decode_loosely(data, kind)
+
+
+def decode_loosely(data: bytes, kind: type[T]) -> T:
+    """Decodes a document that is not quite JSON. Raises `ProviderError` if it cannot be read at all."""
     try:
         loose = json.loads(data, parse_constant=lambda _: None)
         return msgspec.json.decode(msgspec.json.encode(loose), type=kind)
@@ -372,7 +380,7 @@ def loose_object(value: Raw | UnsetType) -> dict[str, Any]:
     data = bytes(value)
     try:
         found: object = _decode_any(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except MALFORMED:
         # Python's own parser takes numbers and surrogates that this one refuses.
         try:
             found = json.loads(data)

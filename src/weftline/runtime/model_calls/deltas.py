@@ -7,23 +7,20 @@ as they are there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
-from operator import attrgetter
 
 from msgspec.json import Encoder
 
 from weftline.kernel.entries import TEXT_DELTA, THINKING_DELTA
+from weftline.providers.assemble import TextRun
 from weftline.providers.base import Chunk, TextDelta, ThinkingDelta, UsageUpdate
 from weftline.runtime.services import Sink
 from weftline.surrogates import whole
 
 _encode_lines = Encoder().encode_lines
-_text = attrgetter("text")
 _MAX_RUN = 512
 """More deltas of one read than this are merged into this many: each is a separate event for everyone who follows the
 run.
 """
-_KINDS: dict[type[Chunk], str] = {TextDelta: TEXT_DELTA, ThinkingDelta: THINKING_DELTA}
 
 
 class Deltas:
@@ -36,60 +33,60 @@ class Deltas:
         self._tail = b',"turn":%d,"attempt":%d}' % (turn, attempt)
         self._half = ""
         """The high surrogate that the text so far ended in."""
-        self._kind = ""
+        self._kind: type[TextDelta] | type[ThinkingDelta] = TextDelta
         """The kind of the latest text."""
 
-    def take(self, chunks: Sequence[Chunk]) -> None:
-        """Appends the text of one read; consecutive deltas of one kind become one append."""
-        if not self._half and _KINDS.keys().isdisjoint(map(type, chunks)):
-            return
+    def take(self, chunks: Sequence[Chunk], runs: Sequence[TextRun]) -> None:
+        """Appends the text of one read, of which `runs` are the texts; each of them becomes one append."""
         try:
-            runs = _encoded(chunks, self._tail) if not self._half else None
+            encoded = _encoded(runs, self._tail) if not self._half else None
         except UnicodeEncodeError:
-            runs = None
-        for kind, lines, count in _encoded(self._joined(chunks), self._tail) if runs is None else runs:
+            encoded = None
+        for kind, lines, count in _encoded(self._joined(chunks), self._tail) if encoded is None else encoded:
             self._sink.emit(kind, lines, count)
 
-    def _joined(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+    def _joined(self, chunks: Sequence[Chunk]) -> list[TextRun]:
         """The same text in whole characters. A high surrogate waits for the rest of its character while the text
         continues.
         """
-        joined: list[Chunk] = []
+        joined: list[TextRun] = []
         for chunk in chunks:
             if isinstance(chunk, UsageUpdate):
                 continue
             if not isinstance(chunk, TextDelta | ThinkingDelta):
                 self._give_up(joined)
                 continue
-            kind = TEXT_DELTA if isinstance(chunk, TextDelta) else THINKING_DELTA
-            if kind != self._kind:
+            if type(chunk) is not self._kind:
                 self._give_up(joined)
-            self._kind = kind
+            self._kind = type(chunk)
             text = self._half + chunk.text
             self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
-            text = whole(text.removesuffix(self._half))
-            joined.append(TextDelta(text) if kind == TEXT_DELTA else ThinkingDelta(text))
+            self._add(whole(text.removesuffix(self._half)), joined)
         return joined
 
-    def _give_up(self, joined: list[Chunk]) -> None:
+    def _give_up(self, joined: list[TextRun]) -> None:
         """Replaces a surrogate whose other half did not arrive."""
         half, self._half = whole(self._half), ""
         if half:
-            joined.append(TextDelta(half) if self._kind == TEXT_DELTA else ThinkingDelta(half))
+            self._add(half, joined)
+
+    def _add(self, text: str, joined: list[TextRun]) -> None:
+        if joined and joined[-1][0] is self._kind:
+            joined[-1][1].append(text)
+        else:
+            joined.append((self._kind, [text]))
 
 
-def _encoded(chunks: Sequence[Chunk], tail: bytes) -> list[tuple[str, bytes, int]]:
-    """Runs of deltas of one kind: the kind, their bodies as lines, and how many there are."""
-    runs: list[tuple[str, bytes, int]] = []
-    for delta, run in groupby(chunks, type):
-        kind = _KINDS.get(delta)
-        if kind is not None:
-            texts = [*filter(None, map(_text, run))]
-            if len(texts) > _MAX_RUN:
-                step = -(-len(texts) // _MAX_RUN)
-                texts = ["".join(texts[first : first + step]) for first in range(0, len(texts), step)]
-            if texts:
-                # All at once. Line breaks in a text are escaped, so each remaining one ends a delta.
-                lines = b'{"text":' + _encode_lines(texts)[:-1].replace(b"\n", tail + b'\n{"text":') + tail
-                runs.append((kind, lines, len(texts)))
-    return runs
+def _encoded(runs: Sequence[TextRun], tail: bytes) -> list[tuple[str, bytes, int]]:
+    """The kind of each run, the bodies of its deltas as lines, and how many there are."""
+    encoded: list[tuple[str, bytes, int]] = []
+    for kind, run in runs:
+        texts = [*filter(None, run)]
+        if len(texts) > _MAX_RUN:
+            step = -(-len(texts) // _MAX_RUN)
+            texts = ["".join(texts[first : first + step]) for first in range(0, len(texts), step)]
+        if texts:
+            # All at once. Line breaks in a text are escaped, so each remaining one ends a delta.
+            lines = b'{"text":' + _encode_lines(texts)[:-1].replace(b"\n", tail + b'\n{"text":') + tail
+            encoded.append((TEXT_DELTA if kind is TextDelta else THINKING_DELTA, lines, len(texts)))
+    return encoded

@@ -44,7 +44,7 @@ from weftline.runtime.model_calls.models import attempt_limit, cost_nusd, cost_o
 from weftline.runtime.model_calls.reminding import with_reminders
 from weftline.runtime.model_calls.spending import NOTHING, spent
 from weftline.runtime.public_errors import kept_causes
-from weftline.runtime.services import Outcome, Services, Sink, is_slow
+from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.tool_calls.preparing import prepare_calls
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.tools.checking import issues_of
@@ -119,8 +119,7 @@ async def call_model(
                 answering = True
                 if code is not None and renewals is not None and renewals.pop_any():
                     await code.renewed(command.turn, model.provider.name)
-                assembler.feed(chunks)
-                deltas.take(chunks)
+                deltas.take(chunks, assembler.feed(chunks))
                 if written is not None:
                     written.take(chunks)
                 if code is not None:
@@ -134,13 +133,11 @@ async def call_model(
         if not assembler.complete:
             raise ProviderError("server", "The model's answer was cut off before it was complete.", unanswered=True)
         message = assembler.message()
-        calls = message.calls
-        if not calls and assembler.finish_reason == "malformed_function_call":
+        if assembler.call_count:
+            message = _with_own_ids(message, command.turn, work.conversation)
+        elif assembler.finish_reason == "malformed_function_call":
             # There is neither a call nor an answer: all that can be done is ask again.
             raise ProviderError("server", "The model wrote a tool call that its own API could not parse.")
-        for asked in calls:
-            if too_much := _excess(asked.args):
-                raise ProviderError("server", f"The model called a tool with {too_much}.", retryable=False)
     except ProviderError as error:
         if code is not None and renewals is not None and renewals.pop_any():
             await code.renewed(command.turn, model.provider.name)
@@ -153,8 +150,6 @@ async def call_model(
         logger.exception("the provider %s failed", model.provider.name)
         return await call.ended_badly(classified(model.provider, raised))
     else:
-        if calls:
-            message = _with_own_ids(message, command.turn, work.conversation)
         return await call.completed(message, metadata)
     finally:
         await close_stream(stream)
@@ -249,7 +244,7 @@ class _ModelCall(Struct, eq=False):
         model, catalog = self.model, work.catalog
         assert model is not None
         active_us = self._active_us()
-        if is_slow(active_us, self._services):
+        if active_us > self._services.slow_turn_us:
             logger.info(
                 "run %s: slow turn: the model %s took %.1f s for turn %d",
                 work.run_id,
@@ -445,20 +440,24 @@ def _unfenced(message: Assistant) -> Assistant:
 def _with_own_ids(message: Assistant, turn: int, conversation: Conversation) -> Assistant:
     """Gives each call an id that is unique in the run: the provider's own, unless it is repeated or missing.
 
-    In that case the id is made from the call's place, which no other call of the run has.
+    In that case the id is made from the call's place, which no other call of the run has. Raises `ProviderError` for a
+    call whose arguments are too large to be read here.
     """
-    taken = set(conversation.calls.ids)
+    known, taken = conversation.calls.ids, set[str]()
     parts: list[AssistantPart] = []
     index = 0
     for part in message.parts:
-        if isinstance(part, ToolCall):
+        if type(part) is ToolCall:
+            if too_much := _excess(part.args):
+                raise ProviderError("server", f"The model called a tool with {too_much}.", retryable=False)
             identity = part.id
-            if not identity or identity in taken or len(identity.encode(errors="replace")) > _MAX_ID_BYTES:
+            too_long = len(identity.encode(errors="replace")) > _MAX_ID_BYTES
+            if not identity or too_long or identity in known or identity in taken:
                 identity = f"call_{turn}_{index}"
-                while identity in taken:
+                while identity in known or identity in taken:
                     identity += "_"
+                part = replace(part, id=identity)
             taken.add(identity)
             index += 1
-            part = part if identity == part.id else replace(part, id=identity)
         parts.append(part)
     return Assistant(tuple(parts))

@@ -24,7 +24,7 @@ from weftline.runtime.agent_code.code import PendingCall
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.model_calls.models import is_blind
 from weftline.runtime.people.awaits import ask_about_doubt, ask_back, with_edits
-from weftline.runtime.services import Outcome, Services, Sink, is_slow
+from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.runtime.tool_calls.asking import AskingCall, tool_timeout_s
 from weftline.runtime.tool_calls.fallbacks import refused_in_clients_place
@@ -117,7 +117,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     if output.asks is not None:
         how, output = "failed", ToolOutput.of(prompts.calls.nobody_to_ask(output.asks.prompt), is_error=True)
     active_us = int((loop.time() - started if asking is None else asking.own_s) * 1_000_000)
-    if is_slow(active_us, services):
+    if active_us > services.slow_turn_us:
         took_s = active_us / 1e6
         logger.info(
             "run %s: slow turn: the tool %s took %.1f s in turn %d",
