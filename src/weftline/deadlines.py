@@ -13,6 +13,9 @@ import asyncio
 from collections.abc import Callable
 from contextvars import Context
 from types import TracebackType
+from typing import Any
+
+from msgspec import Struct
 
 
 class Deadlines:
@@ -37,22 +40,20 @@ class Deadlines:
         self._limits.pop(seconds, None)
 
 
-class Deadline:
-    __slots__ = ("_cancelling", "_limit", "_over", "_task", "at_s", "expired")
-
-    def __init__(self, limit: _Limit) -> None:
-        self._limit = limit
-        self.expired = False
-        """Whether this deadline caused a `TimeoutError`: the code inside may raise its own."""
-        self.at_s = 0.0
-        self._over = False
+class Deadline(Struct, eq=False):
+    _limit: _Limit
+    expired: bool = False
+    """Whether this deadline caused a `TimeoutError`: the code inside may raise its own."""
+    at_s: float = 0.0
+    _over: bool = False
+    _task: asyncio.Task[Any] | None = None
+    _cancelling: int = 0
 
     def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._cancelling = task.cancelling()
         limit = self._limit
+        self._task = task = asyncio.current_task(limit.loop)
+        assert task is not None
+        self._cancelling = task.cancelling()
         self.at_s = limit.loop.time() + limit.seconds
         limit.open[self] = None
         if not limit.has_timer:
@@ -62,12 +63,14 @@ class Deadline:
         self._limit.open.pop(self, None)
         self._over = True
         # A cancellation by someone else at the same time is passed on.
-        if self.expired and self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
-            raise TimeoutError from error
+        if self.expired and self._task is not None:
+            left = self._task.uncancel()
+            if left <= self._cancelling and isinstance(error, asyncio.CancelledError):
+                raise TimeoutError from error
 
     def expire(self) -> None:
         """Cancels the task once: a second cancellation, or one after the task has left, would never be undone."""
-        if not self.expired and not self._over:
+        if not self.expired and not self._over and self._task is not None:
             self.expired = True
             self._task.cancel()
 

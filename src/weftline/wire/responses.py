@@ -165,8 +165,8 @@ class UsageTriple(Struct, frozen=True, rename="camel"):
 def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int, estimated: bool = False) -> UsageTriple:
     return UsageTriple(
         tokens(usage),
-        _count(turns),
-        _count(attempts),
+        turns,
+        attempts,
         ModelUsed(model.id, model.provider, model.vendor_id, _effort(model.reasoning)),
         True if estimated else UNSET,
     )
@@ -174,19 +174,15 @@ def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int, es
 
 def tokens(usage: Usage) -> Tokens:
     """Returns the counts, which are never negative, and no part exceeds its whole."""
-    whole_input, whole_output = _count(usage.input), _count(usage.output)
+    # With 0 first, `max` also returns it for a NaN from a provider.
+    whole_input, whole_output = int(max(0, usage.input)), int(max(0, usage.output))
     return Tokens(
         whole_input,
-        min(_count(usage.cached), whole_input),
-        min(_count(usage.reasoning), whole_output),
+        min(int(max(0, usage.cached)), whole_input),
+        min(int(max(0, usage.reasoning)), whole_output),
         whole_output,
-        min(_count(usage.cache_write), whole_input) or UNSET,
+        min(int(max(0, usage.cache_write)), whole_input) or UNSET,
     )
-
-
-def _count(number: int) -> int:
-    # Written so that a NaN from a provider also becomes 0.
-    return int(number) if number > 0 else 0
 
 
 def _effort(level: int | None) -> str | UnsetType:
