@@ -125,7 +125,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         for timer in (self._deadline, self._idle, self._stall):
             if timer is not None:
                 timer.cancel()
-        for exchange in self._open:
+        lost, self._open = self._open, []
+        for exchange in lost:
             exchange.lose()
 
     def abort(self) -> None:
