@@ -136,12 +136,3 @@ async def test_an_answer_that_breaks_off_closes_its_connection() -> None:
     answer.end()
     assert wire.sent.endswith(b"4\r\nsome\r\n")
     assert wire.closed
-
-
-async def test_a_complete_answer_keeps_its_connection() -> None:
-    wire = Wire()
-    answer = exchange(wire)
-    await answer.send(start((b"content-length", b"2")))
-    await answer.send(body(b"ok"))
-    answer.end()
-    assert not wire.closed

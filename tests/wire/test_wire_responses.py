@@ -31,6 +31,7 @@ from weftline.wire.responses import (
     created_session,
     iso,
     models_list,
+    run_url,
     session_info,
     snapshot,
     usage_triple,
@@ -98,7 +99,7 @@ def test_details_become_camel_case_fields_and_hide_none_of_the_fixed_ones() -> N
 
 
 def test_created_answers() -> None:
-    assert read(created_run("run_1", "acme")) == {
+    assert read(created_run("run_1", run_url("run_1", "acme"))) == {
         "runId": "run_1",
         "streamUrl": "/api/v1/workspaces/acme/agent-runs/run_1/stream",
     }

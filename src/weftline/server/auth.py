@@ -159,7 +159,7 @@ def _credential(request: Request) -> str | None:
     bearer = request.header(b"authorization")
     if bearer is not None:
         scheme, _, value = bearer.partition(" ")
-        if scheme.lower() == "bearer" and value.strip():
-            return value.strip()
+        if scheme.lower() == "bearer" and (value := value.strip()):
+            return value
     key = request.header(b"x-api-key")
-    return key.strip() if key and key.strip() else None
+    return key.strip() or None if key is not None else None

@@ -59,7 +59,7 @@ class Corked:
             pending, self._pending, self._size = self._pending, [], 0
             if self._transport.is_closing():
                 return  # the client left in this iteration of the loop
-            self._transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
+            self._transport.write(b"".join(pending))
 
     def abort(self) -> None:
         self._transport.abort()

@@ -47,9 +47,10 @@ async def respond_created(
     try:
         made = await create()
         run_id = made.run_id
+        url = run_url(run_id, principal.slug, root=prefix)
+        own = ((b"location", url.encode()), (b"x-run-id", run_id.encode()))
         if place is None:
-            body = created_run(run_id, principal.slug, made.warnings, root=prefix)
-            return Response(body, status=202, headers=_headers(run_id, principal.slug, prefix))
+            return Response(created_run(run_id, url, made.warnings), status=202, headers=own)
         key = await app.engine.locate(run_id, workspace=principal.workspace)
         view = app.view
         if types is not None:
@@ -62,12 +63,8 @@ async def respond_created(
             # The key may belong to a run of an agent that this credential may not know about.
             error.details.pop("run_id", None)
         raise
-    headers = (*_headers(run_id, principal.slug, prefix), *_warnings(made.warnings))
+    headers = (*own, *_warnings(made.warnings))
     return partial(send_events, request, app.engine, key, follower, app.backlog, headers=headers, view=view)
-
-
-def _headers(run_id: str, slug: str, prefix: str) -> Headers:
-    return ((b"location", (prefix + run_url(run_id, slug)).encode()), (b"x-run-id", run_id.encode()))
 
 
 def _warnings(warnings: Warnings) -> Headers:

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from weftline.server.corked import Corked
-from weftline.server.http import Scope
+from weftline.server.http import DISCONNECT, Scope
 
 _CHUNKED = (b"transfer-encoding", b"chunked")
 _CLOSE = (b"connection", b"close")
@@ -37,10 +37,11 @@ class Exchange(Struct, eq=False):
     """Called when the response is complete."""
     keep_alive: bool = True
     waiting_for_100_continue: bool = False
-    message_event: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when some of the body has arrived, and when nothing more will."""
     body: bytearray = field(default_factory=bytearray)
+    """What has arrived of it and was not received yet."""
     more_body: bool = True
+    news: bool = False
+    """Whether some of the body has arrived, or its end, that was not received yet."""
     disconnected: bool = False
     response_started: bool = False
     response_complete: bool = False
@@ -49,18 +50,24 @@ class Exchange(Struct, eq=False):
     """Of the body that is yet to be sent, unless it is sent in chunks."""
     _head: bytes = b""
     """Of a response with a length, until some of its body comes: usually that is all of it."""
+    waits: bool = False
+    """Whether `receive` waits for `wake`."""
+    _awake: asyncio.Event | None = None
+    """None until `receive` has to wait."""
 
     async def receive(self) -> dict[str, Any]:
         if self.waiting_for_100_continue and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
-        if not self.disconnected and not self.response_complete:
-            self.flow.resume_reading()
-            await self.message_event.wait()
-            self.message_event.clear()
+        self.flow.resume_reading()
+        while not (self.news or self.disconnected or self.response_complete):
+            self._awake = self._awake or asyncio.Event()
+            self._awake.clear()
+            self.waits = True
+            await self._awake.wait()
         if self.disconnected or self.response_complete:
             return {"type": "http.disconnect"}
-        body, self.body = bytes(self.body), bytearray()
+        body, self.body, self.news = bytes(self.body), bytearray(), False
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     async def send(self, message: Any) -> None:
@@ -70,20 +77,39 @@ class Exchange(Struct, eq=False):
             return
         kind = message["type"]
         if kind == "http.response.body" and self.response_started and not self.response_complete:
-            self._continue(message.get("body", b""), more=message.get("more_body", False))
+            body, more = message.get("body", b""), message.get("more_body", False)
+            if self._chunked:
+                chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+                self.transport.write(chunk if more else chunk + b"0\r\n\r\n")
+            else:
+                self._write(body, more=more)
+            if not more:
+                self._complete()
         elif kind == "http.response.start" and not self.response_started:
             self._start(message["status"], message.get("headers", ()))
         else:
             raise RuntimeError(f"A message {kind!r} is not expected now.")
 
+    def wake(self) -> None:
+        """Lets `receive` look again."""
+        self.waits = False
+        if self._awake is not None:
+            self._awake.set()
+
+    def lose(self) -> None:
+        """Called when the client is gone."""
+        self.disconnected = True
+        self.wake()
+        self.scope[DISCONNECT].notify()
+
     def end(self) -> None:
-        """Called when the application is done. Closes the connection if it left the response incomplete."""
-        if not self.response_complete and not self.disconnected:
+        """Called when the application is done and the response is not."""
+        if not self.disconnected:
             if not self.response_started:
                 self._start(500, (_TEXT, (b"content-length", b"%d" % len(_FAILED)), _CLOSE))
-                self._continue(_FAILED, more=False)
+                self._write(_FAILED, more=False)
+                self._complete()
             self.transport.close()
-        self.on_response = _nothing  # it keeps the connection in memory
 
     def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.response_started = True
@@ -95,9 +121,10 @@ class Exchange(Struct, eq=False):
         fields = [*self.default_headers, *headers]
         given = dict(fields)
         length = given.get(b"content-length")
-        self._chunked = length is None and status not in _NO_BODY and self.scope["method"] != "HEAD"
-        self._length = 0 if length is None else int(length)
-        if self._chunked:
+        if length is not None:
+            self._length = int(length)
+        elif status not in _NO_BODY and self.scope["method"] != "HEAD":
+            self._chunked = True
             fields.append(_CHUNKED)
         if given.get(b"connection") == b"close":
             self.keep_alive = False
@@ -113,28 +140,23 @@ class Exchange(Struct, eq=False):
         else:
             self._head = head
 
-    def _continue(self, body: bytes, *, more: bool) -> None:
-        if self._chunked:
-            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-            self.transport.write(chunk if more else chunk + b"0\r\n\r\n")
+    def _write(self, body: bytes, *, more: bool) -> None:
+        """Writes a piece of a body that is not sent in chunks."""
+        if self.scope["method"] == "HEAD":
+            body, self._length = b"", 0
+        self._length -= len(body)
+        if self._length < 0 or not (more or self._length == 0):
+            raise RuntimeError("The response's body does not have the length that its head says.")
+        data, self._head = self._head + body, b""
+        if more:
+            self.transport.write(data)
         else:
-            if self.scope["method"] == "HEAD":
-                body, self._length = b"", 0
-            self._length -= len(body)
-            if self._length < 0 or not (more or self._length == 0):
-                raise RuntimeError("The response's body does not have the length that its head says.")
-            data, self._head = self._head + body, b""
-            if more:
-                self.transport.write(data)
-            else:
-                self.transport.write_now(data)
-        if not more:
-            self.response_complete = True
-            self.message_event.set()
-            if not self.keep_alive:
-                self.transport.close()
-            self.on_response()
+            self.transport.write_now(data)
 
-
-def _nothing() -> None:
-    pass
+    def _complete(self) -> None:
+        self.response_complete = True
+        if self.waits:
+            self.wake()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()

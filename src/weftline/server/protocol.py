@@ -84,8 +84,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._address = address
         self._queued: deque[Exchange] = deque()
         """Requests that wait for the responses before theirs."""
-        self._disconnects: list[Disconnect] = []
-        """Of requests without a response yet."""
+        self._open: list[Exchange] = []
+        """Those without a complete response, and perhaps the last one that has one."""
         self._phase = _IDLE
         self._watched: list[tuple[bytes, bytes]] = []
         """The headers of the request that determine how to read it."""
@@ -118,14 +118,16 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._due_in(self._limits.head_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        cast(Any, self).cycle = None  # it would keep the connection in memory, and the other way round
         super().connection_lost(exc)
         self._all.closed(self)
         self._all.leave(self._address)
         for timer in (self._deadline, self._idle, self._stall):
             if timer is not None:
                 timer.cancel()
-        for disconnect in self._disconnects:
-            disconnect.notify()
+        lost, self._open = self._open, []
+        for exchange in lost:
+            exchange.lose()
 
     def abort(self) -> None:
         self.transport.abort()
@@ -194,12 +196,12 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._phase, self._received, self._body_bytes = _BODY, 0, 0
         self.headers = []  # for trailers after a chunked body; the request was checked by its head
         if answered:
-            self._disconnects.clear()
+            self._open = [exchange]
             self._start(exchange)
         else:
             self.flow.pause_reading()
+            self._open.append(exchange)
             self._queued.append(exchange)
-        self._disconnects.append(exchange.scope[DISCONNECT])
 
     def _exchange(self) -> Exchange:
         """Creates the exchange for a request whose head is complete."""
@@ -262,7 +264,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.logger.error("a request failed", exc_info=error)
-        exchange.end()
+        if not exchange.response_complete:
+            exchange.end()
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -272,15 +275,18 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         exchange.body += body
         if len(exchange.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
-        exchange.message_event.set()
+        exchange.news = True
+        if exchange.waits:
+            exchange.wake()
 
     def on_message_complete(self) -> None:
         if self._upgrades:
             return  # only the parser thinks so
         self._phase, self._received = _IDLE, 0
         if not self.cycle.response_complete:
-            self.cycle.more_body = False
-            self.cycle.message_event.set()
+            self.cycle.more_body, self.cycle.news = False, True
+            if self.cycle.waits:
+                self.cycle.wake()
         elif not self.cycle.keep_alive:
             self.transport.close()
 
@@ -385,7 +391,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
                 return
             # Handlers that wait for the body see a disconnect, and their responses are not sent.
             self.cycle.disconnected = True
-            self.cycle.message_event.set()
+            self.cycle.wake()
         self.transport.write(refusal(error, headers=self._all.headers_of_refusal(self._origin())))
         # Closing at once while the client still writes would discard the response before it is read.
         self.transport.write_eof()

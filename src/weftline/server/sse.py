@@ -18,6 +18,7 @@ from weftline.runtime.decoding import check_observations, facts_in, require_skip
 from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.declared import Header, QueryParameter
 from weftline.server.http import DISCONNECT, FLOW, Disconnect, Flow, Headers, Request
+from weftline.store.base import Stored
 from weftline.wire.damage import unreadable_event
 from weftline.wire.details import ProfiledFrames
 from weftline.wire.events import project
@@ -225,45 +226,63 @@ def view_with(hints: DisplayHints) -> View:
 
 
 def profiled(frames: ProfiledFrames) -> View:
-    """Returns `sse_frames` for a stream with a profile."""
-    return partial(sse_frames, profile=frames)
+    """Returns the view of a stream with a profile."""
+    return partial(_profiled_frames, profile=frames)
 
 
-def sse_frames(batch: EntryBatch, *, profile: ProfiledFrames | None = None, hints: DisplayHints | None = None) -> bytes:
+def sse_frames(batch: EntryBatch, *, hints: DisplayHints | None = None) -> bytes:
     """Returns the frames of a batch, ready to send. Raises `UnreadableLog`; entries of newer code are left out, except
     the last one of a run that has ended.
     """
     frames: list[bytes] = []
-    heads, run_id, after, upto = batch.heads, batch.run_id, batch.after, batch.last_seq
+    heads, run_id = batch.heads, batch.run_id
     # A commit with a single delta is so frequent that even a function call is noticeable.
     facts = facts_in(batch) if heads is None else iter(heads)
     for item in batch.items:
-        seq, body = item.seq, item.body
         try:
             if item.head:
                 fact = next(facts)
-                if profile is not None:
-                    frames.append(profile.of_fact(fact, body, seq=seq, at=item.at))
-                elif (event := project(fact, body, run_id=run_id)) is not None:
+                event = project(fact, item.body, run_id=run_id)
+                if event is not None:
                     if hints is not None:
-                        event = hints.with_hint(fact, body, event)
-                    frames.append(frame(seq, *event))
+                        event = hints.with_hint(fact, item.body, event)
+                    frames.append(frame(item.seq, *event))
                 continue
             if heads is None:
                 check_observations(item)
-            if profile is not None:
-                frames.append(profile.of_observations(seq, item.kind, body, at=item.at, after=after, upto=upto))
-            elif item.kind in OBSERVED:
-                frames.append(delta_frames(seq, item.kind, body, after=after, upto=upto))
+            if item.kind in OBSERVED:
+                frames.append(delta_frames(item.seq, item.kind, item.body, after=batch.after, upto=batch.last_seq))
         except UNREADABLE:
-            try:
-                require_skippable(batch, item)
-            except WeftlineError as error:
-                if not batch.newer:
-                    logger.error("run %s: entry %d cannot be read", run_id, seq)
-                raise UnreadableLog(frames, error, min(item.last_seq, upto)) from None
-            logger.warning("run %s: entry %d was written by newer code and is not shown", run_id, seq)
+            _leave_out(batch, item, frames)
     return b"".join(frames)
+
+
+def _profiled_frames(batch: EntryBatch, *, profile: ProfiledFrames) -> bytes:
+    frames: list[bytes] = []
+    facts, after, upto = facts_in(batch), batch.after, batch.last_seq
+    for item in batch.items:
+        seq, at, body = item.seq, item.at, item.body
+        try:
+            if item.head:
+                frames.append(profile.of_fact(next(facts), body, seq=seq, at=at))
+                continue
+            if batch.heads is None:
+                check_observations(item)
+            frames.append(profile.of_observations(seq, item.kind, body, at=at, after=after, upto=upto))
+        except UNREADABLE:
+            _leave_out(batch, item, frames)
+    return b"".join(frames)
+
+
+def _leave_out(batch: EntryBatch, item: Stored, before: list[bytes]) -> None:
+    """Leaves out an entry of newer code. Raises `UnreadableLog` if it is another one that cannot be read."""
+    try:
+        require_skippable(batch, item)
+    except WeftlineError as error:
+        if not batch.newer:
+            logger.error("run %s: entry %d cannot be read", batch.run_id, item.seq)
+        raise UnreadableLog(before, error, min(item.last_seq, batch.last_seq)) from None
+    logger.warning("run %s: entry %d was written by newer code and is not shown", batch.run_id, item.seq)
 
 
 async def _gap(engine: Engine, key: int, missing: tuple[int, int]) -> bytes:

@@ -87,5 +87,7 @@ def to_wire_failure(head: CallClosed, body: ClosedBody, text: str) -> WireFailur
 
 
 def to_wire_telemetry(head: CallClosed, body: ClosedBody) -> WireTelemetry:
+    if body.telemetry is None:
+        return WireTelemetry(head.active_us // 1000)
     took = telemetry_of(body.telemetry, active_us=head.active_us)
     return WireTelemetry(took.duration_ms or 0, took.tokens_used, took.model, took.extra)

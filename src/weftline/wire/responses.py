@@ -45,12 +45,9 @@ def _iso_or_none(us: int | None) -> str | None:
     return None if us is None else iso(us)
 
 
-def run_url(run_id: str, slug: str) -> str:
-    return f"/api/v1/workspaces/{slug}/agent-runs/{run_id}"
-
-
-def stream_url(run_id: str, slug: str) -> str:
-    return f"{run_url(run_id, slug)}/stream"
+def run_url(run_id: str, slug: str, *, root: str = "") -> str:
+    """Returns the address of a run; `root` is the path that the server is mounted at."""
+    return f"{root}/api/v1/workspaces/{slug}/agent-runs/{run_id}"
 
 
 class Ok(Struct, frozen=True):
@@ -91,9 +88,9 @@ class CreatedSession(Struct, frozen=True, rename="camel"):
     warnings: Warnings = UNSET
 
 
-def created_run(run_id: str, slug: str, warnings: Warnings = UNSET, *, root: str = "") -> bytes:
-    """Returns the response; `root` is the path that the server is mounted at."""
-    return _encode(CreatedRun(run_id, root + stream_url(run_id, slug), warnings))
+def created_run(run_id: str, url: str, warnings: Warnings = UNSET) -> bytes:
+    """Returns the response; `url` is the run's."""
+    return _encode(CreatedRun(run_id, f"{url}/stream", warnings))
 
 
 def created_session(session_id: str, *, name: str, created_us: int, warnings: Warnings = UNSET) -> bytes:
@@ -165,8 +162,8 @@ class UsageTriple(Struct, frozen=True, rename="camel"):
 def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int, estimated: bool = False) -> UsageTriple:
     return UsageTriple(
         tokens(usage),
-        _count(turns),
-        _count(attempts),
+        turns,
+        attempts,
         ModelUsed(model.id, model.provider, model.vendor_id, _effort(model.reasoning)),
         True if estimated else UNSET,
     )
@@ -174,19 +171,15 @@ def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int, es
 
 def tokens(usage: Usage) -> Tokens:
     """Returns the counts, which are never negative, and no part exceeds its whole."""
-    whole_input, whole_output = _count(usage.input), _count(usage.output)
+    # With 0 first, `max` also returns it for a NaN from a provider.
+    whole_input, whole_output = max(0, usage.input), max(0, usage.output)
     return Tokens(
         whole_input,
-        min(_count(usage.cached), whole_input),
-        min(_count(usage.reasoning), whole_output),
+        min(max(0, usage.cached), whole_input),
+        min(max(0, usage.reasoning), whole_output),
         whole_output,
-        min(_count(usage.cache_write), whole_input) or UNSET,
+        min(max(0, usage.cache_write), whole_input) or UNSET,
     )
-
-
-def _count(number: int) -> int:
-    # Written so that a NaN from a provider also becomes 0.
-    return int(number) if number > 0 else 0
 
 
 def _effort(level: int | None) -> str | UnsetType:

@@ -24,7 +24,7 @@ from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.runs import idempotency
 from weftline.wire.refusals import client_names
-from weftline.wire.responses import CreatedRun, Ok, created_run
+from weftline.wire.responses import CreatedRun, Ok, created_run, run_url
 from weftline.workspace import schedules
 from weftline.workspace.schedules import Changes, Once
 
@@ -98,7 +98,7 @@ async def run(app: App, request: Request, principal: Principal) -> Response:
     row = await schedules.find(app.workspaces, principal, request.params["scheduleId"])
     once = await idempotency(request, f"schedules/{row.id}", b"")
     run_id = await start_now(app, principal, row, idempotency=once)
-    return Response(created_run(run_id, principal.slug, root=request.root), status=202)
+    return Response(created_run(run_id, run_url(run_id, principal.slug, root=request.root)), status=202)
 
 
 async def _require_runnable(app: App, plan: RunPlan, principal: Principal) -> None:
