@@ -18,7 +18,7 @@ from weftline.runtime.decoding import check_observations, facts_in, require_skip
 from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.declared import Header, QueryParameter
 from weftline.server.http import DISCONNECT, FLOW, Disconnect, Flow, Headers, Request
-from weftline.store.base import Stored
+from weftline.store.base import Item
 from weftline.wire.damage import unreadable_event
 from weftline.wire.details import ProfiledFrames
 from weftline.wire.events import project
@@ -274,7 +274,7 @@ def _profiled_frames(batch: EntryBatch, *, profile: ProfiledFrames) -> bytes:
     return b"".join(frames)
 
 
-def _leave_out(batch: EntryBatch, item: Stored, before: list[bytes]) -> None:
+def _leave_out(batch: EntryBatch, item: Item, before: list[bytes]) -> None:
     """Leaves out an entry of newer code. Raises `UnreadableLog` if it is another one that cannot be read."""
     try:
         require_skippable(batch, item)
