@@ -50,6 +50,8 @@ class MoodyLog:
         """How many of the next claims fail."""
         self.damaged: set[int] = set()
         """Runs that cannot be read, now or later."""
+        self.claimed: set[int] = set()
+        """The runs that were claimed."""
         self.claims_gate = asyncio.Event()
         """Runs are claimed while it is set."""
         self.claims_gate.set()
@@ -107,6 +109,7 @@ class MoodyLog:
             self.unclaimable = max(self.unclaimable - 1, 0)
             raise StoreError("The store could not be read.")
         await self.claims_gate.wait()
+        self.claimed.add(key)
         return await self._inner.claim(key, kinds=kinds)
 
     def release(self, key: int, epoch: int) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from msgspec.json import encode
+from msgspec.structs import replace
 
 from weftline.agent.engine.snapshots import snapshot_of
 from weftline.errors import Conflict, StoreError
-from weftline.kernel.entries import FORMAT, KIND, CallStarted, RunEnded, decode_fact
+from weftline.kernel.entries import FORMAT, KIND, CallStarted, Limits, RunEnded, decode_fact
 from weftline.plan import LocalRef
 from weftline.runtime.fleet import fleet
 from weftline.runtime.reads.receipts import stored_receipt
@@ -190,3 +191,20 @@ async def test_the_end_of_a_thread_reaches_its_other_runs_although_one_is_left_a
         with pytest.raises(Conflict, match="newer version"):
             await older.end_thread(thread)
         assert [disk.runs[key].row.status for key in (1, 2, 3)] == ["cancelled", "cancelled", "queued"]
+
+
+async def test_a_run_of_a_newer_version_that_is_due_is_not_even_claimed() -> None:
+    """The process that knows it may be driving it, and reading all such runs at every alarm would take long."""
+    disk = MemoryDisk()
+    space, run_id, run = await waiting(disk)
+    run.row.format = FORMAT + 1
+    disk.set_due(run, 1_000)
+    store = MoodyStore(disk)
+    engine, _ = engine_on(store, SCRIPTS)
+    async with engine:
+        limits = Limits(local_timeout_us=1_000, on_local_timeout="report")
+        timed = await engine.create(space, replace(plan("ask", LocalRef("ask")), limits=limits))
+        assert (await ended(engine, timed, space)).status == "succeeded"  # so the alarm has rung
+        with pytest.raises(Conflict, match="newer version"):
+            await engine.cancel(await engine.locate(run_id, workspace=space))
+        assert run.row.key not in store.log.claimed

@@ -71,22 +71,26 @@ async def test_the_heads_of_calls_are_read_without_their_results(
     await subject.store.close()
 
 
-async def test_readers_of_one_long_log_do_not_hold_up_what_others_read(tmp_path: Path) -> None:
+async def test_readers_of_one_long_log_do_not_hold_up_what_others_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_threads, "_THREADS", 1)
     subject = SqliteSubject(tmp_path / "store")
     await subject.store.close()
     threads = ReaderThreads(tmp_path / "store" / "weftline.db")
-    opened = threading.Event()
+    begun, opened = threading.Event(), threading.Event()
     done: list[str] = []
 
     def read(what: str) -> Callable[[object], None]:
         def job(db: object) -> None:
+            begun.set()
             opened.wait(TIMEOUT_S)
             done.append(what)
 
         return job
 
     flood = [asyncio.create_task(threads.read(read("flood"), run=1)) for _ in range(100)]
-    await asyncio.sleep(0)
+    await asyncio.to_thread(begun.wait, TIMEOUT_S)  # the thread is busy: what follows waits for its turn
     gone = asyncio.create_task(threads.read(read("gone"), run=2))
     others = [asyncio.create_task(threads.read(read("other"), run=run)) for run in (None, 3)]
     await asyncio.sleep(0)

@@ -89,14 +89,14 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
     Raises:
         Conflict: `unsupported_run`, for a run written by a newer version. It is left alone.
     """
+    row = await store.run(key)
+    if row is not None and (newer := unsupported(row)):
+        raise left_to_newer(newer)  # unclaimed: whoever knows it may be driving it
     loaded = await store.claim(key, kinds=KINDS)
     if loaded is None:
         return None
     row = loaded.row
     run_id = ids.run_id(row.key, row.salt)
-    if newer := unsupported(row):
-        store.release(key, loaded.epoch)
-        raise left_to_newer(newer)
     try:
         state = await _state(store, loaded)
         if _size(loaded) <= _DECODE_ON_LOOP_BYTES:

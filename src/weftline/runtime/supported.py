@@ -7,12 +7,12 @@ from weftline.kernel.entries import FORMAT, KIND, KNOWN_RULES, CallClosed, CallS
 from weftline.runtime import ids
 from weftline.runtime.known_facts import known_facts
 from weftline.runtime.reads.parents import parent_link
-from weftline.store.base import DueRun, LogReader, RunRow
+from weftline.store.base import DueRun, LogReader, RunRow, TimedRun
 
 _CHILDREN = (KIND[CallStarted], KIND[ChildEnded], KIND[CallClosed])
 
 
-def unsupported(row: RunRow | DueRun) -> str:
+def unsupported(row: RunRow | DueRun | TimedRun) -> str:
     """Why this version must leave an unfinished run alone (what only a newer one knows), or "" if it need not.
 
     Three numbers decide this: the run's rules, the format of its log, and that of its thread's messages, which an ended

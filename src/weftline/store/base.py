@@ -294,6 +294,14 @@ class TimedRun(Struct, frozen=True):
     due_at: int
     key: int
     workspace: int
+    rules: int
+    format: int
+    thread_format: int
+    """As in `RunRow`, like the two before it."""
+
+    @property
+    def ended_at(self) -> None:
+        """A run that is due has not ended."""
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.live import LiveRun
 from weftline.runtime.reads.finding import public_id
+from weftline.runtime.supported import unsupported
 from weftline.store.base import LogReader
 
 logger = logging.getLogger(__name__)
@@ -91,8 +92,9 @@ class DueRuns:
         while due := await self._store.due(now, after=after, limit=_PAGE):
             after = due[-1].due_at, due[-1].key
             for one in due:
-                self._queue.put((one.workspace, one.key), owner=one.workspace)
-            self._queued += len(due)
+                if not unsupported(one):
+                    self._queue.put((one.workspace, one.key), owner=one.workspace)
+                    self._queued += 1
 
     def _work(self) -> None:
         while self._workers < min(MAX_LOADING, self._queued) and not self._mover.halted:

@@ -168,8 +168,9 @@ class MemoryLog:
         return b"" if first is None else first.head
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[TimedRun]:
-        found = [TimedRun(at, run.row.key, run.row.workspace) for at, run in self._disk.due() if 0 < at <= now]
-        return [one for one in found if (one.due_at, one.key) > after][:limit]
+        found = [(at, run) for at, run in self._disk.due() if 0 < at <= now and (at, run.row.key) > after]
+        rows = [(at, self._row_view(run)) for at, run in found[:limit]]
+        return [TimedRun(at, row.key, row.workspace, row.rules, row.format, row.thread_format) for at, row in rows]
 
     async def next_due(self, after: int) -> int | None:
         return next((at for at, _ in self._disk.due() if at > after), None)

@@ -125,8 +125,9 @@ class SqliteLogReader:
 
     async def due(self, now: int, *, after: tuple[int, int], limit: int) -> list[TimedRun]:
         rows = self._all(
-            "SELECT due_at, key, workspace FROM runs WHERE due_at > 0 AND due_at <= ? AND (due_at, key) > (?, ?)"
-            " ORDER BY due_at, key LIMIT ?",
+            "SELECT due_at, key, workspace, rules, format,"
+            " coalesce((SELECT format FROM threads WHERE threads.key = runs.thread), 0)"
+            " FROM runs WHERE due_at > 0 AND due_at <= ? AND (due_at, key) > (?, ?) ORDER BY due_at, key LIMIT ?",
             now,
             *after,
             limit,

@@ -69,7 +69,7 @@ async def due_runs_are_those_whose_time_has_come(subject: Subject) -> None:
     assert await log.due_now(after=0, limit=1) == [first]
     assert await log.due_now(after=1, limit=9) == [fifth]
     everybody = (0, 0)
-    earlier, later = TimedRun(100, 4, others), TimedRun(200, 2, await new_workspace(subject))
+    earlier, later = TimedRun(100, 4, others, 1, 0, 0), TimedRun(200, 2, await new_workspace(subject), 1, 0, 0)
     assert [await log.due(now, after=everybody, limit=9) for now in (99, 100, 200)] == [
         [],
         [earlier],
