@@ -62,7 +62,7 @@ from weftline.runtime.reads.parents import parent_in
 from weftline.runtime.step import write_down
 from weftline.runtime.supported import left_alone, left_to_newer, unsupported
 from weftline.runtime.trials import STORE_RETRY_S, Trials
-from weftline.store.base import DueRun, Loaded, LogStore, RunRow
+from weftline.store.base import DueRun, Item, Loaded, LogStore, RunRow
 from weftline.store.database import Database
 from weftline.store.records import threads
 
@@ -78,6 +78,8 @@ _PAGE = 1000
 _Ended: TypeAlias = Literal["succeeded", "failed", "cancelled"]
 _DECODE_ON_LOOP_BYTES = 256 * 1024
 """Takes about a millisecond; more is decoded in a thread."""
+_FOLD_ON_LOOP = 200
+"""Facts, which takes about as long."""
 
 
 # How a run is loaded
@@ -134,15 +136,22 @@ async def _state(store: LogStore, loaded: Loaded) -> State:
     """The folded state: the row's plus newer facts, or rebuilt from the first fact if another fold made it."""
     row = loaded.row
     if not row.state:
-        return fold(State(), [(fact.at, decode_fact.decode(fact.head)) for fact in loaded.facts])
+        return await _fold(State(), loaded.facts)
     if row.fold == FOLD:
         try:
             state = decode_state(row.state)
         except DecodeError:
             logger.exception("run %s: its stored state cannot be read; folding its log", ids.run_id(row.key, row.salt))
         else:
-            return fold(state, [(fact.at, decode_fact.decode(fact.head)) for fact in loaded.facts])
-    return fold(State(), [(fact.at, decode_fact.decode(fact.head)) for fact in await store.facts(row.key)])
+            return await _fold(state, loaded.facts)
+    return await _fold(State(), await store.facts(row.key))
+
+
+async def _fold(state: State, facts: Sequence[Item]) -> State:
+    def folded() -> State:
+        return fold(state, [(fact.at, decode_fact.decode(fact.head)) for fact in facts])
+
+    return folded() if len(facts) <= _FOLD_ON_LOOP else await asyncio.to_thread(folded)
 
 
 def _size(loaded: Loaded) -> int:
