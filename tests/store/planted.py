@@ -14,6 +14,7 @@ from weftline.store.base import Loaded, LogStore, Page, RunRow, Store, Write, Wr
 from weftline.store.copies import Copied
 from weftline.store.database import Database
 from weftline.store.memory import MemoryDisk, MemoryStore
+from weftline.store.sqlite.database import transact
 
 Plant: TypeAlias = Callable[[LogStore], Any]
 
@@ -207,6 +208,38 @@ class KeepsTheHold(Planted):
         pass
 
 
+def unfenced(method: str) -> Plant:
+    """A store in which one method of a replaced owner takes effect, as if the present owner had called it."""
+    owners: list[LogStore] = []
+
+    def plant(inner: LogStore) -> Planted:
+        owners.append(inner)
+
+        def late(*args: Any, **options: Any) -> Any:
+            return getattr(owners[-1], method)(*args, **options)
+
+        planted = Planted(inner)
+        setattr(planted, method, late)
+        return planted
+
+    return plant
+
+
+class UnfencedRecords(MemoryStore):
+    """A replaced owner can still write records."""
+
+    async def _write(self, job: Callable[[Any], Any]) -> Any:
+        return transact(self._disk.records, job)
+
+
+class ClosesForAnother(MemoryStore):
+    """A replaced owner that leaves marks the store of its successor as cleanly closed."""
+
+    async def close(self) -> None:
+        self._disk.clean = True
+        await super().close()
+
+
 class PlainEpochs(Planted):
     """Not a bug: epochs that count from 1, whoever owns the store."""
 
@@ -274,14 +307,24 @@ class PlantedStore:
 
 
 class PlantedSubject:
-    def __init__(self, plant: Plant) -> None:
-        self._disk, self._plant = MemoryDisk(), plant
-        self.store: Store = PlantedStore(MemoryStore(self._disk), plant)
+    def __init__(self, plant: Plant = Planted, *, inner: type[MemoryStore] = MemoryStore) -> None:
+        self._disk, self._plant, self._inner = MemoryDisk(), plant, inner
+        self.store: Store = self._open()
+
+    def _open(self) -> PlantedStore:
+        return PlantedStore(self._inner(self._disk), self._plant)
 
     async def reopen(self, *, cleanly: bool = True) -> None:
         if cleanly:
             await self.store.close()
-        self.store = PlantedStore(MemoryStore(self._disk), self._plant)
+        self.store = self._open()
+
+    async def take_over(self) -> Store:
+        old, self.store = self.store, self._open()
+        return old
+
+    async def stopped(self) -> None:
+        await asyncio.Event().wait()
 
     async def restore(self) -> None:
         self._disk.held = True

@@ -7,11 +7,13 @@ from msgspec.structs import replace
 
 from protocols import Suite, members_of
 from weftline.store.base import LogStore, Store
+from weftline.store.memory import MemoryStore
 from weftline.testing import store
 from weftline.testing.store import CHECKS, Check, claims
 
 from .planted import (
     ChildrenInTheNextTransaction,
+    ClosesForAnother,
     EndInTwoTransactions,
     EpochsOnlyForWorkInFlight,
     ForgetsTheTrial,
@@ -25,10 +27,12 @@ from .planted import (
     RowsJoinedToTheRun,
     TellsTooMuch,
     ToldTooEarly,
+    UnfencedRecords,
     WakesFirst,
     answering,
     created_without,
     rows_with,
+    unfenced,
     with_plain_epochs,
     without,
 )
@@ -95,6 +99,12 @@ BUGS: list[tuple[str, Plant, str]] = [
         answering("claim", lambda loaded: loaded and replace(loaded, taken_over=True)),
         "a_claim_tells_whether_an_earlier_owner_wrote_last",
     ),
+    *[
+        (f"{method} is not fenced", unfenced(method), "nothing_that_a_replaced_owner_writes_takes_effect")
+        for method in ("flush", "probe", "lift_hold", "begin_trial", "end_trial", "survived", "charge_death", "trim")
+    ],
+    ("charge_death is not fenced", unfenced("charge_death"), "a_replaced_owner_does_not_charge_its_own_death"),
+    ("claims for another owner", unfenced("claim"), "a_claim_of_a_replaced_owner_does_not_fence_its_successor"),
 ]
 """What each does wrong, and the check that is there for it."""
 
@@ -106,6 +116,18 @@ BUGS: list[tuple[str, Plant, str]] = [
 async def test_a_store_with_a_bug_is_noticed(plant: Plant, noticed_by: str) -> None:
     with pytest.raises(AssertionError):
         await CHECK[noticed_by](PlantedSubject(plant))
+
+
+@pytest.mark.parametrize(
+    ("inner", "noticed_by"),
+    [
+        (UnfencedRecords, "nothing_that_a_replaced_owner_writes_takes_effect"),
+        (ClosesForAnother, "a_replaced_owner_that_closes_the_store_does_not_hide_the_death_of_its_successor"),
+    ],
+)
+async def test_a_store_with_a_bug_beside_its_log_is_noticed(inner: type[MemoryStore], noticed_by: str) -> None:
+    with pytest.raises(AssertionError):
+        await CHECK[noticed_by](PlantedSubject(inner=inner))
 
 
 @pytest.mark.parametrize("name", sorted(CHECK))

@@ -414,7 +414,12 @@ class LogReader(Protocol):
 
 
 class LogStore(LogReader, Protocol):
-    """The log half of an open store. All methods are called from one event loop."""
+    """The log half of an open store. All methods are called from one event loop.
+
+    A store has one owner. From the moment another one opens it, nothing that the earlier owner writes takes effect,
+    in either half: each such call raises `StoreError` (`store_in_use`), unless the store ends the process. Its claims
+    do not fence those of the new owner, and closing its store does not mark the new owner's as cleanly closed.
+    """
 
     @property
     def id(self) -> str:
