@@ -58,6 +58,14 @@ class RowsJoinedToTheRun(Planted):
         return results
 
 
+class FenceLeavesWithItsClaim(Planted):
+    """Whoever was replaced by a claim that has left may write again."""
+
+    def release(self, key: int, epoch: int) -> None:
+        for earlier in range(epoch - 9, epoch + 1):
+            self.inner.release(key, earlier)
+
+
 class LastFirst(Planted):
     """Flushes that were given together take effect in another order."""
 

@@ -462,7 +462,11 @@ class LogStore(LogReader, Protocol):
         ...
 
     def next_epoch(self) -> int:
-        """An epoch for the write that creates a run; its creator drives it without a claim."""
+        """An epoch that is higher than every earlier one, of claims too, whoever owned the store.
+
+        It is for the write that creates a run, whose creator drives it without a claim, and for the holder of a run's
+        latest claim, which may go on under a higher epoch. It fences nobody until something is written under it.
+        """
         ...
 
     async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
@@ -473,7 +477,10 @@ class LogStore(LogReader, Protocol):
         ...
 
     def release(self, key: int, epoch: int) -> None:
-        """Releases a run that is no longer being driven. Does nothing if the run has been claimed again since."""
+        """Ends a claim, given its epoch or a later one that its holder went on under: the run is no longer driven.
+
+        Earlier claims that have not been released stay fenced, even if this one has written nothing.
+        """
         ...
 
     async def begin_trial(self, keys: Sequence[int]) -> None:

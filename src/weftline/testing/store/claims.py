@@ -83,6 +83,33 @@ async def an_earlier_claim_stays_fenced_after_the_later_one_has_written_and_left
     assert await check_log(log, 1) == [b"{}", b"a"]
 
 
+async def an_earlier_claim_stays_fenced_after_the_later_one_has_left_without_writing(subject: Subject) -> None:
+    log, chain = subject.store.log, await new_chain(subject)
+    first, second, third = [await claimed(subject, 1) for _ in range(3)]
+    for left in (third, second):
+        log.release(1, left)
+        chain.epoch = first
+        late = chain.append(b"late", deltas=[b"late"])
+        chain.take_back(late)
+        assert outcomes(await commit(log, late)) == ["conflict"]
+    log.release(1, first)
+    chain.epoch = await claimed(subject, 1)
+    assert outcomes(await commit(log, chain.append(b"a"))) == ["ok"]
+    assert await check_log(log, 1) == [b"{}", b"a"]
+
+
+async def the_holder_of_a_claim_may_go_on_under_a_higher_epoch(subject: Subject) -> None:
+    log, chain = subject.store.log, await new_chain(subject)
+    first = await claimed(subject, 1)
+    chain.epoch = log.next_epoch()
+    assert outcomes(await commit(log, chain.append(b"a"))) == ["ok"]
+    late = Chain(1, chain.workspace, epoch=first)
+    late.seq, late.version = chain.seq, chain.version
+    assert outcomes(await commit(log, late.append(b"late"))) == ["conflict"]
+    log.release(1, chain.epoch)
+    assert await claimed(subject, 1) > chain.epoch
+
+
 async def a_fenced_write_does_not_affect_others_in_its_batch(subject: Subject) -> None:
     log = subject.store.log
     chains = [await new_chain(subject, key) for key in (1, 2, 3)]
@@ -186,6 +213,8 @@ CHECKS = (
     a_write_of_an_earlier_claim_changes_nothing,
     the_later_of_two_claims_wins,
     an_earlier_claim_stays_fenced_after_the_later_one_has_written_and_left,
+    an_earlier_claim_stays_fenced_after_the_later_one_has_left_without_writing,
+    the_holder_of_a_claim_may_go_on_under_a_higher_epoch,
     a_fenced_write_does_not_affect_others_in_its_batch,
     a_claim_sees_what_was_flushed_before_it,
     a_claim_brings_all_that_a_driver_needs,
