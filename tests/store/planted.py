@@ -14,7 +14,7 @@ from weftline.store.base import Loaded, LogStore, Page, RunRow, Store, Write, Wr
 from weftline.store.copies import Copied
 from weftline.store.database import Database
 from weftline.store.memory import MemoryDisk, MemoryStore
-from weftline.store.sqlite.database import transact
+from weftline.store.sqlite.database import SqliteDatabase, transact
 
 Plant: TypeAlias = Callable[[LogStore], Any]
 
@@ -238,6 +238,14 @@ class UnfencedRecords(MemoryStore):
 
     async def _write(self, job: Callable[[Any], Any]) -> Any:
         return transact(self._disk.records, job)
+
+
+class ReadsMayWrite(MemoryStore):
+    """A query that should only read can write, and nobody waits until that is durable."""
+
+    def __init__(self, disk: MemoryDisk | None = None) -> None:
+        super().__init__(disk)
+        self.records = SqliteDatabase(self._disk.records, self._write)
 
 
 class ClosesForAnother(MemoryStore):

@@ -25,6 +25,7 @@ from .planted import (
     Plant,
     Planted,
     PlantedSubject,
+    ReadsMayWrite,
     RowsJoinedToTheRun,
     TellsTooMuch,
     ToldTooEarly,
@@ -128,6 +129,7 @@ async def test_a_store_with_a_bug_is_noticed(plant: Plant, noticed_by: str) -> N
     ("inner", "noticed_by"),
     [
         (UnfencedRecords, "nothing_that_a_replaced_owner_writes_takes_effect"),
+        (ReadsMayWrite, "a_query_that_should_only_read_cannot_write"),
         (ClosesForAnother, "a_replaced_owner_that_closes_the_store_does_not_hide_the_death_of_its_successor"),
     ],
 )

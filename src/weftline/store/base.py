@@ -146,7 +146,7 @@ class Write(Struct):
     """A run that becomes due immediately unless it has ended: the parent of a run that ends."""
     awaits: tuple[NewAwait, ...] = ()
     answered: tuple[str, ...] = ()
-    """The ids of awaits that are no longer open."""
+    """The ids of awaits that are not open after this write, even if it opens them."""
     bookings: tuple[Booking, ...] = ()
     """What its facts add to accounts in the budget tree."""
     closes: str | None = None
@@ -513,8 +513,8 @@ class LogStore(LogReader, Protocol):
         """Removes the logs, except the last entry, of the next runs above key `after` that ended before that time.
 
         Blobs that nothing refers to after that are removed too. The messages of a thread are kept, and so are the blobs
-        that they refer to. Returns the last key examined (0 if no run is left) and how many runs had something to
-        remove.
+        that they or the last entry refer to. Returns the last key examined (0 if no run is left) and how many runs had
+        something to remove.
         """
         ...
 

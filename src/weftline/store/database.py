@@ -41,7 +41,10 @@ class Database(Protocol):
     """
 
     async def read(self, query: Query[T], *, heavy: bool = False) -> T:
-        """Runs a read-only query on one snapshot. A `heavy` one may walk many rows without blocking others."""
+        """Runs a query on one snapshot. A `heavy` one may walk many rows without blocking others.
+
+        Raises `StoreError` if the query tries to write; nothing is changed.
+        """
         ...
 
     async def write(self, query: Query[T]) -> T:

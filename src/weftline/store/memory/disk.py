@@ -128,10 +128,10 @@ class MemoryDisk:
         for blob in blobs:
             self.blobs.setdefault((workspace, blob.id), (blob.data, set()))[1].add(run)
 
-    def drop_blobs(self, run: MemoryRun, *, messages: Sequence[bytes] = ()) -> None:
-        """Removes the blobs that only this run refers to, except those that its thread's messages still need."""
+    def drop_blobs(self, run: MemoryRun, *, staying: Sequence[bytes] = ()) -> None:
+        """Removes the blobs that only this run refers to, except those that the bodies and messages that stay need."""
         for place, (_, runs) in list(self.blobs.items()):
-            if run.row.key in runs and not any(place[1].encode() in message for message in messages):
+            if run.row.key in runs and not any(place[1].encode() in one for one in staying):
                 runs.discard(run.row.key)
             if not runs:
                 del self.blobs[place]

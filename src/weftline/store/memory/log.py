@@ -256,7 +256,9 @@ class MemoryLog:
                 if row.thread is None
                 else thread_queues.messages(row.thread)
             )
-            self._disk.drop_blobs(run, messages=self._query(staying))
+            last = run.item(row.next_seq - 1)
+            kept = [] if last is None else [last.body]
+            self._disk.drop_blobs(run, staying=[*kept, *self._query(staying)])
         return (old[-1].row.key if old else 0), sum(run.trim() for run in old)
 
     def _query(self, query: Query[T]) -> T:

@@ -63,6 +63,15 @@ async def an_await_that_is_answered_in_the_same_commit_is_never_listed(subject: 
     assert await _ids(subject.store.log, AwaitFilter(workspace=workspace)) == []
 
 
+async def an_await_that_is_answered_and_opened_in_one_commit_is_not_open(subject: Subject) -> None:
+    run, workspace = await new_chain(subject), await new_workspace(subject)
+    for answered in ((), ("a",)):
+        write = run.append(b"opened", kind="await.opened")
+        write.awaits, write.answered = (_asks("a", workspace),), answered
+        assert outcomes(await commit(subject.store.log, write)) == ["ok"]
+    assert await _ids(subject.store.log, AwaitFilter(workspace=workspace)) == []
+
+
 async def awaits_are_found_by_run_root_kind_agent_and_deadline(subject: Subject) -> None:
     log, workspace = subject.store.log, await new_workspace(subject)
     other = await new_workspace(subject, "other")
@@ -150,6 +159,7 @@ CHECKS = (
     an_await_is_listed_until_it_is_answered,
     an_await_is_not_stored_with_a_stale_write,
     an_await_that_is_answered_in_the_same_commit_is_never_listed,
+    an_await_that_is_answered_and_opened_in_one_commit_is_not_open,
     awaits_are_found_by_run_root_kind_agent_and_deadline,
     an_await_of_a_run_below_belongs_to_the_agent_and_the_thread_at_the_top,
     awaits_are_found_by_the_thread_of_their_run_or_of_the_one_at_the_top,
