@@ -132,6 +132,18 @@ async def a_death_of_a_group_makes_suspects_and_charges_nobody(subject: Subject)
     assert await charges(subject) == [(2, 0, 0), (0, 0, 0), (2, 0, 0)]
 
 
+async def a_death_of_a_group_changes_no_earlier_charge(subject: Subject) -> None:
+    """Neither of those in the group, nor of others."""
+    for key in (1, 2, 3):
+        await new_chain(subject, key)
+    for alone in (1, 2):
+        await subject.store.log.begin_trial([alone])
+        await _dies(subject)
+    await subject.store.log.begin_trial([1, 3])
+    await _dies(subject)
+    assert await charges(subject) == [(2, 1, 1), (1, 1, 1), (2, 0, 0)]
+
+
 async def survivors_are_charged_only_if_nobody_is_on_trial(subject: Subject) -> None:
     for key in (1, 2, 3):
         await new_chain(subject, key)
@@ -210,6 +222,7 @@ CHECKS = (
     an_unclean_death_is_known_until_it_is_charged,
     a_death_is_charged_once_to_the_run_that_was_on_trial_alone,
     a_death_of_a_group_makes_suspects_and_charges_nobody,
+    a_death_of_a_group_changes_no_earlier_charge,
     survivors_are_charged_only_if_nobody_is_on_trial,
     a_run_whose_trial_was_ended_is_charged_with_nothing,
     charges_are_dropped_after_a_death_while_no_run_was_on_trial,
