@@ -174,11 +174,11 @@ class ForgivesAfterTheDeathOfAGroup(Planted):
     async def charge_death(self) -> None:
         await self.inner.charge_death()
         rows = await self.inner.due_now(after=0, limit=99)
-        self._forgives = any(row.suspect > 1 for row in rows)
+        self._forgives = any(row.trial_size > 1 for row in rows)
 
     async def due_now(self, *, after: int, limit: int) -> list[DueRun]:
         rows = await self.inner.due_now(after=after, limit=limit)
-        return [replace(row, alone=0, deaths=0) for row in rows] if self._forgives else rows
+        return [replace(row, deaths_alone=0, deaths=0) for row in rows] if self._forgives else rows
 
 
 def without(**parts: Any) -> Plant:

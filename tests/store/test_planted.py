@@ -89,7 +89,7 @@ BUGS: list[tuple[str, Plant, str]] = [
     ),
     (
         "nothing is below another run",
-        answering("due_now", rows_with(created=b"")),
+        answering("due_now", rows_with(created_head=b"")),
         "a_due_run_comes_with_what_decides_whether_it_may_be_driven",
     ),
     (

@@ -206,10 +206,14 @@ class RunRow(Struct):
     state_seq: int
     """The last seq that `state` has folded."""
     fold: int
-    suspect: int
-    """How many runs, including this one, were on trial when the process last died; 0 if it is not a suspect."""
-    alone: int
-    """How often the process died while this run was on trial alone, without progress since."""
+    trial_size: int
+    """How many runs, including this one, were on trial when the process last died; 0 if it is not a suspect.
+    SQLite's column is `suspect`.
+    """
+    deaths_alone: int
+    """How often the process died while this run was on trial alone, without progress since. SQLite's column is
+    `alone`.
+    """
     deaths: int
     """How often it was charged with a death: alone, whatever its progress, or long after its trial began."""
     family: int | None = None
@@ -258,7 +262,7 @@ class Loaded(Struct):
     """The epoch of this claim, higher than that of any earlier claim of the run. Nothing else can be read from it."""
     taken_over: bool
     """Whether the latest write to the run came from an earlier owner of the store: nobody may have driven it since."""
-    created: bytes
+    created_body: bytes
     """The body of its first entry."""
     facts: list[Item]
     """The facts newer than the row's state; all of them if it has none yet."""
@@ -273,14 +277,14 @@ class DueRun(Struct, frozen=True):
     """A run that is due immediately."""
 
     key: int
-    suspect: int
-    alone: int
+    trial_size: int
+    deaths_alone: int
     deaths: int
     rules: int
     format: int
     thread_format: int
     """As in `RunRow`, like the two before it."""
-    created: bytes = b""
+    created_head: bytes = b""
     """The head of its first entry."""
 
     @property

@@ -151,8 +151,8 @@ class MemoryLog:
         return [
             DueRun(
                 row.key,
-                row.suspect,
-                row.alone,
+                row.trial_size,
+                row.deaths_alone,
                 row.deaths,
                 row.rules,
                 row.format,
@@ -229,15 +229,15 @@ class MemoryLog:
         tried = [run for run in unfinished if run.trial == dead]
         survivors = [run for run in unfinished if run.trial == -dead]
         for run in tried or survivors:
-            run.row.suspect = len(tried or survivors)
+            run.row.trial_size = len(tried or survivors)
         if len(tried) == 1:
-            tried[0].row.alone += 1
+            tried[0].row.deaths_alone += 1
             tried[0].row.deaths += 1
         elif not tried:
             for run in survivors:
                 run.row.deaths += 1
             for run in unfinished if not survivors else ():
-                run.row.alone = run.row.deaths = 0
+                run.row.deaths_alone = run.row.deaths = 0
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         self._check_owner()

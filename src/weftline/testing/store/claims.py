@@ -144,7 +144,7 @@ async def a_claim_brings_all_that_a_driver_needs(subject: Subject) -> None:
     await commit(log, newer)
     loaded = await log.claim(2, kinds=("turn.completed", "run.adopted"))
     assert loaded is not None
-    assert (loaded.row, loaded.created, loaded.secrets) == (await log.run(2), b"the plan", b"sealed")
+    assert (loaded.row, loaded.created_body, loaded.secrets) == (await log.run(2), b"the plan", b"sealed")
     assert (loaded.row.state, loaded.row.state_seq) == (b"state 2", 4)
     assert [(fact.seq, fact.body) for fact in loaded.facts] == [(5, b"c1"), (6, b"c2")]
     assert [(fact.seq, fact.body) for fact in loaded.conversation] == [(2, b"t1")]

@@ -61,7 +61,7 @@ async def due_runs_are_those_whose_time_has_come(subject: Subject) -> None:
     chains = [await new_chain(subject, key) for key in range(1, 6)]
     for chain, at in zip(chains, [0, 200, None, 100, 0], strict=True):
         await commit(log, chain.append(b"a", due_at=at))
-    first, fifth = (DueRun(key, 0, 0, 0, 1, 0, 0, created=b"{}") for key in (1, 5))
+    first, fifth = (DueRun(key, 0, 0, 0, 1, 0, 0, created_head=b"{}") for key in (1, 5))
     assert await log.due_now(after=0, limit=9) == [first, fifth]
     assert await log.due_now(after=0, limit=1) == [first]
     assert await log.due_now(after=1, limit=9) == [fifth]
@@ -90,8 +90,8 @@ async def a_due_run_comes_with_what_decides_whether_it_may_be_driven(subject: Su
     end.format = 7
     await commit(log, end)
     expected = [
-        DueRun(2, 0, 0, 0, rules=5, format=7, thread_format=7, created=b"{}"),
-        DueRun(3, 0, 0, 0, rules=6, format=0, thread_format=0, created=created),
+        DueRun(2, 0, 0, 0, rules=5, format=7, thread_format=7, created_head=b"{}"),
+        DueRun(3, 0, 0, 0, rules=6, format=0, thread_format=0, created_head=created),
     ]
     assert await log.due_now(after=0, limit=9) == expected
     assert [(await the_row(log, key)).rules for key in (1, 2, 3)] == [1, 5, 6]
@@ -210,7 +210,7 @@ async def _dies(subject: Subject) -> None:
 async def charges(subject: Subject, *keys: int) -> list[tuple[int, int, int]]:
     """Suspect, alone and deaths of each run; by default of all that are active."""
     runs = await subject.store.log.due_now(after=0, limit=99)
-    return [(run.suspect, run.alone, run.deaths) for run in runs if not keys or run.key in keys]
+    return [(run.trial_size, run.deaths_alone, run.deaths) for run in runs if not keys or run.key in keys]
 
 
 CHECKS = (
