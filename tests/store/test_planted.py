@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from protocols import Suite, members_of
+from protocols import Suite, members_of, options_of
 from weftline.store.base import LogStore, Store
+from weftline.store.database import Database
 from weftline.store.memory import MemoryStore
 from weftline.testing import store
 from weftline.testing.store import CHECKS, Check, claims
@@ -157,6 +158,12 @@ async def test_a_store_may_number_its_claims_as_it_likes(check: Check) -> None:
 def test_every_member_of_the_protocols_is_used_by_the_suite() -> None:
     """A member that no check uses can do anything, or nothing."""
     assert members_of(LogStore, Store) - SUITE.uses(("log", "store")) == {"close"}, "only the subject closes it"
+
+
+def test_every_option_of_the_protocols_is_given_by_the_suite() -> None:
+    """An option that no check gives can be ignored."""
+    given = SUITE.gives(("log", "store", "records"), LogStore, Store, Database)
+    assert options_of(LogStore, Store, Database) - given == set()
 
 
 def test_every_check_is_listed() -> None:
