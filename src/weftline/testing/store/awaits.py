@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from weftline.store.awaits import AwaitFilter, NewAwait
 from weftline.store.base import LogReader
 from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_thread, new_workspace, outcomes
@@ -153,6 +155,22 @@ async def bodies_of_awaits_are_read_as_far_as_they_fit(subject: Subject) -> None
     assert await read(1) == [True, False, False]
     assert await read(0) == [False, False, False]
     assert await _ids(log, AwaitFilter(workspace=workspace, run=1, id="b")) == [(1, "b")]
+    more = run.append(b"opened", kind="await.opened")
+    more.awaits, more.answered = (replace(_asks("b2", workspace), body=b"x" * 4 * size),), ("b",)
+    assert outcomes(await commit(log, more)) == ["ok"]
+    assert await read(3 * size) == [True, False, False], "what comes after one that does not fit was read"
+
+
+async def an_await_below_an_unknown_run_belongs_to_its_own(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    run = chain_of(log, 1, workspace, thread=thread)
+    assert outcomes(await commit(log, run.create(agent="billing"))) == ["ok"]
+    write = run.append(b"opened", kind="await.opened")
+    write.awaits = (_asks("a", workspace, root=99),)
+    assert outcomes(await commit(log, write)) == ["ok"]
+    (listed,) = await log.awaits(AwaitFilter(workspace=workspace))
+    assert (listed.root, listed.root_salt, listed.agent, listed.thread) == (99, "", "billing", thread)
 
 
 CHECKS = (
@@ -164,4 +182,5 @@ CHECKS = (
     an_await_of_a_run_below_belongs_to_the_agent_and_the_thread_at_the_top,
     awaits_are_found_by_the_thread_of_their_run_or_of_the_one_at_the_top,
     bodies_of_awaits_are_read_as_far_as_they_fit,
+    an_await_below_an_unknown_run_belongs_to_its_own,
 )

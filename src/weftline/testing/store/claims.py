@@ -165,6 +165,18 @@ async def a_claim_of_a_run_without_a_state_brings_all_its_facts(subject: Subject
         assert (loaded.row.state, [fact.seq for fact in loaded.facts]) == (b"", [1, 2])
 
 
+async def a_claim_brings_what_was_asked_for_and_what_is_left(subject: Subject) -> None:
+    log, chain = subject.store.log, await new_chain(subject)
+    await commit(log, chain.append(b"a"))
+    await commit(log, chain.end(ended_at=100))
+    whole = await log.claim(1, kinds=())
+    assert whole is not None and (whole.created_body, whole.conversation) == (b"{}", [])
+    await log.trim(before=200, after=0, workspace=None)
+    rest = await log.claim(1, kinds=("run.ended",))
+    assert rest is not None and rest.created_body == b""
+    assert [fact.seq for fact in rest.conversation] == [3]
+
+
 async def a_long_run_is_claimed_like_a_short_one(subject: Subject) -> None:
     log = subject.store.log
     chain = await new_chain(subject)
@@ -219,6 +231,7 @@ CHECKS = (
     a_claim_sees_what_was_flushed_before_it,
     a_claim_brings_all_that_a_driver_needs,
     a_claim_of_a_run_without_a_state_brings_all_its_facts,
+    a_claim_brings_what_was_asked_for_and_what_is_left,
     a_long_run_is_claimed_like_a_short_one,
     claims_of_a_later_owner_are_newer,
     a_claim_tells_whether_an_earlier_owner_wrote_last,

@@ -134,14 +134,15 @@ async def a_death_of_a_group_makes_suspects_and_charges_nobody(subject: Subject)
 
 async def a_death_of_a_group_changes_no_earlier_charge(subject: Subject) -> None:
     """Neither of those in the group, nor of others."""
-    for key in (1, 2, 3):
+    for key in (1, 2, 3, 4):
         await new_chain(subject, key)
     for alone in (1, 2):
         await subject.store.log.begin_trial([alone])
         await _dies(subject)
-    await subject.store.log.begin_trial([1, 3])
+    await subject.store.log.begin_trial([1, 3, 4])
+    await subject.store.log.survived([4])
     await _dies(subject)
-    assert await charges(subject) == [(2, 1, 1), (1, 1, 1), (2, 0, 0)]
+    assert await charges(subject) == [(2, 1, 1), (1, 1, 1), (2, 0, 0), (0, 0, 0)]
 
 
 async def survivors_are_charged_only_if_nobody_is_on_trial(subject: Subject) -> None:
