@@ -1,4 +1,4 @@
-"""An owner that was taken for dead and replaced: whatever it still does changes nothing."""
+"""An owner that was taken for dead and replaced can no longer change anything."""
 
 from __future__ import annotations
 
