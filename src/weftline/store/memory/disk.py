@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from typing import TypeVar
 
 from weftline.messages import Blob
 from weftline.store.awaits import AwaitFilter, NewAwait, OpenAwait
 from weftline.store.base import GIVEN, Write
+from weftline.store.database import Query
 from weftline.store.memory.run import MemoryRun
-from weftline.store.sqlite.database import records_in_memory
+from weftline.store.sqlite.database import records_in_memory, run_query, transact
+
+T = TypeVar("T")
 
 
 class MemoryDisk:
@@ -47,6 +51,10 @@ class MemoryDisk:
         self.owner_epoch += 1
         self.clean = False
         return self.owner_epoch
+
+    def change_records(self, query: Query[T]) -> T:
+        """Runs a query as one transaction, whoever owns the disk."""
+        return transact(self.records, lambda db: run_query(db, query))
 
     def add(self, run: MemoryRun) -> None:
         """Adds a new run, last in its thread's queue."""
