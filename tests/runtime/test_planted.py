@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from protocols import Suite, members_of
+from protocols import Suite, members_of, options_of
 from runtime.planted import ahead, forgetting, hasty, idle, mute, with_method
 from runtime.subjects import EmbeddedSubject, NewEngine
 from store.planted import PlantedSubject, answering, with_plain_epochs
@@ -93,6 +93,75 @@ BUGS: list[tuple[str, NewEngine, str]] = [
     ("wait_released", idle("wait_released"), "the_runs_of_a_restored_store_are_held_until_they_are_released"),
     ("waits_for_people", idle("waits_for_people", False), "it_is_known_whether_a_tree_of_runs_waits_for_people"),
     ("waits_for_people", idle("waits_for_people", True), "it_is_known_whether_a_tree_of_runs_waits_for_people"),
+    *[
+        (f"created without {option}", forgetting("create", option, value), "a_run_keeps_all_that_it_was_created_with")
+        for option, value in {"sent": None, "metadata": "{}", "secrets": None, "blobs": (), "origin": None}.items()
+    ],
+    (
+        "created without history",
+        forgetting("create", "history", ()),
+        "a_fork_begins_its_thread_with_earlier_messages",
+    ),
+    *[
+        (f"{name} forgets {option}", forgetting(name, option, value), "who_controls_a_run_and_why_is_kept")
+        for name, option, value in (
+            ("pause", "reason", ""),
+            ("pause", "requested_by", ""),
+            ("pause", "labels", None),
+            ("resume", "notes", ""),
+            ("resume", "requested_by", ""),
+            ("resume", "labels", None),
+            ("cancel", "reason", "user"),
+            ("cancel", "requested_by", ""),
+        )
+    ],
+    (
+        "resume forgets messages",
+        forgetting("resume", "messages", ()),
+        "messages_that_come_with_a_resume_reach_the_next_turn",
+    ),
+    *[
+        (
+            f"{name} forgets {option}",
+            forgetting(name, option, value),
+            "the_senders_of_messages_and_their_labels_are_kept",
+        )
+        for name in ("steer", "follow_up")
+        for option, value in (("by", ""), ("labels", None))
+    ],
+    (
+        "provide forgets message_id",
+        forgetting("provide", "message_id", ""),
+        "the_senders_names_of_messages_and_answers_are_kept",
+    ),
+    (
+        "provide forgets problems",
+        forgetting("provide", "problems", {}),
+        "the_results_of_a_turn_are_accepted_together_or_not_at_all",
+    ),
+    *[
+        (
+            f"check says {runs_now} to runs_now",
+            forgetting("check", "runs_now", runs_now),
+            "a_plan_without_a_model_can_be_stored_but_not_run_without_a_default",
+        )
+        for runs_now in (True, False)
+    ],
+    ("trim forgets after", forgetting("trim", "after", 0), "logs_are_removed_above_a_key"),
+    (
+        "end_thread forgets requested_by",
+        forgetting("end_thread", "requested_by", ""),
+        "the_end_of_a_thread_cancels_all_its_runs",
+    ),
+    (
+        "budgets_changed forgets by",
+        forgetting("budgets_changed", "by", ""),
+        "whoever_raises_a_limit_answers_for_the_runs_that_wait",
+    ),
+    *[
+        (f"{name} is hasty", hasty(name), "releases_raised_limits_and_ends_of_threads_survive_a_crash")
+        for name in ("release", "budgets_changed", "end_thread")
+    ],
     ("watch_ends", mute("watch_ends"), "ends_and_awaits_are_reported"),
 ]
 """What each does wrong, or what does nothing, and the check that is there for it."""
@@ -151,6 +220,12 @@ def test_every_member_of_the_protocols_is_used_by_the_suite() -> None:
     """A member that no check uses can do anything, or nothing."""
     used = SUITE.uses(("engine", "follower", "place"))
     assert members_of(Engine, Follower, StreamPlace) - used == set()
+
+
+def test_every_option_of_the_protocols_is_given_by_the_suite() -> None:
+    """An option that no check gives can be ignored."""
+    given = SUITE.gives(("engine", "follower", "place"), Engine, Follower, StreamPlace)
+    assert options_of(Engine, Follower, StreamPlace) - given == set()
 
 
 def test_every_check_is_listed() -> None:

@@ -96,7 +96,7 @@ async def test_a_run_that_fails_or_kills_is_tried_so_many_times_while_the_others
     killer, other = [await dead.create(space, plan("slow")) for _ in range(2)]
     await until(lambda: all(any(item.kind == "delta.text" for item in run.items) for run in disk.runs.values()))
     row = disk.runs[1].row
-    row.suspect, row.alone, row.deaths = 1, most - 1, most - 1
+    row.trial_size, row.deaths_alone, row.deaths = 1, most - 1, most - 1
     disk.runs[1].trial = 1
     it, provider = engine_on(MoodyStore(disk), SCRIPTS, carry_out=carry_out, max_recoveries=most)
     async with it:
@@ -324,7 +324,7 @@ async def test_a_killer_is_given_up_with_the_attempt_that_it_had_open(monkeypatc
     (run,) = disk.runs.values()
     await until(lambda: any(item.kind == "delta.text" for item in run.items))
     it, provider = engine_on(MoodyStore(disk), SCRIPTS)  # the other one writes nothing from here on
-    run.row.suspect, run.row.alone, run.row.deaths = 1, recovery.MAX_RECOVERIES - 1, 5
+    run.row.trial_size, run.row.deaths_alone, run.row.deaths = 1, recovery.MAX_RECOVERIES - 1, 5
     run.trial = 1
     async with it:
         heads = await facts(it, run_id, space)
@@ -349,7 +349,7 @@ async def test_a_suspect_that_somebody_resumes_is_on_trial_before_it_is_driven(m
         await before.pause(key)
         await before.answer(key, "call_0_0", ToolOutput.of("42"))
     run = disk.runs[key]
-    run.row.suspect, run.row.alone, run.row.deaths = 1, 1, 1
+    run.row.trial_size, run.row.deaths_alone, run.row.deaths = 1, 1, 1
     store = MoodyStore(disk)
     noted: list[list[int]] = []
     begin_trial = store.log.begin_trial
@@ -461,7 +461,7 @@ async def test_a_run_that_this_version_cannot_load_is_not_on_trial(
     change(newer)
     async with engine_on(MoodyStore(disk), SCRIPTS)[0] as it:  # the other one writes nothing from here on
         await until(lambda: known.trial and not newer.trial)
-        assert newer.row.suspect == 0
+        assert newer.row.trial_size == 0
         await it.stop(drain_s=0)
     monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
     await dead.stop(drain_s=0)

@@ -10,10 +10,11 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import Loaded, LogStore, Page, RunRow, Store, Write, Written
+from weftline.store.base import DueRun, Loaded, LogStore, Page, RunRow, Store, Write, Written
 from weftline.store.copies import Copied
 from weftline.store.database import Database
 from weftline.store.memory import MemoryDisk, MemoryStore
+from weftline.store.sqlite.database import SqliteDatabase, transact
 
 Plant: TypeAlias = Callable[[LogStore], Any]
 
@@ -55,6 +56,14 @@ class RowsJoinedToTheRun(Planted):
                 joined = replace(joined, version=row.version, epoch=self.inner.next_epoch())
                 results[place] = (await self.inner.flush([joined]))[0]
         return results
+
+
+class FenceLeavesWithItsClaim(Planted):
+    """Whoever was replaced by a claim that has left may write again."""
+
+    def release(self, key: int, epoch: int) -> None:
+        for earlier in range(epoch - 9, epoch + 1):
+            self.inner.release(key, earlier)
 
 
 class LastFirst(Planted):
@@ -157,6 +166,21 @@ class ForgetsTheTrial(Planted):
         pass
 
 
+class ForgivesAfterTheDeathOfAGroup(Planted):
+    """If several runs were on trial, nobody is charged any more, as if none had been."""
+
+    _forgives = False
+
+    async def charge_death(self) -> None:
+        await self.inner.charge_death()
+        rows = await self.inner.due_now(after=0, limit=99)
+        self._forgives = any(row.trial_size > 1 for row in rows)
+
+    async def due_now(self, *, after: int, limit: int) -> list[DueRun]:
+        rows = await self.inner.due_now(after=after, limit=limit)
+        return [replace(row, deaths_alone=0, deaths=0) for row in rows] if self._forgives else rows
+
+
 def without(**parts: Any) -> Plant:
     """A store that ignores some fields of every write: it sees these values instead."""
 
@@ -205,6 +229,46 @@ class LooksInEveryThread(Planted):
 class KeepsTheHold(Planted):
     async def lift_hold(self) -> None:
         pass
+
+
+def unfenced(method: str) -> Plant:
+    """A store in which one method of a replaced owner takes effect, as if the present owner had called it."""
+    owners: list[LogStore] = []
+
+    def plant(inner: LogStore) -> Planted:
+        owners.append(inner)
+
+        def late(*args: Any, **options: Any) -> Any:
+            return getattr(owners[-1], method)(*args, **options)
+
+        planted = Planted(inner)
+        setattr(planted, method, late)
+        return planted
+
+    return plant
+
+
+class UnfencedRecords(MemoryStore):
+    """A replaced owner can still write records."""
+
+    async def _write(self, job: Callable[[Any], Any]) -> Any:
+        return transact(self._disk.records, job)
+
+
+class ReadsMayWrite(MemoryStore):
+    """A query that should only read can write, and nobody waits until that is durable."""
+
+    def __init__(self, disk: MemoryDisk | None = None) -> None:
+        super().__init__(disk)
+        self.records = SqliteDatabase(self._disk.records, self._write)
+
+
+class ClosesForAnother(MemoryStore):
+    """A replaced owner that leaves marks the store of its successor as cleanly closed."""
+
+    async def close(self) -> None:
+        self._disk.clean = True
+        await super().close()
 
 
 class PlainEpochs(Planted):
@@ -275,14 +339,24 @@ class PlantedStore:
 
 
 class PlantedSubject:
-    def __init__(self, plant: Plant) -> None:
-        self._disk, self._plant = MemoryDisk(), plant
-        self.store: Store = PlantedStore(MemoryStore(self._disk), plant)
+    def __init__(self, plant: Plant = Planted, *, inner: type[MemoryStore] = MemoryStore) -> None:
+        self._disk, self._plant, self._inner = MemoryDisk(), plant, inner
+        self.store: Store = self._open()
+
+    def _open(self) -> PlantedStore:
+        return PlantedStore(self._inner(self._disk), self._plant)
 
     async def reopen(self, *, cleanly: bool = True) -> None:
         if cleanly:
             await self.store.close()
-        self.store = PlantedStore(MemoryStore(self._disk), self._plant)
+        self.store = self._open()
+
+    async def take_over(self) -> Store:
+        old, self.store = self.store, self._open()
+        return old
+
+    async def stopped(self) -> None:
+        await asyncio.Event().wait()
 
     async def restore(self) -> None:
         self._disk.held = True

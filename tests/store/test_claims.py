@@ -18,3 +18,16 @@ def test_a_claim_holds_until_its_holder_releases_it_under_whichever_of_its_epoch
     assert claims.stale(_write(first)) and not claims.stale(_write(second))
     claims.release(1, claims.next_epoch())
     assert not claims.stale(_write(first))
+
+
+def test_a_fence_lasts_as_long_as_an_earlier_claim_and_no_longer() -> None:
+    claims = Claims(7)
+    first, second, third = (claims.claim(1) for _ in range(3))
+    for epoch in (third, second):
+        claims.release(1, epoch)
+        assert claims.stale(_write(first)) and claims.stale(_write(second)) and not claims.stale(_write(third))
+    claims.release(1, first - 1)
+    assert claims.stale(_write(first)), "an epoch from before the claim has released it"
+    claims.release(1, first)
+    claims.release(1, first)
+    assert not claims.stale(_write(first)), "a run without claims is remembered"

@@ -5,16 +5,21 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from protocols import Suite, members_of
+from protocols import Suite, members_of, options_of
 from weftline.store.base import LogStore, Store
+from weftline.store.database import Database
+from weftline.store.memory import MemoryStore
 from weftline.testing import store
 from weftline.testing.store import CHECKS, Check, claims
 
 from .planted import (
     ChildrenInTheNextTransaction,
+    ClosesForAnother,
     EndInTwoTransactions,
     EpochsOnlyForWorkInFlight,
+    FenceLeavesWithItsClaim,
     ForgetsTheTrial,
+    ForgivesAfterTheDeathOfAGroup,
     KeepsTheHold,
     LastFirst,
     LooksInEveryThread,
@@ -22,13 +27,16 @@ from .planted import (
     Plant,
     Planted,
     PlantedSubject,
+    ReadsMayWrite,
     RowsJoinedToTheRun,
     TellsTooMuch,
     ToldTooEarly,
+    UnfencedRecords,
     WakesFirst,
     answering,
     created_without,
     rows_with,
+    unfenced,
     with_plain_epochs,
     without,
 )
@@ -43,6 +51,11 @@ BUGS: list[tuple[str, Plant, str]] = [
     ("epochs for work in flight", EpochsOnlyForWorkInFlight, "a_write_of_an_earlier_claim_changes_nothing"),
     ("rows joined to the run", RowsJoinedToTheRun, "a_write_of_an_earlier_claim_changes_nothing"),
     ("rows joined to the run", RowsJoinedToTheRun, "a_fenced_write_does_not_affect_others_in_its_batch"),
+    (
+        "fence leaves with its claim",
+        FenceLeavesWithItsClaim,
+        "an_earlier_claim_stays_fenced_after_the_later_one_has_left_without_writing",
+    ),
     ("last first", LastFirst, "flushes_take_effect_in_the_order_of_the_calls"),
     ("one for all", OneForAll, "a_stale_write_does_not_affect_others_in_its_batch"),
     ("told too early", ToldTooEarly, "acknowledged_writes_are_readable"),
@@ -52,6 +65,11 @@ BUGS: list[tuple[str, Plant, str]] = [
     ("wakes first", WakesFirst, "the_end_of_a_child_makes_its_parent_due"),
     ("tells too much", TellsTooMuch, "pages_are_cut_by_bytes"),
     ("forgets the trial", ForgetsTheTrial, "a_death_is_charged_once_to_the_run_that_was_on_trial_alone"),
+    (
+        "forgives after the death of a group",
+        ForgivesAfterTheDeathOfAGroup,
+        "a_death_of_a_group_changes_no_earlier_charge",
+    ),
     ("wakes ignored", without(wakes=None), "the_end_of_a_child_makes_its_parent_due"),
     ("bookings ignored", without(bookings=()), "what_a_run_spends_is_booked_with_its_write"),
     ("closes ignored", without(closes=None), "the_account_of_a_run_is_closed_when_the_run_ends"),
@@ -72,7 +90,7 @@ BUGS: list[tuple[str, Plant, str]] = [
     ),
     (
         "nothing is below another run",
-        answering("due_now", rows_with(created=b"")),
+        answering("due_now", rows_with(created_head=b"")),
         "a_due_run_comes_with_what_decides_whether_it_may_be_driven",
     ),
     (
@@ -95,6 +113,12 @@ BUGS: list[tuple[str, Plant, str]] = [
         answering("claim", lambda loaded: loaded and replace(loaded, taken_over=True)),
         "a_claim_tells_whether_an_earlier_owner_wrote_last",
     ),
+    *[
+        (f"{method} is not fenced", unfenced(method), "nothing_that_a_replaced_owner_writes_takes_effect")
+        for method in ("flush", "probe", "lift_hold", "begin_trial", "end_trial", "survived", "charge_death", "trim")
+    ],
+    ("charge_death is not fenced", unfenced("charge_death"), "a_replaced_owner_does_not_charge_its_own_death"),
+    ("claims for another owner", unfenced("claim"), "a_claim_of_a_replaced_owner_does_not_fence_its_successor"),
 ]
 """What each does wrong, and the check that is there for it."""
 
@@ -106,6 +130,19 @@ BUGS: list[tuple[str, Plant, str]] = [
 async def test_a_store_with_a_bug_is_noticed(plant: Plant, noticed_by: str) -> None:
     with pytest.raises(AssertionError):
         await CHECK[noticed_by](PlantedSubject(plant))
+
+
+@pytest.mark.parametrize(
+    ("inner", "noticed_by"),
+    [
+        (UnfencedRecords, "nothing_that_a_replaced_owner_writes_takes_effect"),
+        (ReadsMayWrite, "a_query_that_should_only_read_cannot_write"),
+        (ClosesForAnother, "a_replaced_owner_that_closes_the_store_does_not_hide_the_death_of_its_successor"),
+    ],
+)
+async def test_a_store_with_a_bug_beside_its_log_is_noticed(inner: type[MemoryStore], noticed_by: str) -> None:
+    with pytest.raises(AssertionError):
+        await CHECK[noticed_by](PlantedSubject(inner=inner))
 
 
 @pytest.mark.parametrize("name", sorted(CHECK))
@@ -120,7 +157,13 @@ async def test_a_store_may_number_its_claims_as_it_likes(check: Check) -> None:
 
 def test_every_member_of_the_protocols_is_used_by_the_suite() -> None:
     """A member that no check uses can do anything, or nothing."""
-    assert members_of(LogStore, Store) - SUITE.uses(("log", "store")) == {"close"}, "only the subject closes it"
+    assert members_of(LogStore, Store) - SUITE.uses(("log", "store")) == set()
+
+
+def test_every_option_of_the_protocols_is_given_by_the_suite() -> None:
+    """An option that no check gives can be ignored."""
+    given = SUITE.gives(("log", "store", "records"), LogStore, Store, Database)
+    assert options_of(LogStore, Store, Database) - given == set()
 
 
 def test_every_check_is_listed() -> None:

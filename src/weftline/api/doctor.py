@@ -103,7 +103,7 @@ class _Look:
         if newer := await left_alone(self._store.log, row):
             return [self._of_run(row, "newer", f"It needs a newer version of Weftline ({newer}): it waits.")]
         found: list[Finding] = []
-        if row.suspect:
+        if row.trial_size:
             found.append(self._of_run(row, "suspect", _suspicion(row), needs_person=False))
         for call in stored_doubts(row) or ():
             what = f"It is not known whether the call of {call.name} happened."
@@ -240,7 +240,7 @@ class _Look:
 
 
 def _suspicion(row: RunRow) -> str:
-    if row.alone:
-        times = "once" if row.alone == 1 else f"{row.alone} times"
+    if row.deaths_alone:
+        times = "once" if row.deaths_alone == 1 else f"{row.deaths_alone} times"
         return f"The process died {times} while it recovered this run alone: it is tried last."
     return "The process died while it recovered this run, among others: it is tried after them."

@@ -114,7 +114,7 @@ async def load_run(store: LogStore, key: int) -> tuple[LiveRun, RunRow] | None:
             logger.exception("run %s: its log cannot be read", run_id)
         else:
             # What is left of it stays unchanged: nothing is ever added to a run that has ended.
-            if loaded.created:  # otherwise retention has removed it
+            if loaded.created_body:  # otherwise retention has removed it
                 logger.error("run %s has ended, and its log cannot be read", run_id)
             state = replace(state, step="ended", status=convert(row.status, _Ended))
         work = WorkingSet(run_id, RunPlan(messages=()), Conversation([]))
@@ -157,11 +157,11 @@ async def _fold(state: State, facts: Sequence[Item]) -> State:
 def _size(loaded: Loaded) -> int:
     """The size in bytes of what a run's plan and conversation are built from."""
     rows = [len(row.body) for row in loaded.conversation]
-    return len(loaded.created) + sum(rows) + sum([len(message) for message in loaded.history])
+    return len(loaded.created_body) + sum(rows) + sum([len(message) for message in loaded.history])
 
 
 def _content(loaded: Loaded, state: State) -> tuple[RunPlan, Conversation]:
-    plan = decode_plan(decode_created(loaded.created).plan, state.limits)
+    plan = decode_plan(decode_created(loaded.created_body).plan, state.limits)
     stored = loaded.history[: state.history or 0]
     history = [decode_message(message) for message in stored]
     size = input_bytes(plan) + sum([len(message) for message in stored])
@@ -242,9 +242,9 @@ class Recovery:
         while rows := await store.due_now(after=after, limit=_PAGE):
             after = rows[-1].key
             for row in rows:
-                if unsupported(row) or (parent_in(row.created) and await self._is_left(row.key)):
+                if unsupported(row) or (parent_in(row.created_head) and await self._is_left(row.key)):
                     newer.append(row.key)
-                elif row.suspect:
+                elif row.trial_size:
                     suspects.append(row)
                 else:
                     fresh.append(row.key)

@@ -101,9 +101,9 @@ class Trials:
     def loaded(self, run: LiveRun, row: RunRow) -> None:
         """Called when the run has been loaded, from this row."""
         self._forget(run.key)
-        if row.suspect:
+        if row.trial_size:
             self._charges[run.key] = DueRun(
-                run.key, row.suspect, row.alone, row.deaths, row.rules, row.format, row.thread_format
+                run.key, row.trial_size, row.deaths_alone, row.deaths, row.rules, row.format, row.thread_format
             )
         if run.state.in_flight:
             self._inherited.add(run.key)
@@ -189,8 +189,8 @@ class Trials:
         """Tries suspects, those without charges first, once the other runs have had their time."""
         await self._wait_out(fresh, TRIAL_S)
         while self._waiting:
-            first = min(self._waiting.values(), key=lambda row: (_control_s(row), -row.suspect, row.key))
-            if first.alone >= self._max_recoveries or (first.alone and first.deaths >= MAX_DEATHS):
+            first = min(self._waiting.values(), key=lambda row: (_control_s(row), -row.trial_size, row.key))
+            if first.deaths_alone >= self._max_recoveries or (first.deaths_alone and first.deaths >= MAX_DEATHS):
                 # If its end cannot be written, it comes back here: it is never driven again.
                 del self._waiting[first.key]
                 self._tasks.spawn(self._give_up(first.key))  # it may take until the run can be read
@@ -208,9 +208,9 @@ class Trials:
 
     def _group_of(self, first: DueRun) -> list[DueRun]:
         """Half as many as were last on trial together, all of one kind."""
-        size = max(1, min(first.suspect // 2, MAX_GROUP))
-        kind = (first.suspect, first.alone, first.deaths)
-        alike = [row for row in self._waiting.values() if (row.suspect, row.alone, row.deaths) == kind]
+        size = max(1, min(first.trial_size // 2, MAX_GROUP))
+        kind = (first.trial_size, first.deaths_alone, first.deaths)
+        alike = [row for row in self._waiting.values() if (row.trial_size, row.deaths_alone, row.deaths) == kind]
         return sorted(alike, key=lambda row: row.key)[:size]
 
     async def _try(self, group: list[DueRun]) -> None:
@@ -253,11 +253,11 @@ class Note(Protocol):
 
 def _trial_s(row: DueRun) -> float:
     """Twice as long for each death after the trial was over, or despite the run's progress."""
-    return TRIAL_S * 2 ** min(row.deaths - row.alone, MAX_DOUBLINGS)
+    return TRIAL_S * 2 ** min(row.deaths - row.deaths_alone, MAX_DOUBLINGS)
 
 
 def _control_s(row: DueRun) -> float:
     """How long the process must survive without the run before it is tried again: much longer before the last trial."""
-    if not row.alone:
+    if not row.deaths_alone:
         return 0.0
-    return _trial_s(row) * (2 if row.alone == 1 else 20)
+    return _trial_s(row) * (2 if row.deaths_alone == 1 else 20)

@@ -146,7 +146,7 @@ class Write(Struct):
     """A run that becomes due immediately unless it has ended: the parent of a run that ends."""
     awaits: tuple[NewAwait, ...] = ()
     answered: tuple[str, ...] = ()
-    """The ids of awaits that are no longer open."""
+    """The ids of awaits that are not open after this write, even if it opens them."""
     bookings: tuple[Booking, ...] = ()
     """What its facts add to accounts in the budget tree."""
     closes: str | None = None
@@ -206,10 +206,14 @@ class RunRow(Struct):
     state_seq: int
     """The last seq that `state` has folded."""
     fold: int
-    suspect: int
-    """How many runs, including this one, were on trial when the process last died; 0 if it is not a suspect."""
-    alone: int
-    """How often the process died while this run was on trial alone, without progress since."""
+    trial_size: int
+    """How many runs, including this one, were on trial when the process last died; 0 if it is not a suspect.
+    SQLite's column is `suspect`.
+    """
+    deaths_alone: int
+    """How often the process died while this run was on trial alone, without progress since. SQLite's column is
+    `alone`.
+    """
     deaths: int
     """How often it was charged with a death: alone, whatever its progress, or long after its trial began."""
     family: int | None = None
@@ -258,7 +262,7 @@ class Loaded(Struct):
     """The epoch of this claim, higher than that of any earlier claim of the run. Nothing else can be read from it."""
     taken_over: bool
     """Whether the latest write to the run came from an earlier owner of the store: nobody may have driven it since."""
-    created: bytes
+    created_body: bytes
     """The body of its first entry."""
     facts: list[Item]
     """The facts newer than the row's state; all of them if it has none yet."""
@@ -273,14 +277,14 @@ class DueRun(Struct, frozen=True):
     """A run that is due immediately."""
 
     key: int
-    suspect: int
-    alone: int
+    trial_size: int
+    deaths_alone: int
     deaths: int
     rules: int
     format: int
     thread_format: int
     """As in `RunRow`, like the two before it."""
-    created: bytes = b""
+    created_head: bytes = b""
     """The head of its first entry."""
 
     @property
@@ -430,7 +434,12 @@ class LogReader(Protocol):
 
 
 class LogStore(LogReader, Protocol):
-    """The log half of an open store. All methods are called from one event loop."""
+    """The log half of an open store. All methods are called from one event loop.
+
+    A store has one owner. From the moment another one opens it, nothing that the earlier owner writes takes effect,
+    in either half: each such call raises `StoreError` (`store_in_use`), unless the store ends the process. Its claims
+    do not fence those of the new owner, and closing its store does not mark the new owner's as cleanly closed.
+    """
 
     @property
     def id(self) -> str:
@@ -476,7 +485,11 @@ class LogStore(LogReader, Protocol):
         ...
 
     def next_epoch(self) -> int:
-        """An epoch for the write that creates a run; its creator drives it without a claim."""
+        """An epoch that is higher than every earlier one, of claims too, whoever owned the store.
+
+        It is for the write that creates a run, whose creator drives it without a claim, and for the holder of a run's
+        latest claim, which may go on under a higher epoch. It fences nobody until something is written under it.
+        """
         ...
 
     async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
@@ -487,7 +500,10 @@ class LogStore(LogReader, Protocol):
         ...
 
     def release(self, key: int, epoch: int) -> None:
-        """Releases a run that is no longer being driven. Does nothing if the run has been claimed again since."""
+        """Ends a claim, given its epoch or a later one that its holder went on under: the run is no longer driven.
+
+        Earlier claims that have not been released stay fenced, even if this one has written nothing.
+        """
         ...
 
     async def begin_trial(self, keys: Sequence[int]) -> None:
@@ -520,8 +536,8 @@ class LogStore(LogReader, Protocol):
         """Removes the logs, except the last entry, of the next runs above key `after` that ended before that time.
 
         Blobs that nothing refers to after that are removed too. The messages of a thread are kept, and so are the blobs
-        that they refer to. Returns the last key examined (0 if no run is left) and how many runs had something to
-        remove.
+        that they or the last entry refer to. Returns the last key examined (0 if no run is left) and how many runs had
+        something to remove.
         """
         ...
 

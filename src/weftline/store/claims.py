@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from weftline.store.base import Write
 
 
 class Claims:
-    """The latest claim of each run, until it is released. None of this is durable, because the next owner's epochs are
+    """The claims of runs that have not been released. None of this is durable, because the next owner's epochs are
     higher anyway.
     """
 
     def __init__(self, owner_epoch: int) -> None:
         self._before = self._last = owner_epoch << 32
         self._newest: dict[int, int] = {}
+        """The latest claim of each run that has outstanding claims, even if it is not one of them."""
+        self._outstanding: dict[int, list[int]] = {}
+        """In order, of each run that was claimed again before it was released. Otherwise it is the latest claim."""
 
     def next_epoch(self) -> int:
         self._last += 1
@@ -25,13 +29,21 @@ class Claims:
         return epoch <= self._before
 
     def claim(self, run: int) -> int:
-        epoch = self._newest[run] = self.next_epoch()
+        epoch = self.next_epoch()
+        if run in self._newest:
+            self._outstanding.setdefault(run, [self._newest[run]]).append(epoch)
+        self._newest[run] = epoch
         return epoch
 
     def release(self, run: int, epoch: int) -> None:
+        """Ends a claim. Those before it stay fenced as long as they are outstanding."""
+        outstanding = self._outstanding.get(run) or ([self._newest[run]] if run in self._newest else [])
         # The holder of a claim may have advanced to later epochs of its own.
-        if self._newest.get(run, epoch + 1) <= epoch:
-            del self._newest[run]
+        if place := bisect_right(outstanding, epoch):
+            del outstanding[place - 1]
+            if not outstanding:
+                del self._newest[run]
+                self._outstanding.pop(run, None)
 
     def any_stale(self, writes: Sequence[Write]) -> bool:
         return bool(self._newest) and any(map(self.stale, writes))

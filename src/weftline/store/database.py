@@ -17,7 +17,7 @@ T = TypeVar("T")
 SqlValue: TypeAlias = str | bytes | int | float | None
 Row: TypeAlias = tuple[Any, ...]
 
-_MOST_ROWS = 16
+MAX_ROWS_PER_STATEMENT = 16
 """How many rows one statement inserts at most. SQLite compares the name of each parameter with those before it, so that
 long statements take long to prepare.
 """
@@ -41,7 +41,10 @@ class Database(Protocol):
     """
 
     async def read(self, query: Query[T], *, heavy: bool = False) -> T:
-        """Runs a read-only query on one snapshot. A `heavy` one may walk many rows without blocking others."""
+        """Runs a query on one snapshot. A `heavy` one may walk many rows without blocking others.
+
+        Raises `StoreError` if the query tries to write; nothing is changed.
+        """
         ...
 
     async def write(self, query: Query[T]) -> T:
@@ -70,7 +73,7 @@ def insert_many(
     """
     start = 0
     while left := len(rows) - start:
-        size = min(_MOST_ROWS, 1 << (left.bit_length() - 1))
+        size = min(MAX_ROWS_PER_STATEMENT, 1 << (left.bit_length() - 1))
         some = rows[start : start + size]
         yield Statement(_with_values(head, tail, size, len(some[0])), tuple([value for row in some for value in row]))
         start += size

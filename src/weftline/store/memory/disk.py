@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from typing import TypeVar
 
 from weftline.messages import Blob
 from weftline.store.awaits import AwaitFilter, NewAwait, OpenAwait
 from weftline.store.base import GIVEN, Write
+from weftline.store.database import Query
 from weftline.store.memory.run import MemoryRun
-from weftline.store.sqlite.database import records_in_memory
+from weftline.store.sqlite.database import records_in_memory, run_query, transact
+
+T = TypeVar("T")
 
 
 class MemoryDisk:
@@ -47,6 +51,10 @@ class MemoryDisk:
         self.owner_epoch += 1
         self.clean = False
         return self.owner_epoch
+
+    def change_records(self, query: Query[T]) -> T:
+        """Runs a query as one transaction, whoever owns the disk."""
+        return transact(self.records, lambda db: run_query(db, query))
 
     def add(self, run: MemoryRun) -> None:
         """Adds a new run, last in its thread's queue."""
@@ -128,10 +136,10 @@ class MemoryDisk:
         for blob in blobs:
             self.blobs.setdefault((workspace, blob.id), (blob.data, set()))[1].add(run)
 
-    def drop_blobs(self, run: MemoryRun, *, messages: Sequence[bytes] = ()) -> None:
-        """Removes the blobs that only this run refers to, except those that its thread's messages still need."""
+    def drop_blobs(self, run: MemoryRun, *, staying: Sequence[bytes] = ()) -> None:
+        """Removes the blobs that only this run refers to, except those that the bodies and messages that stay need."""
         for place, (_, runs) in list(self.blobs.items()):
-            if run.row.key in runs and not any(place[1].encode() in message for message in messages):
+            if run.row.key in runs and not any(place[1].encode() in one for one in staying):
                 runs.discard(run.row.key)
             if not runs:
                 del self.blobs[place]

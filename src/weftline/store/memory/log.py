@@ -152,8 +152,8 @@ class MemoryLog:
         return [
             DueRun(
                 row.key,
-                row.suspect,
-                row.alone,
+                row.trial_size,
+                row.deaths_alone,
                 row.deaths,
                 row.rules,
                 row.format,
@@ -231,15 +231,15 @@ class MemoryLog:
         tried = [run for run in unfinished if run.trial == dead]
         survivors = [run for run in unfinished if run.trial == -dead]
         for run in tried or survivors:
-            run.row.suspect = len(tried or survivors)
+            run.row.trial_size = len(tried or survivors)
         if len(tried) == 1:
-            tried[0].row.alone += 1
+            tried[0].row.deaths_alone += 1
             tried[0].row.deaths += 1
         elif not tried:
             for run in survivors:
                 run.row.deaths += 1
             for run in unfinished if not survivors else ():
-                run.row.alone = run.row.deaths = 0
+                run.row.deaths_alone = run.row.deaths = 0
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         self._check_owner()
@@ -258,7 +258,9 @@ class MemoryLog:
                 if row.thread is None
                 else thread_queues.messages(row.thread)
             )
-            self._disk.drop_blobs(run, messages=self._query(staying))
+            last = run.item(row.next_seq - 1)
+            kept = [] if last is None else [last.body]
+            self._disk.drop_blobs(run, staying=[*kept, *self._query(staying)])
         return (old[-1].row.key if old else 0), sum(run.trim() for run in old)
 
     def _query(self, query: Query[T]) -> T:

@@ -39,8 +39,8 @@ class MemoryRun:
             state=b"",
             state_seq=0,
             fold=write.fold,
-            suspect=0,
-            alone=0,
+            trial_size=0,
+            deaths_alone=0,
             deaths=0,
             family=new.family,
         )
@@ -72,9 +72,9 @@ class MemoryRun:
         if write.ended_at is not None:
             self.secrets = None
         if write.progress:
-            row.alone = 0
+            row.deaths_alone = 0
         if write.progress is Progress.ENDED:
-            row.suspect = self.trial = 0
+            row.trial_size = self.trial = 0
 
     def view(self, *, active_run: int | None, thread_format: int) -> RunRow:
         """The row as a reader gets it, including what it takes from its thread; `active_run` is the one that may

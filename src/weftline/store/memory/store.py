@@ -11,7 +11,7 @@ from weftline.store.copies import Copied
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.log import MemoryLog
 from weftline.store.secrets import Vault
-from weftline.store.sqlite.database import SqliteDatabase, transact
+from weftline.store.sqlite.database import MemoryDatabase, transact
 
 
 class MemoryStore:
@@ -20,7 +20,7 @@ class MemoryStore:
         self._closed = False
         self.owner_epoch = self._disk.take_over()
         self.log = MemoryLog(self._disk, owner_epoch=self.owner_epoch, check_owner=self._check_owner)
-        self.records = SqliteDatabase(self._disk.records, self._write)
+        self.records = MemoryDatabase(self._disk.records, self._write)
         self.vault = Vault(Path(), key=self._disk.key)
 
     @property

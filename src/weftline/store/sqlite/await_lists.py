@@ -39,14 +39,12 @@ def keep(db: apsw.Connection, writes: Sequence[Write]) -> None:
     if rows:
         sql.run_many(db, _INSERT, rows)
     for write in writes:
-        opened_here = {new.id for new in write.awaits}
         for id in write.answered:
-            if id not in opened_here:
-                db.execute(
-                    "DELETE FROM open_awaits WHERE run = ? AND id = ?"
-                    " AND workspace = (SELECT workspace FROM runs WHERE key = ?)",
-                    (write.key, id, write.key),
-                )
+            db.execute(
+                "DELETE FROM open_awaits WHERE run = ? AND id = ?"
+                " AND workspace = (SELECT workspace FROM runs WHERE key = ?)",
+                (write.key, id, write.key),
+            )
 
 
 def awaits(db: apsw.Connection, wanted: AwaitFilter) -> list[OpenAwait]:

@@ -43,6 +43,23 @@ class SqliteDatabase:
         return await self._write(lambda db: run_query(db, query))
 
 
+class MemoryDatabase(SqliteDatabase):
+    """One connection for everything, which does not write for a query that should only read."""
+
+    async def read(self, query: Query[T], *, heavy: bool = False) -> T:
+        self._reader.exec_trace = _only_reads
+        try:
+            return await super().read(query, heavy=heavy)
+        finally:
+            self._reader.exec_trace = None
+
+
+def _only_reads(cursor: apsw.Cursor, sql: str, values: object) -> bool:
+    if not cursor.is_readonly:
+        raise apsw.ReadOnlyError("attempt to write in a query that only reads")
+    return True
+
+
 def run_query(db: apsw.Connection, query: Query[T]) -> T:
     """Feeds a query the rows of the statements it yields."""
     try:

@@ -113,6 +113,8 @@ async def the_results_of_a_turn_are_accepted_together_or_not_at_all(bench: Bench
     ):
         assert await refusal(provide(wrong)) == "invalid_answer"
     assert await refusal(provide(id=external_id(1))) == "unknown_await"
+    found = {1: [("result", "It is not JSON.")]}
+    assert await refusal(bench.engine.provide(run.key, external_id(0), results, problems=found)) == "invalid_answer"
     assert await bench.count(run, CallClosed) == 0, "some of the results were accepted"
     assert await provide()
     await bench.ended(run)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 
 from weftline.kernel import bodies
+from weftline.kernel.calls import external_id
 from weftline.kernel.entries import (
     KIND,
     AttemptStarted,
@@ -17,6 +18,7 @@ from weftline.kernel.entries import (
     RunResumed,
 )
 from weftline.messages import User
+from weftline.runtime.tool_calls.provided import Provided
 from weftline.testing.engine.bench import Bench, Check, facts, refusal
 from weftline.tools.base import ToolOutput
 
@@ -71,6 +73,37 @@ async def a_paused_run_begins_nothing_until_it_is_resumed(bench: Bench) -> None:
     assert order == [AttemptStarted, RunPaused, RunResumed, AttemptStarted]
 
 
+async def who_controls_a_run_and_why_is_kept(bench: Bench) -> None:
+    run = await bench.run("ask")
+    await bench.offers(run)
+    await bench.engine.pause(run.key, reason="lunch", requested_by="ann", labels={"team": "red"})
+    await bench.engine.resume(run.key, notes="back", requested_by="ben", labels={"team": "blue"})
+    await bench.engine.cancel(run.key, reason="enough", requested_by="cho")
+    lines = await bench.lines(run)
+    controls = [line for line in lines if isinstance(line.fact, RunPaused | RunResumed | CancelRequested)]
+    assert [line.fact for line in controls] == [
+        RunPaused("lunch", "ann"),
+        RunResumed("back", "ben"),
+        CancelRequested("enough", "cho"),
+    ]
+    labels = [line.body and bodies.decode_control(line.body).labels for line in controls[:2]]
+    assert labels == [{"team": "red"}, {"team": "blue"}]
+
+
+async def messages_that_come_with_a_resume_reach_the_next_turn(bench: Bench) -> None:
+    run = await bench.run("ask")
+    (call,) = await bench.offers(run)
+    await bench.engine.pause(run.key)
+    await bench.engine.resume(run.key, messages=["first this", "then that"])
+    await bench.engine.answer(run.key, call, ToolOutput.of("42"))
+    await bench.ended(run)
+    assert [one.text for one in bench.world.conversations[1] if isinstance(one, User)] == [
+        "x",
+        "first this",
+        "then that",
+    ]
+
+
 async def a_run_that_is_not_paused_is_not_resumed(bench: Bench) -> None:
     run = await bench.run("ask")
     await bench.offers(run)
@@ -113,16 +146,30 @@ async def a_message_with_an_idempotency_key_is_accepted_once(bench: Bench) -> No
 
 
 async def the_senders_names_of_messages_and_answers_are_kept(bench: Bench) -> None:
-    run = await bench.run("ask")
+    run = await bench.run("ask_twice")
     (call,) = await bench.offers(run)
     await bench.engine.steer(run.key, "also this", message_id="m-1")
     await bench.engine.answer(run.key, call, ToolOutput.of("42"), message_id="m-2")
+    _, call = await bench.offers(run, 2)
+    await bench.engine.provide(run.key, external_id(1), [Provided(call_id=call, result="43")], message_id="m-3")
     await bench.ended(run)
     kinds = (KIND[MessageQueued], KIND[CallClosed])
-    queued, closed = await bench.engine.stored.newest_facts(run.key, kinds=kinds, limit=9, max_bytes=10_000)
+    queued, closed, provided = await bench.engine.stored.newest_facts(run.key, kinds=kinds, limit=9, max_bytes=10_000)
     assert bodies.decode_queued(queued.body).message_id == "m-1"
     assert bodies.decode_closed(closed.body).message_id == "m-2"
+    assert bodies.decode_closed(provided.body).message_id == "m-3"
     assert bodies.decode_message(queued.body) == User.of("also this")
+
+
+async def the_senders_of_messages_and_their_labels_are_kept(bench: Bench) -> None:
+    run = await bench.run("ask")
+    await bench.offers(run)
+    await bench.engine.steer(run.key, "hurry", by="ann", labels={"team": "red"})
+    await bench.engine.follow_up(run.key, "and then?", by="ben", labels={"team": "blue"}, idempotency_key="k")
+    kinds = (KIND[MessageQueued],)
+    stored = await bench.engine.stored.newest_facts(run.key, kinds=kinds, limit=9, max_bytes=10_000)
+    queued = [bodies.decode_queued(one.body) for one in stored]
+    assert [(one.by, one.labels) for one in queued] == [("ann", {"team": "red"}), ("ben", {"team": "blue"})]
 
 
 async def a_run_that_has_ended_accepts_no_messages_and_no_pause(bench: Bench) -> None:
@@ -144,10 +191,13 @@ CHECKS: tuple[Check, ...] = (
     a_cancel_is_executed_once,
     a_cancel_of_a_run_that_has_ended_changes_nothing,
     a_paused_run_begins_nothing_until_it_is_resumed,
+    who_controls_a_run_and_why_is_kept,
+    messages_that_come_with_a_resume_reach_the_next_turn,
     a_run_that_is_not_paused_is_not_resumed,
     a_steering_message_skips_calls_and_reaches_the_next_turn,
     a_follow_up_comes_when_the_run_would_end,
     a_message_with_an_idempotency_key_is_accepted_once,
     the_senders_names_of_messages_and_answers_are_kept,
+    the_senders_of_messages_and_their_labels_are_kept,
     a_run_that_has_ended_accepts_no_messages_and_no_pause,
 )

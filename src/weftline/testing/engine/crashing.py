@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable
 
 from weftline.kernel.calls import external_id
 from weftline.kernel.entries import (
+    KIND,
     AwaitClosed,
     AwaitOpened,
     CallClaimed,
     CallClosed,
     CallStarted,
+    CallUnclaimed,
     CancelRequested,
     Fact,
     Limits,
@@ -29,7 +31,10 @@ from weftline.runtime.engine import EntryBatch
 from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.tool_calls.provided import Provided
+from weftline.store.base import Store
+from weftline.store.records import threads
 from weftline.testing.engine.bench import TIMEOUT_S, Bench, Check, Run, facts
+from weftline.testing.engine.upkeep import limit_tokens
 from weftline.testing.lines import Line, lines_of
 from weftline.tools.base import ToolOutput
 
@@ -91,6 +96,40 @@ async def decisions_and_cancels_survive_a_crash(bench: Bench) -> None:
     await _survives(bench, other, RunEnded, lambda: bench.engine.cancel(other.key))
 
 
+async def releases_raised_limits_and_ends_of_threads_survive_a_crash(bench: Bench) -> None:
+    run = await bench.run("ask")
+    (call,) = await bench.offers(run)
+    lease = await bench.engine.claim(run.key, call)
+    await bench.engine.release(run.key, call, lease.token)
+    assert await _at_the_crash(bench, run, CallUnclaimed) == 1
+    await limit_tokens(bench, 1)
+    waiting = await bench.run("hello")
+    await bench.until(waiting, AwaitOpened)
+    await limit_tokens(bench, 10**9)
+    assert await _at_the_crash(bench, waiting, AwaitClosed) == 1
+    thread = await bench.thread()
+    last = await bench.run("ask", thread=thread)
+    await bench.offers(last)
+    await bench.subject.store.records.write(threads.end(thread, now=2))
+    await bench.engine.end_thread(thread)
+    assert await _at_the_crash(bench, last, RunEnded) == 1
+
+
+async def _at_the_crash(bench: Bench, run: Run, kind: type[Fact]) -> int:
+    """Kills the engine at this moment, and returns how many facts of a kind the next one will find. It would make up
+    for some that are lost.
+    """
+    found = 0
+
+    async def look(store: Store) -> None:
+        nonlocal found
+        found = len(await store.log.facts(run.key, kinds=(KIND[kind],)))
+
+    bench.subject.crash()
+    await bench.subject.restart(look)
+    return found
+
+
 async def a_call_begins_when_its_start_is_durable(bench: Bench) -> None:
     """Otherwise it would be made again after a crash, although it may happen only once."""
     run = await bench.run_until_crash("pay", "tool pay")
@@ -148,6 +187,7 @@ CHECKS: tuple[Check, ...] = (
     messages_and_pauses_survive_a_crash,
     claims_and_answers_survive_a_crash,
     decisions_and_cancels_survive_a_crash,
+    releases_raised_limits_and_ends_of_threads_survive_a_crash,
     a_call_begins_when_its_start_is_durable,
     a_model_is_called_when_its_previous_answer_is_durable,
     what_anybody_sees_of_a_run_survives_a_crash,

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 
+from msgspec import Raw
 from msgspec.structs import replace
 
+from weftline.errors import InvalidRequest
+from weftline.kernel.bodies import Origin, decode_created
 from weftline.kernel.entries import RunCreated
+from weftline.messages import Blob
 from weftline.plan import ServerRef
 from weftline.runtime import ids
 from weftline.store.base import IdempotencyKey, Item, NewRun, RunFilter, Write
 from weftline.testing.engine.bench import Bench, Check, Run, facts, plan_of, refusal
+from weftline.tools.base import ToolOutput
 
 
 async def a_run_answers(bench: Bench) -> None:
@@ -19,6 +25,33 @@ async def a_run_answers(bench: Bench) -> None:
     row = await bench.row(run)
     assert (row.status, row.ended_at is not None) == ("succeeded", True)
     assert len(facts(await bench.lines(run), RunCreated)) == 1
+
+
+async def a_run_keeps_all_that_it_was_created_with(bench: Bench) -> None:
+    workspace = await bench.workspace()
+    blob, origin = Blob(sha256(b"content").hexdigest(), b"content"), Origin("run_1", 2)
+    run_id = await bench.engine.create(
+        workspace,
+        plan_of("ask"),
+        sent=b'{"sent":1}',
+        metadata='{"team":"red"}',
+        secrets=b"sealed",
+        blobs=[blob],
+        origin=origin,
+    )
+    run = Run(await bench.engine.locate(run_id, workspace=workspace), run_id, workspace)
+    (call,) = await bench.offers(run)
+    await bench.subject.restart()
+    log = bench.subject.store.log
+    first = await log.entry(run.key, 1)
+    assert first is not None
+    created = decode_created(first.body)
+    assert (created.sent, created.origin) == (Raw(b'{"sent":1}'), origin)
+    assert (await bench.row(run)).metadata == '{"team":"red"}'
+    assert await log.blob(workspace, blob.id) == b"content"
+    await bench.engine.answer(run.key, call, ToolOutput.of("42"))
+    await bench.ended(run)
+    assert {*bench.world.secrets} == {b"sealed"}
 
 
 async def a_created_run_is_found_at_once_and_listed_newest_first(bench: Bench) -> None:
@@ -90,6 +123,16 @@ async def a_plan_can_be_checked_without_creating_a_run(bench: Bench) -> None:
     assert await bench.engine.stored.runs(RunFilter(workspace=workspace)) == []
 
 
+async def a_plan_without_a_model_can_be_stored_but_not_run_without_a_default(bench: Bench) -> None:
+    workspace, plan = await bench.workspace(), replace(plan_of("hello"), model=None)
+    try:
+        await bench.engine.check(plan, workspace=workspace, runs_now=False)
+    except InvalidRequest as error:
+        raise AssertionError("a plan that does not run now needs no default model") from error
+    assert await refusal(bench.engine.check(plan, workspace=workspace, runs_now=True)) == "invalid_model"
+    assert await refusal(bench.engine.check(plan, workspace=workspace)) == "invalid_model"
+
+
 async def entries_have_the_time_of_the_engines_clock(bench: Bench) -> None:
     before = bench.engine.clock.now_us()
     run = await bench.run("hello")
@@ -144,6 +187,7 @@ async def a_create_whose_caller_disconnects_is_all_or_nothing(bench: Bench) -> N
 
 CHECKS: tuple[Check, ...] = (
     a_run_answers,
+    a_run_keeps_all_that_it_was_created_with,
     a_created_run_is_found_at_once_and_listed_newest_first,
     a_run_is_not_found_under_another_workspace_or_id,
     a_plan_with_an_unknown_model_is_refused,
@@ -151,6 +195,7 @@ CHECKS: tuple[Check, ...] = (
     a_key_that_was_used_for_another_request_is_refused,
     an_earlier_create_is_found_by_its_key,
     a_plan_can_be_checked_without_creating_a_run,
+    a_plan_without_a_model_can_be_stored_but_not_run_without_a_default,
     entries_have_the_time_of_the_engines_clock,
     a_run_that_ran_elsewhere_can_be_added,
     a_create_whose_caller_disconnects_is_all_or_nothing,

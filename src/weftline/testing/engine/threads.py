@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from weftline.kernel.bodies import decode_message
-from weftline.kernel.entries import AttemptStarted, HistoryPinned
+from weftline.kernel.bodies import decode_message, encode
+from weftline.kernel.entries import AttemptStarted, CancelRequested, HistoryPinned
 from weftline.messages import Assistant, Message, User
 from weftline.store.records import threads
-from weftline.testing.engine.bench import Bench, Check, facts, refusal
+from weftline.testing.engine.bench import Bench, Check, Run, facts, plan_of, refusal
 from weftline.tools.base import ToolOutput
 
 
@@ -22,6 +22,17 @@ async def runs_of_a_thread_run_in_the_order_of_their_creation(bench: Bench) -> N
     texts = [one.text for one in bench.world.conversations[-1] if isinstance(one, User)]
     assert texts == ["first", "second", "third"]
     assert [_kind(message) for message in await _messages(bench, thread)] == ["user", "assistant"] * 3
+
+
+async def a_fork_begins_its_thread_with_earlier_messages(bench: Bench) -> None:
+    thread, workspace = await bench.thread(), await bench.workspace()
+    earlier = User.of("first")
+    run_id = await bench.engine.create(
+        workspace, plan_of("history", text="last"), thread=thread, history=[encode(earlier)]
+    )
+    await bench.ended(Run(await bench.engine.locate(run_id, workspace=workspace), run_id, workspace))
+    assert list(bench.world.conversations[-1]) == [earlier, User.of("last")]
+    assert (await _messages(bench, thread))[:2] == [earlier, User.of("last")]
 
 
 async def a_run_that_fails_or_is_cancelled_adds_nothing_to_its_thread(bench: Bench) -> None:
@@ -85,10 +96,11 @@ async def the_end_of_a_thread_cancels_all_its_runs(bench: Bench) -> None:
     runs = [await bench.run("ask", thread=thread) for _ in range(3)]
     await bench.offers(runs[0])
     await bench.subject.store.records.write(threads.end(thread, now=2))
-    await bench.engine.end_thread(thread)
+    await bench.engine.end_thread(thread, requested_by="ann")
     for run in runs:
         ended = await bench.ended(run)
         assert (ended.status, ended.reason) == ("cancelled", "thread_ended")
+        assert [one.requested_by for one in facts(await bench.lines(run), CancelRequested)] == ["ann"]
     assert await refusal(bench.run("hello", thread=thread)) == "thread_ended"
 
 
@@ -102,6 +114,7 @@ def _kind(message: Message) -> str:
 
 CHECKS: tuple[Check, ...] = (
     runs_of_a_thread_run_in_the_order_of_their_creation,
+    a_fork_begins_its_thread_with_earlier_messages,
     a_run_that_fails_or_is_cancelled_adds_nothing_to_its_thread,
     messages_that_a_run_received_and_answered_stay_in_its_thread,
     a_queued_run_can_be_cancelled_without_starting_another,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from weftline.errors import Unavailable
-from weftline.kernel.entries import AwaitOpened, MessageQueued, RunEnded
+from weftline.kernel.entries import AwaitClosed, AwaitOpened, MessageQueued, RunEnded
 from weftline.store.base import RunFilter
 from weftline.store.budgets import Limit, workspace_account
 from weftline.store.records import budgets
@@ -15,20 +15,34 @@ from weftline.tools.base import ToolOutput
 
 
 async def changed_limits_apply_at_once_and_runs_that_wait_for_them_continue(bench: Bench) -> None:
-    await _limit_tokens(bench, 1)
+    await limit_tokens(bench, 1)
     run = await bench.run("hello")
     (opened,) = await bench.until(run, AwaitOpened)
     assert opened.kind == "budget" and not bench.world.conversations
-    await _limit_tokens(bench, 10**9)
+    await limit_tokens(bench, 10**9)
     assert await bench.answer_text(run) == "hello world"
 
 
-async def _limit_tokens(bench: Bench, amount: int) -> None:
+async def whoever_raises_a_limit_answers_for_the_runs_that_wait(bench: Bench) -> None:
+    """Unless the limit itself records who has set it."""
+    for recorded, expected in (("", "ben"), ("ann", "ann")):
+        await limit_tokens(bench, 1)
+        run = await bench.run("hello")
+        await bench.until(run, AwaitOpened)
+        await limit_tokens(bench, 10**9, recorded=recorded, by="ben")
+        (closed,) = await bench.until(run, AwaitClosed)
+        assert (closed.outcome, closed.by) == ("approved", expected)
+        await bench.ended(run)
+
+
+async def limit_tokens(bench: Bench, amount: int, *, recorded: str = "ann", by: str = "ann") -> None:
     workspace = await bench.workspace()
     limits = [Limit("tokens", amount, "total", "ask")]
     account = workspace_account(workspace)
-    await bench.subject.store.records.write(budgets.set_limits(account, limits, workspace=workspace, by="ann", now=1))
-    await bench.engine.budgets_changed(workspace, by="ann")
+    await bench.subject.store.records.write(
+        budgets.set_limits(account, limits, workspace=workspace, by=recorded, now=1)
+    )
+    await bench.engine.budgets_changed(workspace, by=by)
 
 
 async def the_logs_of_old_runs_are_removed_for_followers_too(bench: Bench) -> None:
@@ -48,6 +62,15 @@ async def the_logs_of_old_runs_are_removed_for_followers_too(bench: Bench) -> No
     assert [batch.missing for batch in batches or ()] == [(1, len(whole) - 1)]
     assert await bench.lines(old) == whole[-1:] and isinstance(whole[-1].fact, RunEnded)
     assert (await bench.row(unfinished)).ended_at is None
+
+
+async def logs_are_removed_above_a_key(bench: Bench) -> None:
+    runs = [await bench.run("hello") for _ in range(3)]
+    whole = [await bench.lines(run) for run in runs]
+    first, _, last = runs
+    assert await bench.engine.trim(before=2**62, after=first.key, workspace=None) == (last.key, 2)
+    assert [await bench.lines(run) for run in runs] == [whole[0], whole[1][-1:], whole[2][-1:]]
+    assert await bench.engine.trim(before=2**62, after=last.key, workspace=None) == (0, 0)
 
 
 async def requests_are_refused_while_the_store_refuses_writes(bench: Bench) -> None:
@@ -107,6 +130,8 @@ def _takes(require: Callable[[], None]) -> bool:
 
 CHECKS: tuple[Check, ...] = (
     changed_limits_apply_at_once_and_runs_that_wait_for_them_continue,
+    whoever_raises_a_limit_answers_for_the_runs_that_wait,
+    logs_are_removed_above_a_key,
     the_logs_of_old_runs_are_removed_for_followers_too,
     requests_are_refused_while_the_store_refuses_writes,
     the_runs_of_a_restored_store_are_held_until_they_are_released,

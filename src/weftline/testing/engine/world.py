@@ -74,6 +74,8 @@ class World:
         self.opens = asyncio.Event()
         """Set while tools can be opened."""
         self.opens.set()
+        self.secrets: list[bytes | None] = []
+        """The secrets with which tools were opened."""
         self.watches = False
         """Whether runs that are opened from now on have a watcher, which returns when `released` is set."""
 
@@ -129,6 +131,7 @@ class WorldTools(ServerTools):
         self._world = world
 
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
+        self._world.secrets.append(secrets)
         await self._world.opens.wait()
         toolbox = await super().open(plan, run=run, secrets=secrets)
         if self._world.watches:

@@ -93,7 +93,7 @@ class Disk:
 
     def write(self, query: Query[T]) -> T:
         """Changes a record immediately, without owning the store."""
-        return glance(self._view.records.read(query))
+        return self.memory.change_records(query)
 
     # Inspecting it
 

@@ -151,7 +151,7 @@ class SimulatedLog:
             begins = any(item.kind in _BEGINNINGS for item in write.items)
             row = self._disk.row(write.key) if begins and write.key not in self._tried else None
             if row is not None:
-                require("C13", not row.suspect, f"run {write.key}: a suspect was driven before it was on trial")
+                require("C13", not row.trial_size, f"run {write.key}: a suspect was driven before it was on trial")
 
     async def finish(self) -> None:
         """Returns when everything flushed is committed."""

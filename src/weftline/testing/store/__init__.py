@@ -22,6 +22,7 @@ from weftline.testing.store import (
     booking,
     children,
     claims,
+    fencing,
     given_ids,
     large,
     owning,
@@ -49,5 +50,6 @@ CHECKS: tuple[Check, ...] = (
     *given_ids.CHECKS,
     *booking.CHECKS,
     *owning.CHECKS,
+    *fencing.CHECKS,
 )
 """Every promise, each checked on a new store."""

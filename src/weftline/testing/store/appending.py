@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from weftline.store.base import LEAVE_DUE, IdempotencyKey, Item
 from weftline.testing.store.chain import check_log, read_log
 from weftline.testing.store.subject import (
@@ -104,6 +106,27 @@ async def a_write_that_cannot_be_stored_fails_alone(subject: Subject) -> None:
     writes[3].items = [Item(5_000, "run.created", b"{}", b"a\nb", 2)]
     assert outcomes(await commit(log, *writes)) == ["ok", "failed", "failed", "failed", "ok"]
     assert [await log.run(key) is not None for key in range(1, 6)] == [True, False, False, False, True]
+
+
+async def a_write_with_an_impossible_value_anywhere_fails(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    writes = [chain_of(log, key, workspace).create() for key in range(1, 6)]
+    good, late, odd, empty, tagged = writes
+    late.items = [replace(late.items[0], at=2**63)]
+    odd.items = [replace(odd.items[0], kind="\ud800")]
+    empty.items = [*empty.items, Item(5_000, "delta.text", b"", b"", 0)]
+    assert tagged.new is not None
+    tagged.new.metadata = "no JSON"
+    assert outcomes(await commit(log, *writes)) == ["ok", "failed", "failed", "failed", "failed"]
+    assert [await check_log(log, key) for key in range(1, 6)] == [[b"{}"], [], [], [], []]
+    assert good.items[0].seq == 1
+
+
+async def a_number_has_64_bits(subject: Subject) -> None:
+    log, chain = subject.store.log, await new_chain(subject)
+    for due_at, outcome in ((2**63 - 1, "ok"), (2**63, "failed")):
+        assert outcomes(await commit(log, chain.append(b"a", due_at=due_at))) == [outcome]
+    assert (await the_row(log, 1)).due_at == 2**63 - 1
 
 
 async def flushes_take_effect_in_the_order_of_the_calls(subject: Subject) -> None:
@@ -239,6 +262,8 @@ CHECKS = (
     a_run_is_created_once,
     a_stale_write_does_not_affect_others_in_its_batch,
     a_write_that_cannot_be_stored_fails_alone,
+    a_write_with_an_impossible_value_anywhere_fails,
+    a_number_has_64_bits,
     flushes_take_effect_in_the_order_of_the_calls,
     a_flush_that_nobody_waits_for_is_written,
     a_chain_fails_from_its_first_failure_on,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from weftline.store.awaits import AwaitFilter, NewAwait
 from weftline.store.base import LogReader
 from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_thread, new_workspace, outcomes
@@ -60,6 +62,15 @@ async def an_await_that_is_answered_in_the_same_commit_is_never_listed(subject: 
     write = run.append(b"opened", b"closed", kind="await.opened")
     write.awaits, write.answered = (_asks("a", workspace),), ("a",)
     assert outcomes(await commit(subject.store.log, write)) == ["ok"]
+    assert await _ids(subject.store.log, AwaitFilter(workspace=workspace)) == []
+
+
+async def an_await_that_is_answered_and_opened_in_one_commit_is_not_open(subject: Subject) -> None:
+    run, workspace = await new_chain(subject), await new_workspace(subject)
+    for answered in ((), ("a",)):
+        write = run.append(b"opened", kind="await.opened")
+        write.awaits, write.answered = (_asks("a", workspace),), answered
+        assert outcomes(await commit(subject.store.log, write)) == ["ok"]
     assert await _ids(subject.store.log, AwaitFilter(workspace=workspace)) == []
 
 
@@ -144,14 +155,32 @@ async def bodies_of_awaits_are_read_as_far_as_they_fit(subject: Subject) -> None
     assert await read(1) == [True, False, False]
     assert await read(0) == [False, False, False]
     assert await _ids(log, AwaitFilter(workspace=workspace, run=1, id="b")) == [(1, "b")]
+    more = run.append(b"opened", kind="await.opened")
+    more.awaits, more.answered = (replace(_asks("b2", workspace), body=b"x" * 4 * size),), ("b",)
+    assert outcomes(await commit(log, more)) == ["ok"]
+    assert await read(3 * size) == [True, False, False], "what comes after one that does not fit was read"
+
+
+async def an_await_below_an_unknown_run_belongs_to_its_own(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    run = chain_of(log, 1, workspace, thread=thread)
+    assert outcomes(await commit(log, run.create(agent="billing"))) == ["ok"]
+    write = run.append(b"opened", kind="await.opened")
+    write.awaits = (_asks("a", workspace, root=99),)
+    assert outcomes(await commit(log, write)) == ["ok"]
+    (listed,) = await log.awaits(AwaitFilter(workspace=workspace))
+    assert (listed.root, listed.root_salt, listed.agent, listed.thread) == (99, "", "billing", thread)
 
 
 CHECKS = (
     an_await_is_listed_until_it_is_answered,
     an_await_is_not_stored_with_a_stale_write,
     an_await_that_is_answered_in_the_same_commit_is_never_listed,
+    an_await_that_is_answered_and_opened_in_one_commit_is_not_open,
     awaits_are_found_by_run_root_kind_agent_and_deadline,
     an_await_of_a_run_below_belongs_to_the_agent_and_the_thread_at_the_top,
     awaits_are_found_by_the_thread_of_their_run_or_of_the_one_at_the_top,
     bodies_of_awaits_are_read_as_far_as_they_fit,
+    an_await_below_an_unknown_run_belongs_to_its_own,
 )

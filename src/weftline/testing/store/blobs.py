@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from msgspec.structs import replace
+
 from weftline.messages import Blob
 from weftline.store.base import IdempotencyKey
+from weftline.store.records import thread_queues
 from weftline.testing.store.subject import Subject, chain_of, commit, new_thread, new_workspace, outcomes
 
 
@@ -71,10 +74,38 @@ async def blobs_of_a_threads_messages_stay_and_others_are_deleted(subject: Subje
     assert [await log.blob(workspace, blob.id) for blob in (A, B)] == [A.data, None]
 
 
+async def a_blob_of_the_last_entry_stays_with_it(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    chain = chain_of(log, 1, workspace)
+    await commit(log, chain.create(blobs=(A, B)))
+    end = chain.end(ended_at=100)
+    end.items = [replace(end.items[0], body=b'{"blob":"%s"}' % A.id.encode())]
+    await commit(log, end)
+    assert await log.trim(before=200, after=0, workspace=None) == (1, 1)
+    assert [await log.blob(workspace, blob.id) for blob in (A, B)] == [A.data, None]
+    assert await log.trim(before=200, after=0, workspace=None) == (1, 0)
+    assert await log.blob(workspace, A.id) == A.data
+
+
+async def blobs_of_messages_that_an_imported_run_has_left_on_a_thread_stay(subject: Subject) -> None:
+    """It is on no thread itself."""
+    log, workspace = subject.store.log, await new_workspace(subject)
+    thread, chain = await new_thread(subject, workspace), chain_of(log, 1, workspace)
+    await commit(log, chain.create(blobs=(A, B)))
+    await commit(log, chain.append(b"{}", kind="history.pinned"))
+    await commit(log, chain.end(ended_at=100))
+    message = b'{"blob":"%s"}' % A.id.encode()
+    await subject.store.records.write(thread_queues.begin(thread, [(message, None)], run=1, format=0))
+    assert await log.trim(before=200, after=0, workspace=None) == (1, 1)
+    assert [await log.blob(workspace, blob.id) for blob in (A, B)] == [A.data, None]
+
+
 CHECKS = (
     a_blob_is_stored_with_its_run_and_survives_a_crash,
     a_blob_of_a_run_that_is_refused_is_not_kept,
     another_workspace_has_blobs_of_its_own,
     a_blob_is_deleted_with_the_last_log_that_refers_to_it,
     blobs_of_a_threads_messages_stay_and_others_are_deleted,
+    a_blob_of_the_last_entry_stays_with_it,
+    blobs_of_messages_that_an_imported_run_has_left_on_a_thread_stay,
 )

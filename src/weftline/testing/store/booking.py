@@ -49,6 +49,14 @@ async def the_account_of_a_run_is_closed_when_the_run_ends(subject: Subject) -> 
     assert await _use(subject.store, run_account(1)) == [Booking(workspace, run_account(1), 3, nusd=6)]
 
 
+async def an_account_is_closed_by_a_write_that_books_nothing(subject: Subject) -> None:
+    log, workspace, chain = subject.store.log, await new_workspace(subject), await new_chain(subject)
+    spends, ends = chain.append(b"a"), chain.end()
+    spends.bookings, ends.closes = (Booking(workspace, run_account(1), 3, nusd=5),), run_account(1)
+    assert [outcomes(await commit(log, write)) for write in (spends, ends)] == [["ok"], ["ok"]]
+    assert await subject.store.records.read(budgets.open_use()) == []
+
+
 async def webhooks_are_notified_of_ends_and_of_awaits(subject: Subject) -> None:
     log, workspace = subject.store.log, await new_workspace(subject)
     await _add_webhook(subject, workspace)
@@ -95,6 +103,7 @@ def _deliveries() -> Query[list[tuple[int, str]]]:
 CHECKS = (
     what_a_run_spends_is_booked_with_its_write,
     the_account_of_a_run_is_closed_when_the_run_ends,
+    an_account_is_closed_by_a_write_that_books_nothing,
     webhooks_are_notified_of_ends_and_of_awaits,
     webhooks_are_not_notified_of_imported_runs,
 )

@@ -22,7 +22,7 @@ class Chain:
         self.epoch = epoch
         self.seq = 1
         self.version = 0
-        self._workspace = workspace
+        self.workspace = workspace
         self._thread = thread
 
     def create(
@@ -43,7 +43,7 @@ class Chain:
         write = self.append(body, kind="run.created", status="queued", due_at=0)
         write.new = NewRun(
             salt=salt,
-            workspace=self._workspace,
+            workspace=self.workspace,
             name=name,
             metadata=metadata,
             created_at=1_000 + self.key,

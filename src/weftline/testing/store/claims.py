@@ -83,6 +83,33 @@ async def an_earlier_claim_stays_fenced_after_the_later_one_has_written_and_left
     assert await check_log(log, 1) == [b"{}", b"a"]
 
 
+async def an_earlier_claim_stays_fenced_after_the_later_one_has_left_without_writing(subject: Subject) -> None:
+    log, chain = subject.store.log, await new_chain(subject)
+    first, second, third = [await claimed(subject, 1) for _ in range(3)]
+    for left in (third, second):
+        log.release(1, left)
+        chain.epoch = first
+        late = chain.append(b"late", deltas=[b"late"])
+        chain.take_back(late)
+        assert outcomes(await commit(log, late)) == ["conflict"]
+    log.release(1, first)
+    chain.epoch = await claimed(subject, 1)
+    assert outcomes(await commit(log, chain.append(b"a"))) == ["ok"]
+    assert await check_log(log, 1) == [b"{}", b"a"]
+
+
+async def the_holder_of_a_claim_may_go_on_under_a_higher_epoch(subject: Subject) -> None:
+    log, chain = subject.store.log, await new_chain(subject)
+    first = await claimed(subject, 1)
+    chain.epoch = log.next_epoch()
+    assert outcomes(await commit(log, chain.append(b"a"))) == ["ok"]
+    late = Chain(1, chain.workspace, epoch=first)
+    late.seq, late.version = chain.seq, chain.version
+    assert outcomes(await commit(log, late.append(b"late"))) == ["conflict"]
+    log.release(1, chain.epoch)
+    assert await claimed(subject, 1) > chain.epoch
+
+
 async def a_fenced_write_does_not_affect_others_in_its_batch(subject: Subject) -> None:
     log = subject.store.log
     chains = [await new_chain(subject, key) for key in (1, 2, 3)]
@@ -117,7 +144,7 @@ async def a_claim_brings_all_that_a_driver_needs(subject: Subject) -> None:
     await commit(log, newer)
     loaded = await log.claim(2, kinds=("turn.completed", "run.adopted"))
     assert loaded is not None
-    assert (loaded.row, loaded.created, loaded.secrets) == (await log.run(2), b"the plan", b"sealed")
+    assert (loaded.row, loaded.created_body, loaded.secrets) == (await log.run(2), b"the plan", b"sealed")
     assert (loaded.row.state, loaded.row.state_seq) == (b"state 2", 4)
     assert [(fact.seq, fact.body) for fact in loaded.facts] == [(5, b"c1"), (6, b"c2")]
     assert [(fact.seq, fact.body) for fact in loaded.conversation] == [(2, b"t1")]
@@ -136,6 +163,18 @@ async def a_claim_of_a_run_without_a_state_brings_all_its_facts(subject: Subject
         loaded = await log.claim(key, kinds=())
         assert loaded is not None
         assert (loaded.row.state, [fact.seq for fact in loaded.facts]) == (b"", [1, 2])
+
+
+async def a_claim_brings_what_was_asked_for_and_what_is_left(subject: Subject) -> None:
+    log, chain = subject.store.log, await new_chain(subject)
+    await commit(log, chain.append(b"a"))
+    await commit(log, chain.end(ended_at=100))
+    whole = await log.claim(1, kinds=())
+    assert whole is not None and (whole.created_body, whole.conversation) == (b"{}", [])
+    await log.trim(before=200, after=0, workspace=None)
+    rest = await log.claim(1, kinds=("run.ended",))
+    assert rest is not None and rest.created_body == b""
+    assert [fact.seq for fact in rest.conversation] == [3]
 
 
 async def a_long_run_is_claimed_like_a_short_one(subject: Subject) -> None:
@@ -186,10 +225,13 @@ CHECKS = (
     a_write_of_an_earlier_claim_changes_nothing,
     the_later_of_two_claims_wins,
     an_earlier_claim_stays_fenced_after_the_later_one_has_written_and_left,
+    an_earlier_claim_stays_fenced_after_the_later_one_has_left_without_writing,
+    the_holder_of_a_claim_may_go_on_under_a_higher_epoch,
     a_fenced_write_does_not_affect_others_in_its_batch,
     a_claim_sees_what_was_flushed_before_it,
     a_claim_brings_all_that_a_driver_needs,
     a_claim_of_a_run_without_a_state_brings_all_its_facts,
+    a_claim_brings_what_was_asked_for_and_what_is_left,
     a_long_run_is_claimed_like_a_short_one,
     claims_of_a_later_owner_are_newer,
     a_claim_tells_whether_an_earlier_owner_wrote_last,

@@ -40,7 +40,7 @@ async def long_strings_are_read_as_they_were_written(subject: Subject) -> None:
     assert [fact.body for fact in newest] == [b"{}", BODIES[-1], b"{}"]
     loaded = await log.claim(1, kinds=("call.closed",))
     assert loaded is not None
-    assert [loaded.created, *[fact.body for fact in loaded.conversation]] == expected
+    assert [loaded.created_body, *[fact.body for fact in loaded.conversation]] == expected
 
 
 async def a_long_string_counts_in_full_for_whoever_reads_with_a_limit(subject: Subject) -> None:

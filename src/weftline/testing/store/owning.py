@@ -9,7 +9,14 @@ from weftline.errors import StoreError
 from weftline.store import owner_of
 from weftline.store.base import Store
 from weftline.testing.store.chain import check_log
-from weftline.testing.store.subject import Subject, commit, new_chain, outcomes
+from weftline.testing.store.subject import (
+    Subject,
+    commit,
+    create_workspace,
+    find_workspace,
+    new_chain,
+    outcomes,
+)
 
 _SOCKET = "/run/weftline-conformance.sock"
 
@@ -67,6 +74,26 @@ async def the_address_of_the_owner_is_found_in_the_directory(subject: Subject) -
         assert owner is not None and owner.admin_socket == _SOCKET
 
 
+async def a_store_that_is_closed_takes_no_writes(subject: Subject) -> None:
+    store, chain = subject.store, await new_chain(subject)
+    await store.close()
+    await store.close()
+    for late in (lambda: store.log.flush([chain.append(b"late")]), store.log.probe, lambda: _write_late(store)):
+        try:
+            await late()
+        except StoreError:
+            continue
+        raise AssertionError("a store that is closed was written to")
+    await subject.reopen()
+    assert not subject.store.log.unclean
+    assert await check_log(subject.store.log, 1) == [b"{}"]
+    assert await subject.store.records.read(find_workspace("late")) is None
+
+
+async def _write_late(store: Store) -> int:
+    return await store.records.write(create_workspace("late"))
+
+
 async def _refuses_a_backup(store: Store, to: Path) -> bool:
     try:
         await store.back_up(to)
@@ -80,4 +107,5 @@ CHECKS = (
     a_store_with_a_directory_is_backed_up_to_a_new_one,
     a_store_gives_back_its_unused_space_in_steps,
     the_address_of_the_owner_is_found_in_the_directory,
+    a_store_that_is_closed_takes_no_writes,
 )

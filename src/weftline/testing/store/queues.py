@@ -5,7 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 
 from weftline.messages import Blob
-from weftline.store.base import LEAVE_DUE
+from weftline.store.base import LEAVE_DUE, IdempotencyKey
+from weftline.store.database import Query, statement
 from weftline.testing.store.chain import check_log
 from weftline.testing.store.subject import (
     Subject,
@@ -131,6 +132,38 @@ async def a_run_created_as_the_one_before_it_ends_is_not_forgotten(subject: Subj
     assert await subject.store.records.read(active_run(thread)) == 2 and await due_times(log, 2) == [0]
 
 
+async def a_run_that_cannot_be_created_takes_no_place_in_its_thread(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    first, second, third = (chain_of(log, key, workspace, thread=thread) for key in (1, 2, 3))
+    once = IdempotencyKey("runs", "key", b"digest")
+    assert outcomes(await commit(log, first.create(idempotency=once, salt="=mine"))) == ["ok"]
+    again = chain_of(log, 1, workspace, thread=thread)
+    odd = chain_of(log, 4, workspace, thread=thread).create()
+    odd.base_version = 1
+    for refused in (again.create(), second.create(idempotency=once), third.create(salt="=mine"), odd):
+        assert outcomes(await commit(log, refused)) == ["conflict"]
+    assert await log.unfinished_of_thread(thread) == [1]
+    (ended,) = await commit(log, first.end(messages=[b"m"]))
+    assert (ended.outcome, ended.promoted) == ("ok", None)
+    assert await check_log(log, 1) == [b"{}", b"{}"]
+
+
+async def a_thread_was_last_used_when_its_last_run_was_created_or_ended(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    thread = await new_thread(subject, workspace)
+    chain = chain_of(log, 1, workspace, thread=thread)
+    await commit(log, chain.create())
+    assert await subject.store.records.read(_last_used_at(thread)) == 1_001
+    await commit(log, chain.end(ended_at=9_000))
+    assert await subject.store.records.read(_last_used_at(thread)) == 9_000
+
+
+def _last_used_at(thread: int) -> Query[int]:
+    rows = yield from statement("SELECT last_used_at FROM threads WHERE key = $1", thread)
+    return rows[0][0]
+
+
 async def a_thread_that_has_ended_takes_no_runs(subject: Subject) -> None:
     log = subject.store.log
     workspace = await new_workspace(subject)
@@ -212,6 +245,8 @@ CHECKS = (
     an_end_that_fails_releases_nothing,
     a_run_that_leaves_the_queue_promotes_nobody,
     a_run_created_as_the_one_before_it_ends_is_not_forgotten,
+    a_run_that_cannot_be_created_takes_no_place_in_its_thread,
+    a_thread_was_last_used_when_its_last_run_was_created_or_ended,
     a_thread_that_has_ended_takes_no_runs,
     a_thread_that_ended_over_its_runs_is_found,
     runs_that_wait_for_earlier_ones_of_their_threads_are_found,

@@ -74,6 +74,14 @@ async def pages_are_cut_by_bytes(subject: Subject) -> None:
         assert (pages == 1) is (max_bytes == EVERYTHING)
 
 
+async def a_page_may_be_as_large_as_the_limit(subject: Subject) -> None:
+    log, chain = subject.store.log, await new_chain(subject)
+    await commit(log, chain.append(b"a" * 100, b"b" * 100))
+    two = sum(item.size for item in (await the_page(log, 1)).items[:2])
+    pages = [await the_page(log, 1, after=0, max_bytes=size) for size in (two - 1, two, two + 1)]
+    assert [page.last_seq for page in pages] == [1, 2, 2]
+
+
 async def a_large_page_is_read_like_a_small_one(subject: Subject) -> None:
     log = subject.store.log
     chain = await new_chain(subject)
@@ -135,11 +143,14 @@ async def the_newest_facts_are_as_many_as_fit(subject: Subject) -> None:
 
     assert [await found(limit) for limit in (1, 2, 9)] == [[5], [4, 5], [2, 4, 5]]
     assert [await found(9, size) for size in (1, 1_500)] == [[5], [5]]
+    two = sum(fact.size for fact in await log.facts(1, kinds=("call.closed",)))
+    assert [await found(9, size) for size in (two - 1, two)] == [[5], [4, 5]]
     assert await log.newest_facts(2, kinds=("call.closed",), limit=9, max_bytes=EVERYTHING) == []
 
 
 async def runs_are_listed_the_newest_first(subject: Subject) -> None:
     log = subject.store.log
+    assert (await log.last_key(), await log.unfinished()) == (0, 0)
     workspace, other = await new_workspace(subject), await new_workspace(subject, "other")
     thread = await new_thread(subject, workspace)
     chains = [chain_of(log, key, workspace, thread=thread if key < 3 else None) for key in range(1, 6)]
@@ -208,6 +219,7 @@ async def retention_leaves_the_row_and_the_last_entry(subject: Subject) -> None:
         await commit(log, chain.append(b"a", deltas=[b"b", b"c"]))
     await commit(log, chains[0].end(ended_at=100), chains[1].end(ended_at=200))
     rows = [await log.run(key) for key in (1, 2, 3)]
+    assert await log.trim(before=100, after=0, workspace=None) == (0, 0)
     assert await log.trim(before=150, after=0, workspace=None) == (1, 1)
     assert await log.trim(before=150, after=1, workspace=None) == (0, 0)
     assert await log.trim(before=150, after=0, workspace=None) == (1, 0)
@@ -226,6 +238,7 @@ CHECKS = (
     a_page_has_the_format_of_the_latest_write,
     a_page_begins_inside_observations_that_share_a_row,
     pages_are_cut_by_bytes,
+    a_page_may_be_as_large_as_the_limit,
     a_large_page_is_read_like_a_small_one,
     an_entry_is_found_by_its_seq,
     facts_are_found_by_their_kind,

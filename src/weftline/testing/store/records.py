@@ -94,6 +94,25 @@ async def an_exception_in_a_reading_query_reaches_the_caller(subject: Subject) -
             raise AssertionError(f"{expected.__name__} was not raised")
 
 
+async def a_query_that_should_only_read_cannot_write(subject: Subject) -> None:
+    records = subject.store.records
+    await records.write(create_workspace("a"))
+
+    def change_nothing() -> Query[None]:
+        yield from statement("UPDATE workspaces SET name = $1 WHERE slug = $2", "x", "nobody")
+
+    for heavy in (False, True):
+        for query in (create_workspace("b"), add_letter("a"), change_nothing()):
+            try:
+                await records.read(query, heavy=heavy)
+            except StoreError:
+                pass
+            else:
+                raise AssertionError("a query wrote while it was read")
+    assert await records.read(find_workspace("b")) is None
+    assert await records.write(add_letter("a")) == "ax"
+
+
 async def transactions_run_one_at_a_time(subject: Subject) -> None:
     records = subject.store.records
     await records.write(create_workspace("a"))
@@ -167,6 +186,7 @@ CHECKS = (
     a_transaction_is_atomic_and_readable_at_once,
     an_exception_in_a_query_rolls_everything_back,
     an_exception_in_a_reading_query_reaches_the_caller,
+    a_query_that_should_only_read_cannot_write,
     transactions_run_one_at_a_time,
     values_are_read_as_they_were_written,
     an_end_queues_its_webhooks_in_the_same_transaction,

@@ -64,7 +64,7 @@ async def due_runs_are_those_whose_time_has_come(subject: Subject) -> None:
     await commit(log, *[chain.create() for chain in chains[3:]])
     for chain, at in zip(chains, [0, 200, None, 100, 0], strict=True):
         await commit(log, chain.append(b"a", due_at=at))
-    first, fifth = (DueRun(key, 0, 0, 0, 1, 0, 0, created=b"{}") for key in (1, 5))
+    first, fifth = (DueRun(key, 0, 0, 0, 1, 0, 0, created_head=b"{}") for key in (1, 5))
     assert await log.due_now(after=0, limit=9) == [first, fifth]
     assert await log.due_now(after=0, limit=1) == [first]
     assert await log.due_now(after=1, limit=9) == [fifth]
@@ -94,8 +94,8 @@ async def a_due_run_comes_with_what_decides_whether_it_may_be_driven(subject: Su
     end.format = 7
     await commit(log, end)
     expected = [
-        DueRun(2, 0, 0, 0, rules=5, format=7, thread_format=7, created=b"{}"),
-        DueRun(3, 0, 0, 0, rules=6, format=0, thread_format=0, created=created),
+        DueRun(2, 0, 0, 0, rules=5, format=7, thread_format=7, created_head=b"{}"),
+        DueRun(3, 0, 0, 0, rules=6, format=0, thread_format=0, created_head=created),
     ]
     assert await log.due_now(after=0, limit=9) == expected
     assert [(await the_row(log, key)).rules for key in (1, 2, 3)] == [1, 5, 6]
@@ -134,6 +134,19 @@ async def a_death_of_a_group_makes_suspects_and_charges_nobody(subject: Subject)
     await subject.store.log.begin_trial([1, 3])
     await _dies(subject)
     assert await charges(subject) == [(2, 0, 0), (0, 0, 0), (2, 0, 0)]
+
+
+async def a_death_of_a_group_changes_no_earlier_charge(subject: Subject) -> None:
+    """Neither of those in the group, nor of others."""
+    for key in (1, 2, 3, 4):
+        await new_chain(subject, key)
+    for alone in (1, 2):
+        await subject.store.log.begin_trial([alone])
+        await _dies(subject)
+    await subject.store.log.begin_trial([1, 3, 4])
+    await subject.store.log.survived([4])
+    await _dies(subject)
+    assert await charges(subject) == [(2, 1, 1), (1, 1, 1), (2, 0, 0), (0, 0, 0)]
 
 
 async def survivors_are_charged_only_if_nobody_is_on_trial(subject: Subject) -> None:
@@ -202,7 +215,7 @@ async def _dies(subject: Subject) -> None:
 async def charges(subject: Subject, *keys: int) -> list[tuple[int, int, int]]:
     """Suspect, alone and deaths of each run; by default of all that are active."""
     runs = await subject.store.log.due_now(after=0, limit=99)
-    return [(run.suspect, run.alone, run.deaths) for run in runs if not keys or run.key in keys]
+    return [(run.trial_size, run.deaths_alone, run.deaths) for run in runs if not keys or run.key in keys]
 
 
 CHECKS = (
@@ -214,6 +227,7 @@ CHECKS = (
     an_unclean_death_is_known_until_it_is_charged,
     a_death_is_charged_once_to_the_run_that_was_on_trial_alone,
     a_death_of_a_group_makes_suspects_and_charges_nobody,
+    a_death_of_a_group_changes_no_earlier_charge,
     survivors_are_charged_only_if_nobody_is_on_trial,
     a_run_whose_trial_was_ended_is_charged_with_nothing,
     charges_are_dropped_after_a_death_while_no_run_was_on_trial,

@@ -23,6 +23,19 @@ class Subject(Protocol):
         """Closes the store, or lets its owner die, and opens it again; `store` is a new object afterwards."""
         ...
 
+    async def take_over(self) -> Store:
+        """Opens the store for another owner while this one still uses it, as after a freeze that looked like a death.
+
+        `store` is the new owner's store. Returns the old owner's, which still takes calls; the caller closes it.
+        """
+        ...
+
+    async def stopped(self) -> None:
+        """Returns when the store would have ended the process of the owner that was replaced last. Never returns if
+        it raises instead.
+        """
+        ...
+
     async def restore(self) -> None:
         """Closes the store and opens one that was restored from a backup of it. A store that has no backups is held as
         if it had been restored.
