@@ -14,6 +14,7 @@ from weftline import tool
 from weftline.errors import Conflict, RateLimited, Unavailable
 from weftline.kernel.budget import BudgetRule
 from weftline.kernel.entries import (
+    KIND,
     AttemptStarted,
     AwaitClosed,
     AwaitOpened,
@@ -418,3 +419,57 @@ async def test_a_cancel_that_the_store_refuses_fails_for_its_sender_and_for_nobo
         await begun.wait()  # again: the run continues from a log in which nobody has cancelled it
         let_go.set()
         assert "a background task failed" not in caplog.text
+
+
+async def test_nobody_is_told_of_an_end_that_is_appended_while_they_wait_and_not_yet_durable() -> None:
+    store = MoodyStore(MemoryDisk())
+    log, began, let_go = store.log, asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def talk(context: ToolContext) -> str:
+        """Says something when it is stopped, and takes its time."""
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            log.gate.clear()
+            context.emit("late", {})
+            await let_go.wait()
+        return ""
+
+    scripts: dict[str, Any] = {"talk": {"turns": [calls("talk"), {"text": "done"}]}}
+    engine, _ = engine_on(store, scripts, tools={"talk": talk})
+    async with engine:
+        space = await engine.workspace("acme")
+        key = await engine.locate(await engine.create(space, plan("talk", ServerRef("talk"))), workspace=space)
+        await began.wait()
+        cancelling = asyncio.ensure_future(engine.cancel(key))
+        await kit.until(lambda: log.waited == 1)
+        yes = AwaitAnswer(outcome="approved")
+        late = (
+            engine.steer(key, "Wait."),
+            engine.answer_await(key, "await_0", yes, by="user:ann", person_of=as_named),
+            engine.answer(key, "call_0_0", ToolOutput.of("x")),
+        )
+        refused = [asyncio.ensure_future(one) for one in late]
+        await turns()
+        let_go.set()
+        await turns()
+        log.holds = KIND[RunEnded]
+        log.gate.set()
+        log.gate.clear()
+        await kit.until(lambda: log.waited == 2)
+        await turns()
+        told = [one.done() for one in refused]
+        log.gate.set()
+        assert told == [False] * 3, "a crash could undo the end"
+        for one in refused:
+            with pytest.raises(Conflict):
+                await one
+        assert (await cancelling).status == "cancelled"
+
+
+async def turns() -> None:
+    """Everybody has had their turn."""
+    for _ in range(50):
+        await asyncio.sleep(0)
