@@ -57,6 +57,9 @@ class MoodyLog:
         self.holds = ""
         self.waited = 0
         """How many flushes have had to wait for it."""
+        self.told_gate = asyncio.Event()
+        """The engine is told of flushes that are committed while it is set."""
+        self.told_gate.set()
         self.timers_gate = asyncio.Event()
         """The next due time is told while it is set."""
         self.timers_gate.set()
@@ -81,7 +84,9 @@ class MoodyLog:
         if self.refusals:
             self.refusals -= 1
             return [Written("refused", error=StoreError("The disk is full.")) for _ in writes]
-        return await self._inner.flush(writes)
+        written = await self._inner.flush(writes)
+        await self.told_gate.wait()
+        return written
 
     async def next_due(self, after: int) -> int | None:
         found = await self._inner.next_due(after)
