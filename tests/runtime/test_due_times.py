@@ -11,9 +11,10 @@ from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from runtime.kit import MoodyStore
+from runtime.kit import MoodyStore, until
 from weftline.kernel.entries import (
     KIND,
+    AttemptFailed,
     AttemptStarted,
     CallClosed,
     CallOpened,
@@ -336,3 +337,49 @@ def test_a_pause_is_recorded_while_a_watcher_is_at_work() -> None:
         assert await stage.when(key, AttemptStarted) == [0.0], "it is paused"
 
     play(scenario, Scene(slow_s=40.0))
+
+
+class Leaving(IdleCode):
+    """Holds its driver twice: when a model call has failed, and after its last check, as it leaves."""
+
+    def __init__(self) -> None:
+        self.failed, self.leaves = asyncio.Event(), asyncio.Event()
+        self.held = 0
+
+    async def on_facts(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+        if any(isinstance(fact, AttemptFailed) for fact in facts):
+            self.held += 1
+            await self.failed.wait()
+        elif self.held == 1 and not facts:
+            self.held += 1
+            await self.leaves.wait()
+
+
+class LeavingTools(ServerTools):
+    def __init__(self) -> None:
+        super().__init__({})
+        self.code = Leaving()
+
+    async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
+        return Toolbox((await super().open(plan, run=run, secrets=secrets)).tools, code=self.code)
+
+
+async def test_a_run_that_is_resumed_as_its_driver_leaves_a_server_that_stops_is_due_when_its_next_attempt_is() -> None:
+    disk, tools = MemoryDisk(), LeavingTools()
+    scripts = {"flaky": {"turns": [{"error": {"class": "overloaded", "retryable": True}}, {"text": "done"}]}}
+    models = Catalog()
+    models.add(ScriptedProvider(parse_scripts(encode(scripts))))
+    engine = await EmbeddedEngine(MoodyStore(disk), models=models, tools=tools).start()
+    space = await engine.workspace("acme")
+    run_id = await engine.create(space, RunPlan(messages=(User.of("x"),), model="scripted:flaky"))
+    key = await engine.locate(run_id, workspace=space)
+    await until(lambda: tools.code.held == 1)
+    await engine.pause(key)
+    tools.code.failed.set()
+    await until(lambda: tools.code.held == 2)
+    await engine.resume(key)
+    await engine.drain(0)
+    tools.code.leaves.set()
+    await engine.stop()
+    heads = [decode_fact.decode(one.head) for one in await MoodyStore(disk).log.facts(key)]
+    assert [one.retry_at for one in heads if isinstance(one, AttemptFailed)] == [disk.runs[key].row.due_at]
