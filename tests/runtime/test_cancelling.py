@@ -36,6 +36,7 @@ from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
 from weftline.testing.budgets import all_use, unlike
+from weftline.testing.engine import World
 from weftline.tools.base import Tool, ToolContext, ToolOutput
 
 
@@ -467,6 +468,27 @@ async def test_nobody_is_told_of_an_end_that_is_appended_while_they_wait_and_not
             with pytest.raises(Conflict):
                 await one
         assert (await cancelling).status == "cancelled"
+
+
+async def test_an_edit_of_a_call_whose_run_ends_while_its_tools_are_opened_is_told_so() -> None:
+    world = World()
+    store = MoodyStore(MemoryDisk())
+    async with EmbeddedEngine(store, models=world.models(), tools=world.tools()) as engine:
+        space = await engine.workspace("acme")
+        run = await engine.create(space, plan("refund", ServerRef("refund")))
+        key = await engine.locate(run, workspace=space)
+        await until(engine, key, run, AwaitOpened)
+        [asked] = await engine.stored.awaits(AwaitFilter(workspace=space))
+    async with EmbeddedEngine(MoodyStore(store.disk), models=world.models(), tools=world.tools()) as engine:
+        world.opens.clear()
+        edit = AwaitAnswer(outcome="approved", args={"n": 2})
+        editing = asyncio.ensure_future(engine.answer_await(key, asked.id, edit, by="user:ann", person_of=as_named))
+        await turns()
+        assert (await engine.cancel(key)).status == "cancelled"
+        world.opens.set()
+        with pytest.raises(Conflict) as refused:
+            await editing
+        assert refused.value.code == "await_closed"
 
 
 async def turns() -> None:

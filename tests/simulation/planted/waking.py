@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Self
 
-from simulation.planted.bug import Bug
+from simulation.planted.bug import CODE, Bug
 from weftline.runtime.clock import Clock
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.hub import Subscription
 from weftline.runtime.live import LiveRun
+from weftline.testing.simulation.odds import Odds
 
 
 class DropsEarlyTimers:
@@ -82,8 +83,8 @@ class DrivesSuspectsThatSomebodyWakes(EmbeddedEngine):
 
 
 BUGS = (
-    Bug("drives_suspects_that_somebody_wakes", "C13", engine=DrivesSuspectsThatSomebodyWakes, first_seed=17),
-    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=196),
-    Bug("gives_what_code_asks_for_a_grace", "D1", engine=GivesWhatCodeAsksForAGrace, first_seed=1069),
+    Bug("drives_suspects_that_somebody_wakes", "C13", engine=DrivesSuspectsThatSomebodyWakes),
+    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, odds=Odds(clock_is_set=1.0, set_by_s=(-3600.0,))),
+    Bug("gives_what_code_asks_for_a_grace", "D1", engine=GivesWhatCodeAsksForAGrace, among=CODE),
     Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
 )

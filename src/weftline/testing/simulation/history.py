@@ -85,7 +85,7 @@ def simulate(seed: int) -> list[str]:
 class History:
     def __init__(self, seed: int, *, build: Build) -> None:
         self.seed = seed
-        self._held_s = build.held_s
+        self._held_s, self._odds = build.held_s, build.odds
         self.rng = Random(seed)
         self.loop = VirtualLoop()
         self.loop.set_exception_handler(self._broken_callback)
@@ -172,6 +172,7 @@ class History:
             rng=Random(self.rng.random()),
             trace=self.trace,
             fail=self._fail,
+            odds=self._odds,
         )
         mishaps.troubles.held_s = self._held_s
         if self._schedules is not None:
