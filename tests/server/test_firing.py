@@ -190,6 +190,21 @@ async def test_two_that_fire_at_once_make_one_run(host: Host, clock: Clock) -> N
     assert await host.times(row) == ["2027-01-15T09:00"]
 
 
+async def test_a_run_that_a_crash_kept_it_from_noting_is_named_whichever_of_its_times_was_missed(
+    host: Host, clock: Clock
+) -> None:
+    row = await host.schedule(Timing(cron="@hourly", catch_up="skip"))
+    began_for = us(datetime(2027, 1, 15, 10, tzinfo=UTC))
+
+    async def second(row: ScheduleRow, time: int) -> str | None:
+        return "run_2" if time == began_for else None
+
+    clock.time += timedelta(hours=4)
+    assert await fire_all(ScheduleAlarm(host.workspaces, start=partial(start, host), started=second), host.workspaces)
+    after = await host.row(row)
+    assert (after.last_run, after.last_error) == ("run_2", "")
+
+
 async def test_a_run_that_began_in_time_is_not_said_to_be_skipped(host: Host, clock: Clock) -> None:
     """The process died between the run and the note about it, and the next one begins when the time is long over."""
     row = await host.schedule(Timing(cron="@hourly", catch_up="skip"))

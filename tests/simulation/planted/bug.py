@@ -18,8 +18,10 @@ from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step, take_in
 from weftline.store.base import LogStore, Write, Written
 from weftline.testing.simulation import Build
+from weftline.testing.simulation.disk import FAST_S
 from weftline.testing.simulation.model import catalog
 from weftline.testing.simulation.odds import Odds
+from weftline.testing.simulation.orders import Order
 from weftline.testing.simulation.server import WallClock
 from weftline.testing.simulation.store import SimulatedLog, SimulatedStore, Wires
 from weftline.testing.simulation.subagents import tools_of
@@ -27,7 +29,7 @@ from weftline.testing.simulation.world import Life
 from weftline.workspace.context import Workspaces
 from weftline.workspace.firing import ScheduleAlarm, Start, Started
 
-SEEDS = 60
+SEEDS = 100
 """Enough for any planted bug to be noticed, wherever they begin."""
 NewLog = Callable[[LogStore, Wires], SimulatedLog]
 
@@ -52,15 +54,18 @@ LEASES = Kind(6, 3)
 QUESTIONS = Kind(5, 3)
 SCHEDULES = Kind(7, 2)
 AGENTS = Kind(7, 5)
+AGENTS_UNDER_BUDGETS = Kind(42, 12)
 
 KILLS = Odds(kills=(4,))
-STORMS = Odds(storm=1.0)
+CALM = Odds(
+    slowest_s=(FAST_S,), damages=(0.0,), kills=(0,), storm=0.0, stops=(0,), refuses=0.0, clock_is_set=0.0, stalls=0.0
+)
 
 
 class Bug(Build):
     """A mistake in one of the parts, and the rules by which it may be noticed.
 
-    It is looked for in histories of one kind, with `odds` that make what it needs frequent.
+    It is looked for in histories of one kind, with `odds` and orders (`provoke`) that make what it needs frequent.
     """
 
     def __init__(
@@ -76,17 +81,24 @@ class Bug(Build):
         schedules: type[ScheduleAlarm] = ScheduleAlarm,
         among: Kind = ANY,
         odds: Odds | None = None,
+        provoke: Callable[[Order], None] | None = None,
     ) -> None:
         self.name = name
         self.rules = frozenset(rules.split())
         self.among = among
         self.odds = odds or Odds()
+        self._provoke = provoke
         self.rings = alarm
         self._schedules = schedules
         self._log = log
         self._step = step
         self._carry_out = carry_out
         self._engine = engine
+
+    def provoke(self, orders: dict[str, Order]) -> None:
+        for order in orders.values():
+            if self._provoke is not None and not order.poison:
+                self._provoke(order)
 
     def log(self, inner: LogStore, wires: Wires) -> SimulatedLog:
         return self._log(inner, wires)

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simulation.planted.bug import PEOPLE, QUESTIONS, Bug, DecidesOnAnotherState, Flushes
+from simulation.planted.bug import CALM, KILLS, PEOPLE, QUESTIONS, Bug, DecidesOnAnotherState, Flushes
 from weftline.kernel.entries import TurnCompleted
 from weftline.kernel.state import Call, Command, RunTool, State
 from weftline.runtime import step as stepping
@@ -16,6 +16,7 @@ from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step
 from weftline.store.base import Write
+from weftline.testing.simulation.orders import Order
 
 
 def asks_nobody(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
@@ -107,14 +108,25 @@ class ListsWhatIsAnswered(Flushes):
             write.answered = ()
 
 
+def _waits_briefly(order: Order) -> None:
+    order.await_timeout_s = 3.0
+
+
 BUGS = (
     Bug("asks_nobody", "A2", step=lambda: asks_nobody, among=PEOPLE),
     Bug("takes_one_yes_for_all", "A2", step=lambda: takes_one_yes_for_all, among=PEOPLE),
     Bug("never_looks_at_the_clock", "A2", step=lambda: never_looks_at_the_clock, among=PEOPLE),
-    Bug("forgets_when_an_answer_is_due", "D1", step=lambda: forgets_when_an_answer_is_due, among=PEOPLE),
+    Bug(
+        "forgets_when_an_answer_is_due",
+        "D1",
+        step=lambda: forgets_when_an_answer_is_due,
+        among=PEOPLE,
+        odds=CALM,
+        provoke=_waits_briefly,
+    ),
     Bug("runs_what_was_asked_for", "C3", carry_out=runs_what_was_asked_for, among=PEOPLE),
     Bug("lists_what_is_answered", "A1", log=ListsWhatIsAnswered, among=PEOPLE),
-    Bug("reports_doubts", "A4", step=lambda: DecidesOnAnotherState(_reporting_doubts), among=QUESTIONS),
+    Bug("reports_doubts", "A4", step=lambda: DecidesOnAnotherState(_reporting_doubts), among=QUESTIONS, odds=KILLS),
     Bug(
         "asks_for_nothing_that_is_missing", "A3", step=lambda: DecidesOnAnotherState(_missing_nothing), among=QUESTIONS
     ),

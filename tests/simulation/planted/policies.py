@@ -8,9 +8,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from simulation.planted.bug import KILLS, POLICIES, Bug, DecidesOnAnotherState
+from weftline.kernel.policy import PolicyRule
 from weftline.kernel.state import ActiveTime, State
 from weftline.runtime.driver import TakeStep
 from weftline.store.base import Loaded
+from weftline.testing.simulation.orders import Order
 from weftline.testing.simulation.store import SimulatedLog
 
 
@@ -31,9 +33,17 @@ class TakesDowntimeForWork(SimulatedLog):
         return None if loaded is None else replace(loaded, taken_over=False)
 
 
+def _counts_calls(order: Order) -> None:
+    order.policy = PolicyRule(max_tool_calls=4)
+
+
+def _counts_failures(order: Order) -> None:
+    order.policy = PolicyRule(max_consecutive_failed_tool_calls=1, failure_counting="call")
+
+
 BUGS = (
-    Bug("forgets_the_calls_of_earlier_turns", "P1", step=sees(calls=0), among=POLICIES),
-    Bug("forgets_failures", "P5", step=sees(failures=0), among=POLICIES),
+    Bug("forgets_the_calls_of_earlier_turns", "P1", step=sees(calls=0), among=POLICIES, provoke=_counts_calls),
+    Bug("forgets_failures", "P5", step=sees(failures=0), among=POLICIES, provoke=_counts_failures),
     Bug("lets_an_engine_loosen", "P1 P4", step=sees(allowed=None, max_calls=None, failed=False), among=POLICIES),
     Bug("goes_on_after_the_time_is_up", "P2", step=sees(time=ActiveTime()), among=POLICIES),
     Bug("has_a_fast_clock", "P3", step=lambda: DecidesOnAnotherState(_with_a_fast_clock), among=POLICIES),

@@ -1,4 +1,4 @@
-"""How often things go wrong in a history."""
+"""How often the things happen that make a history difficult."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from weftline.testing.simulation.disk import FAST_S
 
 
 class Odds(Struct, frozen=True):
-    """How likely each mishap is in a history; of several values, each is as likely as the others."""
+    """What a history is chosen from; of several values, each is as likely as the others."""
 
+    threads: tuple[int, ...] = (0, 1, 1, 2)
     slowest_s: tuple[float, ...] = (FAST_S, FAST_S, 0.2)
     """How long a write may take."""
     damages: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0, 0.01)
