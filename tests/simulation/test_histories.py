@@ -37,8 +37,8 @@ def test_every_promise_is_kept_beside_slow_watchers_and_tools_that_are_slow_to_o
 
 
 WENT_WRONG = (
-    # Each found something when it was added. Code that has changed since draws other numbers from the same seed, so none
-    # of them is sure to get there again: what was wrong with the product has a test of its own.
+    # Each found something when it was added. Code that has changed since draws other numbers from the same seed, so
+    # none is sure to get there again: what was wrong with the product has a test of its own.
     41005409,  # a law that knew no clock set between a request and its entry
     197,  # a law that knew no answer to a run that is being cancelled
     701004691,  # a law that knew no clock set back before a schedule moved on
