@@ -127,7 +127,7 @@ class SlowlyPlanned(ServerTools):
 def test_no_child_is_made_with_an_approval_that_has_lapsed_while_it_was_planned(
     stalls: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scripts = {
+    scripts: dict[str, Any] = {
         "delegate": {
             "turns": [
                 {"tool_calls": [{"name": "delegate", "args": {}}]},

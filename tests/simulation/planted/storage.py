@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from simulation.planted.bug import GIVEN_IDS, KILLS, Bug, Flushes
 from store.planted import EpochsOnlyForWorkInFlight
-from weftline.store.base import Item, Loaded, LogStore, Progress, Write, Written
+from weftline.store.base import Item, Loaded, LogStore, Write, Written
 from weftline.testing.simulation.odds import Odds
 from weftline.testing.simulation.store import SimulatedLog
 
@@ -69,13 +69,6 @@ class OnlyTheRequesterWakes(Flushes):
     def spoil(self, write: Write) -> None:
         if write.due_at == 0 and {item.kind for item in write.items} <= {"message.queued", "run.resumed"}:
             write.due_at = None if write.items else 0
-
-
-class HearsOfNoProgress(Flushes):
-    """Whatever a run brings to its end, it stays under suspicion."""
-
-    def spoil(self, write: Write) -> None:
-        write.progress = Progress.NONE
 
 
 class EndsInTwoTransactions(SimulatedLog):
@@ -163,7 +156,6 @@ BUGS = (
         odds=Odds(refuses=1.0),
     ),
     Bug("notes_no_trial", "C13", log=NotesNoTrial),
-    Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, odds=Odds(kills=(24,))),
     Bug("looks_up_no_given_ids", "C1 C4", log=LooksUpNoGivenIds, among=GIVEN_IDS),
     Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess, odds=KILLS),
 )
