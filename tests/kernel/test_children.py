@@ -7,7 +7,16 @@ import pytest
 from weftline import prompts
 from weftline.kernel.accept import accepts
 from weftline.kernel.decide import decide
-from weftline.kernel.entries import CallClosed, CallStarted, ChildEnded, FinalForced, Limits, Parent, RunCreated
+from weftline.kernel.entries import (
+    AwaitOpened,
+    CallClosed,
+    CallStarted,
+    ChildEnded,
+    FinalForced,
+    Limits,
+    Parent,
+    RunCreated,
+)
 from weftline.kernel.evolve import evolve
 from weftline.kernel.state import CallModel, Decision, FinishChild, StartChild, State
 from weftline.messages import Usage
@@ -125,6 +134,21 @@ def test_a_deadline_that_would_end_the_run_waits_for_children() -> None:
     world = begun("delegate", "local_read", limits=Limits(local_timeout_us=5 * SECOND))
     world.wait_until(world.clock + 6 * SECOND)
     assert (world.state.ended, decide(world.state)) == (False, Decision())
+    world.child_ends(0)
+    assert world.end.code == "local_timeout"
+
+
+def test_a_run_that_will_end_with_its_children_asks_nobody_again_and_keeps_its_other_deadlines() -> None:
+    limits = Limits(local_timeout_us=5 * SECOND, grant_ttl_us=6 * SECOND, await_timeout_us=20 * SECOND)
+    world = World(limits)
+    world.reply(call("delegate", "local_read", "wire", "wire"))
+    asked, other = [head.id for head in world.heads(AwaitOpened)]
+    assert world.child_made(StartChild(0, 0))
+    world.say("approved", asked)
+    due_at = world.state.questions.open[other].deadline_at
+    world.wait_until(world.clock + 7 * SECOND)
+    assert [head.id for head in world.heads(AwaitOpened)] == [asked, other], "its approval has lapsed"
+    assert decide(world.state) == Decision(due_at=due_at)
     world.child_ends(0)
     assert world.end.code == "local_timeout"
 

@@ -63,6 +63,9 @@ class MoodyLog:
         self.holds = ""
         self.waited = 0
         """How many flushes have had to wait for it."""
+        self.told_gate = asyncio.Event()
+        """The engine is told of flushes that are committed while it is set."""
+        self.told_gate.set()
         self.timers_gate = asyncio.Event()
         """The next due time is told while it is set."""
         self.timers_gate.set()
@@ -96,6 +99,7 @@ class MoodyLog:
         results = await self._inner.flush(writes)
         if ends == "written":
             raise ConnectionResetError
+        await self.told_gate.wait()
         return results
 
     async def next_due(self, after: int) -> int | None:

@@ -14,6 +14,7 @@ from weftline import tool
 from weftline.errors import Conflict, RateLimited, StoreError, Unavailable
 from weftline.kernel.budget import BudgetRule
 from weftline.kernel.entries import (
+    KIND,
     AttemptStarted,
     AwaitClosed,
     AwaitOpened,
@@ -35,6 +36,7 @@ from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
 from weftline.testing.budgets import all_use, unlike
+from weftline.testing.engine import World
 from weftline.tools.base import Tool, ToolContext, ToolOutput
 
 
@@ -462,3 +464,78 @@ async def test_a_request_that_a_full_disk_refuses_is_told_so_if_the_server_stops
     await held.engine.stop(drain_s=0)
     with pytest.raises(Unavailable):
         await asked
+
+
+async def test_nobody_is_told_of_an_end_that_is_appended_while_they_wait_and_not_yet_durable() -> None:
+    store = MoodyStore(MemoryDisk())
+    log, began, let_go = store.log, asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def talk(context: ToolContext) -> str:
+        """Says something when it is stopped, and takes its time."""
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            log.gate.clear()
+            context.emit("late", {})
+            await let_go.wait()
+        return ""
+
+    scripts: dict[str, Any] = {"talk": {"turns": [calls("talk"), {"text": "done"}]}}
+    engine, _ = engine_on(store, scripts, tools={"talk": talk})
+    async with engine:
+        space = await engine.workspace("acme")
+        key = await engine.locate(await engine.create(space, plan("talk", ServerRef("talk"))), workspace=space)
+        await began.wait()
+        cancelling = asyncio.ensure_future(engine.cancel(key))
+        await kit.until(lambda: log.waited == 1)
+        yes = AwaitAnswer(outcome="approved")
+        late = (
+            engine.steer(key, "Wait."),
+            engine.answer_await(key, "await_0", yes, by="user:ann", person_of=as_named),
+            engine.answer(key, "call_0_0", ToolOutput.of("x")),
+        )
+        refused = [asyncio.ensure_future(one) for one in late]
+        await turns()
+        let_go.set()
+        await turns()
+        log.holds = KIND[RunEnded]
+        log.gate.set()
+        log.gate.clear()
+        await kit.until(lambda: log.waited == 2)
+        await turns()
+        told = [one.done() for one in refused]
+        log.gate.set()
+        assert told == [False] * 3, "a crash could undo the end"
+        for one in refused:
+            with pytest.raises(Conflict):
+                await one
+        assert (await cancelling).status == "cancelled"
+
+
+async def test_an_edit_of_a_call_whose_run_ends_while_its_tools_are_opened_is_told_so() -> None:
+    world = World()
+    store = MoodyStore(MemoryDisk())
+    async with EmbeddedEngine(store, models=world.models(), tools=world.tools()) as engine:
+        space = await engine.workspace("acme")
+        run = await engine.create(space, plan("refund", ServerRef("refund")))
+        key = await engine.locate(run, workspace=space)
+        await until(engine, key, run, AwaitOpened)
+        [asked] = await engine.stored.awaits(AwaitFilter(workspace=space))
+    async with EmbeddedEngine(MoodyStore(store.disk), models=world.models(), tools=world.tools()) as engine:
+        world.opens.clear()
+        edit = AwaitAnswer(outcome="approved", args={"n": 2})
+        editing = asyncio.ensure_future(engine.answer_await(key, asked.id, edit, by="user:ann", person_of=as_named))
+        await turns()
+        assert (await engine.cancel(key)).status == "cancelled"
+        world.opens.set()
+        with pytest.raises(Conflict) as refused:
+            await editing
+        assert refused.value.code == "await_closed"
+
+
+async def turns() -> None:
+    """Everybody has had their turn."""
+    for _ in range(50):
+        await asyncio.sleep(0)

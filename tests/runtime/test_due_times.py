@@ -11,8 +11,10 @@ from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from runtime.kit import MoodyStore
+from runtime.kit import MoodyStore, until
 from weftline.kernel.entries import (
+    KIND,
+    AttemptFailed,
     AttemptStarted,
     CallClosed,
     CallOpened,
@@ -41,6 +43,13 @@ from weftline.tools.base import ToolOutput
 
 SCRIPTS: dict[str, Any] = {
     "ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "done"}]},
+    "ask_again": {
+        "turns": [
+            {"tool_calls": [{"name": "ask", "args": {}}]},
+            {"tool_calls": [{"name": "ask", "args": {}}]},
+            {"text": "done"},
+        ]
+    },
     "ask_two": {
         "turns": [{"tool_calls": [{"name": "ask", "args": {}}, {"name": "ask", "args": {}}]}, {"text": "done"}]
     },
@@ -103,10 +112,14 @@ class Tools(ServerTools):
 
 
 class Stage:
-    def __init__(self, engine: EmbeddedEngine, scene: Scene, provider: ScriptedProvider) -> None:
+    def __init__(
+        self, engine: EmbeddedEngine, scene: Scene, provider: ScriptedProvider, store: MoodyStore, clock: WallClock
+    ) -> None:
         self.engine = engine
         self.scene = scene
         self.provider = provider
+        self.store = store
+        self.clock = clock
 
     async def run(self, model: str, limits: Limits, *, code: str | None = None) -> int:
         self.space = await self.engine.workspace("acme")
@@ -133,12 +146,11 @@ def play(scenario: Callable[[Stage], Awaitable[None]], scene: Scene, *, max_runs
         models = Catalog()
         models.add(provider)
         limits = replace(WorkspaceLimits(), max_runs_per_workspace=max_runs)
-        engine = EmbeddedEngine(
-            MoodyStore(MemoryDisk()), models=models, tools=Tools(scene), clock=WallClock(loop), limits=limits
-        )
+        store, clock = MoodyStore(MemoryDisk()), WallClock(loop)
+        engine = EmbeddedEngine(store, models=models, tools=Tools(scene), clock=clock, limits=limits)
         await engine.start()
         await asyncio.sleep(60)  # clients get a grace after a start
-        await scenario(Stage(engine, scene, provider))
+        await scenario(Stage(engine, scene, provider, store, clock))
         await engine.stop(drain_s=0)
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -301,6 +313,60 @@ def test_a_call_expires_although_no_slot_is_free() -> None:
     play(scenario, scene, max_runs=1)
 
 
+def test_a_queued_run_hears_of_one_deadline_after_another() -> None:
+    scene = Scene()
+
+    async def scenario(stage: Stage) -> None:
+        waiting = await stage.run("ask_two", Limits(local_timeout_us=9 * SECOND, on_local_timeout="report"))
+        await asyncio.sleep(0.5)
+        first, second = [fact.id for _, fact in await stage.facts(waiting) if isinstance(fact, CallOpened)]
+        await stage.engine.claim(waiting, first, lease_us=SECOND)
+        await stage.engine.claim(waiting, second, lease_us=5 * SECOND)
+        scene.slow_s = 40.0
+        await stage.run("hello", Limits())  # its watcher keeps the only slot
+        await asyncio.sleep(15)
+        assert await stage.when(waiting, TimerFired) == [1.5, 5.5, 9.0], "the first of them made it queue"
+        assert await stage.when(waiting, CallClosed) == [9.0, 9.0]
+        assert not await stage.when(waiting, RunEnded)
+
+    play(scenario, scene, max_runs=1)
+
+
+def test_a_queued_run_whose_clock_was_set_back_is_told_once_that_its_time_is_up() -> None:
+    """It has heard of a later time than that. Telling it for ever would be noticed by the loop."""
+    scene = Scene()
+
+    async def scenario(stage: Stage) -> None:
+        rule = PolicyRule(time_budget_us=5 * SECOND)
+        limits = Limits(policy=rule, local_timeout_us=10 * SECOND, on_local_timeout="report")
+        waiting = await stage.run("ask_again", limits)
+        await asyncio.sleep(11)
+        assert await stage.when(waiting, TimerFired) == [10.0]
+        _, second = [fact.id for _, fact in await stage.facts(waiting) if isinstance(fact, CallOpened)]
+        scene.slow_s = 40.0
+        await stage.run("hello", Limits())  # its watcher keeps the only slot
+        await asyncio.sleep(1)
+        stage.clock.offset_s -= 3600
+        assert await stage.engine.answer(waiting, second, ToolOutput.of("yes"))
+        await asyncio.sleep(30)
+        assert await stage.when(waiting, TimerFired) == [10.0, 17 - 3600.0]
+
+    play(scenario, scene, max_runs=1)
+
+
+def test_a_run_is_told_the_time_although_the_alarm_rang_before_it_was_written_that_it_waits() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.store.log.holds = KIND[CallOpened]
+        stage.store.log.gate.clear()
+        key = await stage.run("ask", Limits(local_timeout_us=SECOND))
+        await asyncio.sleep(5)
+        stage.store.log.gate.set()
+        await asyncio.sleep(0.5)
+        assert await stage.when(key, RunEnded) == [5.0]
+
+    play(scenario, Scene())
+
+
 def test_a_pause_is_recorded_while_a_watcher_is_at_work() -> None:
     async def scenario(stage: Stage) -> None:
         key = await stage.run("ask", Limits(local_timeout_us=100 * SECOND))
@@ -313,3 +379,49 @@ def test_a_pause_is_recorded_while_a_watcher_is_at_work() -> None:
         assert await stage.when(key, AttemptStarted) == [0.0], "it is paused"
 
     play(scenario, Scene(slow_s=40.0))
+
+
+class Leaving(IdleCode):
+    """Holds its driver twice: when a model call has failed, and after its last check, as it leaves."""
+
+    def __init__(self) -> None:
+        self.failed, self.leaves = asyncio.Event(), asyncio.Event()
+        self.held = 0
+
+    async def on_facts(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+        if any(isinstance(fact, AttemptFailed) for fact in facts):
+            self.held += 1
+            await self.failed.wait()
+        elif self.held == 1 and not facts:
+            self.held += 1
+            await self.leaves.wait()
+
+
+class LeavingTools(ServerTools):
+    def __init__(self) -> None:
+        super().__init__({})
+        self.code = Leaving()
+
+    async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
+        return Toolbox((await super().open(plan, run=run, secrets=secrets)).tools, code=self.code)
+
+
+async def test_a_run_that_is_resumed_as_its_driver_leaves_a_server_that_stops_is_due_when_its_next_attempt_is() -> None:
+    disk, tools = MemoryDisk(), LeavingTools()
+    scripts = {"flaky": {"turns": [{"error": {"class": "overloaded", "retryable": True}}, {"text": "done"}]}}
+    models = Catalog()
+    models.add(ScriptedProvider(parse_scripts(encode(scripts))))
+    engine = await EmbeddedEngine(MoodyStore(disk), models=models, tools=tools).start()
+    space = await engine.workspace("acme")
+    run_id = await engine.create(space, RunPlan(messages=(User.of("x"),), model="scripted:flaky"))
+    key = await engine.locate(run_id, workspace=space)
+    await until(lambda: tools.code.held == 1)
+    await engine.pause(key)
+    tools.code.failed.set()
+    await until(lambda: tools.code.held == 2)
+    await engine.resume(key)
+    await engine.drain(0)
+    tools.code.leaves.set()
+    await engine.stop()
+    heads = [decode_fact.decode(one.head) for one in await MoodyStore(disk).log.facts(key)]
+    assert [one.retry_at for one in heads if isinstance(one, AttemptFailed)] == [disk.runs[key].row.due_at]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from heapq import heappush
 from typing import Any
 
 import pytest
 
 from runtime.kit import MoodyStore, ended, engine_on, plan, until
 from weftline.plan import LocalRef, ServerRef
-from weftline.runtime.fleet import idle_runs, timers
+from weftline.runtime.fleet import idle_runs
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
@@ -78,15 +77,7 @@ async def test_a_batch_for_a_client_stores_its_state_only_as_often_as_its_entrie
     assert store.log.state_bytes < 2 * entries
 
 
-async def test_a_deadline_is_noted_once_however_much_its_run_does_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted: list[tuple[int, int]] = []
-
-    def note(heap: list[tuple[int, int]], entry: tuple[int, int]) -> None:
-        noted.append(entry)
-        heappush(heap, entry)
-
-    monkeypatch.setattr(timers, "heappush", note)
-
+async def test_a_deadline_is_noted_once_however_much_its_run_does_meanwhile() -> None:
     @tool(effect="read")
     async def look() -> str:
         """Looks."""
@@ -103,4 +94,4 @@ async def test_a_deadline_is_noted_once_however_much_its_run_does_meanwhile(monk
         await it.create(space, plan("busy", LocalRef("ask"), ServerRef("look")))
         (run,) = disk.runs.values()
         await until(lambda: sum(item.kind == "call.closed" for item in run.items) == 50)
-        assert len(noted) == 1
+        assert len(it._fleet.timers._deadlines) == 1  # pyright: ignore[reportPrivateUsage]

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+
 import pytest
 
+from runtime.kit import MoodyStore
+from runtime.test_parked import on_virtual_time
+from weftline.kernel.entries import AttemptFailed, decode_fact
 from weftline.kernel.state import CallModel
-from weftline.messages import Usage
+from weftline.messages import Usage, User
 from weftline.plan import RunPlan
 from weftline.providers.assemble import Assembler
-from weftline.providers.base import Chunk, Finish, TextDelta, UsageUpdate
+from weftline.providers.base import Chunk, Finish, ModelInfo, ModelRequest, TextDelta, UsageUpdate
+from weftline.providers.catalog import Catalog
 from weftline.runtime.conversation import Conversation
+from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.model_calls.model_call import abandoned
 from weftline.runtime.model_calls.spending import ModelUsage, spent
+from weftline.store.memory import MemoryDisk
+from weftline.testing.simulation.server import WallClock
 
 END = Finish("end_turn")
 
@@ -63,3 +74,46 @@ def test_a_report_of_a_provider_that_does_not_stop_with_the_server_is_an_estimat
     heads = [abandoned(CallModel(0, 1), work, estimate=100, goes_on=goes_on).head for goes_on in (True, False)]
     assert [getattr(head, "usage", None) for head in heads] == [Usage(input=7, output=40)] * 2
     assert [getattr(head, "estimated", None) for head in heads] == [not chunks, False]
+
+
+class Stubborn:
+    """A model that has reported what it has used so far, and goes on however often it is cancelled."""
+
+    name = "stubborn"
+
+    def __init__(self) -> None:
+        self.reported, self.let_go = asyncio.Event(), asyncio.Event()
+
+    def models(self) -> Sequence[ModelInfo]:
+        return (ModelInfo(vendor_id="m", label="m", tools=True, reasoning=False),)
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
+        yield [UsageUpdate(Usage(input=7, output=50)), TextDelta("ab")]
+        self.reported.set()
+        while not self.let_go.is_set():
+            with suppress(asyncio.CancelledError):
+                await self.let_go.wait()
+
+    async def aclose(self) -> None: ...
+
+
+@pytest.mark.parametrize("how", ["cancel", "stop"])
+def test_the_latest_count_of_a_model_that_does_not_stop_is_an_estimate(how: str) -> None:
+    async def scenario(clock: WallClock) -> None:
+        disk, model, models = MemoryDisk(), Stubborn(), Catalog()
+        models.add(model)
+        engine = EmbeddedEngine(MoodyStore(disk), models=models, clock=clock)
+        await engine.start()
+        space = await engine.workspace("acme")
+        run_id = await engine.create(space, RunPlan(messages=(User.of("x"),), model="stubborn:m"))
+        key = await engine.locate(run_id, workspace=space)
+        await model.reported.wait()
+        if how == "cancel":
+            await engine.cancel(key)
+        await engine.stop(drain_s=0)
+        model.let_go.set()
+        heads = [decode_fact.decode(one.head) for one in await MoodyStore(disk).log.facts(key)]
+        (failed,) = [head for head in heads if isinstance(head, AttemptFailed)]
+        assert (failed.usage, failed.estimated) == (Usage(input=7, output=50), True)
+
+    on_virtual_time(scenario)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from weftline import Agent, Engine, ToolGate, hook, tool
 from weftline.canonical import canonical, digest
+from weftline.kernel.budget import BudgetRule
+from weftline.kernel.entries import KIND, AttemptStarted, Limits
 from weftline.plan import ServerRef
 from weftline.runtime import ids
 from weftline.runtime.embedded import EmbeddedEngine
@@ -103,3 +107,22 @@ async def test_the_digest_is_that_of_the_canonical_arguments_that_run() -> None:
             digest(b'{"amount":6,"payee":"Ben"}'),
             digest(b'{"amount":9,"payee":"Ann"}'),
         ]
+
+
+@pytest.mark.parametrize("limited", [True, False])
+async def test_a_model_is_asked_under_a_budget_once_its_cost_is_reserved_for_good(limited: bool) -> None:
+    store = MoodyStore(MemoryDisk())
+    engine, provider = engine_on(store, {"hello": {"turns": [{"text": "hello"}]}})
+    async with engine:
+        space = await engine.workspace("acme")
+        store.log.holds = KIND[AttemptStarted]
+        store.log.gate.clear()
+        limits = Limits(budget=BudgetRule(tokens=100_000) if limited else None)
+        run_id = await engine.create(space, replace(plan("hello"), limits=limits))
+        await until(lambda: store.log.waited)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        asked = len(provider.requests)
+        store.log.gate.set()
+        assert asked == (0 if limited else 1), "a crash could undo the reservation"
+        assert (await ended(engine, run_id, space)).status == "succeeded"

@@ -16,7 +16,8 @@ from msgspec.json import decode, encode
 
 from weftline.api.scheduled import SCHEDULE_KEY, TIME_KEY, checked_work, start, start_now, started
 from weftline.errors import InvalidRequest, RateLimited, StoreError
-from weftline.plan import RunPlan
+from weftline.kernel.bodies import decode_created
+from weftline.plan import decode_plan, limits_of
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.engine import OwnedEngine
@@ -188,6 +189,21 @@ async def test_two_that_fire_at_once_make_one_run(host: Host, clock: Clock) -> N
         )
     )
     assert await host.times(row) == ["2027-01-15T09:00"]
+
+
+async def test_a_run_that_a_crash_kept_it_from_noting_is_named_whichever_of_its_times_was_missed(
+    host: Host, clock: Clock
+) -> None:
+    row = await host.schedule(Timing(cron="@hourly", catch_up="skip"))
+    began_for = us(datetime(2027, 1, 15, 10, tzinfo=UTC))
+
+    async def second(row: ScheduleRow, time: int) -> str | None:
+        return "run_2" if time == began_for else None
+
+    clock.time += timedelta(hours=4)
+    assert await fire_all(ScheduleAlarm(host.workspaces, start=partial(start, host), started=second), host.workspaces)
+    after = await host.row(row)
+    assert (after.last_run, after.last_error) == ("run_2", "")
 
 
 async def test_a_run_that_began_in_time_is_not_said_to_be_skipped(host: Host, clock: Clock) -> None:
@@ -412,17 +428,12 @@ async def test_a_schedule_whose_agent_is_damaged_says_so_and_goes_on(host: Host,
     assert "is damaged" in after.last_error and after.next_at == us(datetime(2027, 1, 15, 10, tzinfo=UTC))
 
 
-async def test_whoever_starts_it_by_hand_it_is_requested_by_whoever_said_what_it_runs(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_whoever_starts_it_by_hand_it_is_requested_by_whoever_said_what_it_runs(host: Host) -> None:
     """With four eyes the author of a schedule does not approve its calls because somebody else pressed the button."""
     row = await host.schedule(HOURLY)
-    plans: list[RunPlan] = []
-
-    async def noted(workspace: int, plan: RunPlan, **_: Any) -> str:
-        plans.append(plan)
-        return "run_1"
-
-    monkeypatch.setattr(host.engine, "create", noted)
     await start_now(host, Caller(host.space), row)
-    assert [plan.requested_by for plan in plans] == [row.requested_by] == ["key:a"]
+    (run,) = await host.engine.stored.runs(RunFilter(workspace=host.space))
+    created = await host.engine.stored.entry(run.key, 1)
+    assert created is not None
+    plan = decode_plan(decode_created(created.body).plan, limits_of(created.head))
+    assert plan.requested_by == row.requested_by == "key:a"

@@ -6,9 +6,9 @@ Each is what a plausible mistake would do to the part that it is planted in.
 from __future__ import annotations
 
 from simulation.planted import budgets, children, commands, leases, people, policies, schedules, steps, storage, waking
-from simulation.planted.bug import Bug
+from simulation.planted.bug import SEEDS, Bug
 
-__all__ = ["BUGS", "Bug"]
+__all__ = ["BUGS", "SEEDS", "Bug"]
 
 BUGS: tuple[Bug, ...] = (
     *schedules.BUGS,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from simulation.planted.bug import Bug
+from simulation.planted.bug import BUDGETS, Bug
 from weftline.kernel.state import State
 from weftline.runtime import step as stepping
 from weftline.runtime.live import Draft, WorkingSet
@@ -50,7 +50,7 @@ class RefundsEarly(ChangesBookings):
 
 
 BUGS = (
-    Bug("forgets_reservations", "B2", step=lambda: forgets_reservations, first_seed=84),
-    Bug("settles_twice", "B1 B2", log=SettlesTwice),
-    Bug("refunds_early", "B1", log=RefundsEarly),
+    Bug("forgets_reservations", "B2", step=lambda: forgets_reservations, among=BUDGETS),
+    Bug("settles_twice", "B1 B2", log=SettlesTwice, among=BUDGETS),
+    Bug("refunds_early", "B1", log=RefundsEarly, among=BUDGETS),
 )

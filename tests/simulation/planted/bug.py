@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
@@ -18,7 +18,10 @@ from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step, take_in
 from weftline.store.base import LogStore, Write, Written
 from weftline.testing.simulation import Build
+from weftline.testing.simulation.disk import FAST_S
 from weftline.testing.simulation.model import catalog
+from weftline.testing.simulation.odds import Odds
+from weftline.testing.simulation.orders import Order
 from weftline.testing.simulation.server import WallClock
 from weftline.testing.simulation.store import SimulatedLog, SimulatedStore, Wires
 from weftline.testing.simulation.subagents import tools_of
@@ -26,13 +29,44 @@ from weftline.testing.simulation.world import Life
 from weftline.workspace.context import Workspaces
 from weftline.workspace.firing import ScheduleAlarm, Start, Started
 
-SEEDS = 150
-"""Enough for any planted bug to be noticed."""
+SEEDS = 100
+"""Enough for any planted bug to be noticed, wherever they begin."""
 NewLog = Callable[[LogStore, Wires], SimulatedLog]
 
 
+class Kind(NamedTuple):
+    """The histories whose seeds leave this rest, as `History` deals them out."""
+
+    every: int
+    rest: int
+
+    def seeds(self, first: int) -> range:
+        begin = first + (self.rest - first) % self.every
+        return range(begin, begin + SEEDS * self.every, self.every)
+
+
+ANY = Kind(1, 0)
+PEOPLE = Kind(3, 1)
+POLICIES = Kind(3, 2)
+CODE = BUDGETS = Kind(6, 0)
+GIVEN_IDS = Kind(6, 2)
+LEASES = Kind(6, 3)
+QUESTIONS = Kind(5, 3)
+SCHEDULES = Kind(7, 2)
+AGENTS = Kind(7, 5)
+AGENTS_UNDER_BUDGETS = Kind(42, 12)
+
+KILLS = Odds(kills=(4,))
+CALM = Odds(
+    slowest_s=(FAST_S,), damages=(0.0,), kills=(0,), storm=0.0, stops=(0,), refuses=0.0, clock_is_set=0.0, stalls=0.0
+)
+
+
 class Bug(Build):
-    """A mistake in one of the parts, and the rules by which it may be noticed."""
+    """A mistake in one of the parts, and the rules by which it may be noticed.
+
+    It is looked for in histories of one kind, with `odds` and orders (`provoke`) that make what it needs frequent.
+    """
 
     def __init__(
         self,
@@ -45,18 +79,26 @@ class Bug(Build):
         engine: type[EmbeddedEngine] = EmbeddedEngine,
         alarm: Callable[..., Any] = Alarm,
         schedules: type[ScheduleAlarm] = ScheduleAlarm,
-        first_seed: int = 0,
-        every: int = 1,
+        among: Kind = ANY,
+        odds: Odds | None = None,
+        provoke: Callable[[Order], None] | None = None,
     ) -> None:
         self.name = name
         self.rules = frozenset(rules.split())
-        self.seeds = range(first_seed, first_seed + SEEDS * every, every)
+        self.among = among
+        self.odds = odds or Odds()
+        self._provoke = provoke
         self.rings = alarm
         self._schedules = schedules
         self._log = log
         self._step = step
         self._carry_out = carry_out
         self._engine = engine
+
+    def provoke(self, orders: dict[str, Order]) -> None:
+        for order in orders.values():
+            if self._provoke is not None and not order.poison:
+                self._provoke(order)
 
     def log(self, inner: LogStore, wires: Wires) -> SimulatedLog:
         return self._log(inner, wires)

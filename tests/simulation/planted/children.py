@@ -8,7 +8,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from simulation.planted.bug import Bug, Flushes
+from simulation.planted.bug import AGENTS, AGENTS_UNDER_BUDGETS, CALM, KILLS, Bug, Flushes
 from weftline.kernel.bodies import encode
 from weftline.kernel.entries import ChildEnded, RunCreated, decode_fact
 from weftline.kernel.state import Command, FinishChild, State
@@ -92,10 +92,10 @@ class LeavesChildrenAlone(EmbeddedEngine):
 
 
 BUGS = (
-    Bug("begins_children_apart", "H1 C1 C4 C6", log=BeginsChildrenApart, first_seed=579, every=7),
-    Bug("wakes_no_parents", "C6", log=WakesNoParents, first_seed=12, every=7),
-    Bug("counts_nothing_below", "H3", engine=CountsNothingBelow, first_seed=12, every=7),
-    Bug("lifts_budgets_below", "B3", log=LiftsBudgetsBelow, first_seed=12, every=7),
-    Bug("mixes_up_children", "H2", carry_out=mixes_up_children, first_seed=19, every=7),
-    Bug("leaves_children_alone", "C6 C9", engine=LeavesChildrenAlone, first_seed=250, every=7),
+    Bug("begins_children_apart", "H1 C1 C4 C6 C9", log=BeginsChildrenApart, among=AGENTS, odds=KILLS),
+    Bug("wakes_no_parents", "C6", log=WakesNoParents, among=AGENTS, odds=KILLS),
+    Bug("counts_nothing_below", "H3", engine=CountsNothingBelow, among=AGENTS),
+    Bug("lifts_budgets_below", "B3", log=LiftsBudgetsBelow, among=AGENTS_UNDER_BUDGETS),
+    Bug("mixes_up_children", "H2", carry_out=mixes_up_children, among=AGENTS),
+    Bug("leaves_children_alone", "C6 C9", engine=LeavesChildrenAlone, among=AGENTS, odds=CALM),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from simulation.planted.bug import Bug
+from simulation.planted.bug import CODE, Bug
 from weftline.kernel.state import Command, RunTool, State
 from weftline.runtime.driver import CarryOut
 from weftline.runtime.live import WorkingSet
@@ -80,7 +80,7 @@ def forgets_what_code_asked_for(carry_out: CarryOut) -> CarryOut:
 
 BUGS = (
     Bug("runs_tools_before_their_start_is_durable", "C3", carry_out=hasty(tools=True)),
-    Bug("asks_models_ahead_of_the_log", "C4", carry_out=hasty(models=True), first_seed=1),
-    Bug("prepares_arguments_again", "C3", carry_out=prepares_arguments_again, first_seed=10),
-    Bug("forgets_what_code_asked_for", "N1 N2", carry_out=forgets_what_code_asked_for, first_seed=13),
+    Bug("asks_models_ahead_of_the_log", "C4", carry_out=hasty(models=True)),
+    Bug("prepares_arguments_again", "C3", carry_out=prepares_arguments_again),
+    Bug("forgets_what_code_asked_for", "N1 N2", carry_out=forgets_what_code_asked_for, among=CODE),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from simulation.planted.bug import Bug, DecidesOnAnotherState
+from simulation.planted.bug import LEASES, Bug, DecidesOnAnotherState
 from weftline.kernel.accept import open_question
 from weftline.kernel.questions import earliest_deadline
 from weftline.kernel.state import State
@@ -48,6 +48,6 @@ def _in_a_hurry(state: State) -> State:
 
 
 BUGS = (
-    Bug("anybody_answers", "L1", engine=AnybodyAnswers, first_seed=3),
-    Bug("takes_calls_away_early", "L2", step=lambda: DecidesOnAnotherState(_in_a_hurry), first_seed=57),
+    Bug("anybody_answers", "L1", engine=AnybodyAnswers, among=LEASES),
+    Bug("takes_calls_away_early", "L2", step=lambda: DecidesOnAnotherState(_in_a_hurry), among=LEASES),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simulation.planted.bug import Bug, DecidesOnAnotherState, Flushes
+from simulation.planted.bug import CALM, KILLS, PEOPLE, QUESTIONS, Bug, DecidesOnAnotherState, Flushes
 from weftline.kernel.entries import TurnCompleted
 from weftline.kernel.state import Call, Command, RunTool, State
 from weftline.runtime import step as stepping
@@ -16,6 +16,7 @@ from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step
 from weftline.store.base import Write
+from weftline.testing.simulation.orders import Order
 
 
 def asks_nobody(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
@@ -107,15 +108,28 @@ class ListsWhatIsAnswered(Flushes):
             write.answered = ()
 
 
+def _waits_briefly(order: Order) -> None:
+    order.await_timeout_s = 3.0
+
+
 BUGS = (
-    Bug("asks_nobody", "A2", step=lambda: asks_nobody, first_seed=1),
-    Bug("takes_one_yes_for_all", "A2", step=lambda: takes_one_yes_for_all, first_seed=10),
-    Bug("never_looks_at_the_clock", "A2", step=lambda: never_looks_at_the_clock, first_seed=13),
-    Bug("forgets_when_an_answer_is_due", "D1", step=lambda: forgets_when_an_answer_is_due, first_seed=1381),
-    Bug("runs_what_was_asked_for", "C3", carry_out=runs_what_was_asked_for, first_seed=37),
-    Bug("lists_what_is_answered", "A1", log=ListsWhatIsAnswered, first_seed=35),
-    Bug("reports_doubts", "A4", step=lambda: DecidesOnAnotherState(_reporting_doubts), first_seed=106),
-    Bug("asks_for_nothing_that_is_missing", "A3", step=lambda: DecidesOnAnotherState(_missing_nothing), first_seed=3),
-    Bug("asks_the_tool_again", "A3 K2", step=lambda: DecidesOnAnotherState(_asking_the_tool_again), first_seed=8),
-    Bug("forgets_what_it_was_told", "M1 C8", step=lambda: forgets_what_it_was_told, first_seed=58),
+    Bug("asks_nobody", "A2", step=lambda: asks_nobody, among=PEOPLE),
+    Bug("takes_one_yes_for_all", "A2", step=lambda: takes_one_yes_for_all, among=PEOPLE),
+    Bug("never_looks_at_the_clock", "A2", step=lambda: never_looks_at_the_clock, among=PEOPLE),
+    Bug(
+        "forgets_when_an_answer_is_due",
+        "D1",
+        step=lambda: forgets_when_an_answer_is_due,
+        among=PEOPLE,
+        odds=CALM,
+        provoke=_waits_briefly,
+    ),
+    Bug("runs_what_was_asked_for", "C3", carry_out=runs_what_was_asked_for, among=PEOPLE),
+    Bug("lists_what_is_answered", "A1", log=ListsWhatIsAnswered, among=PEOPLE),
+    Bug("reports_doubts", "A4", step=lambda: DecidesOnAnotherState(_reporting_doubts), among=QUESTIONS, odds=KILLS),
+    Bug(
+        "asks_for_nothing_that_is_missing", "A3", step=lambda: DecidesOnAnotherState(_missing_nothing), among=QUESTIONS
+    ),
+    Bug("asks_the_tool_again", "A3 K2", step=lambda: DecidesOnAnotherState(_asking_the_tool_again), among=QUESTIONS),
+    Bug("forgets_what_it_was_told", "M1 C8", step=lambda: forgets_what_it_was_told, among=QUESTIONS),
 )

@@ -7,10 +7,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simulation.planted.bug import Bug, DecidesOnAnotherState
+from simulation.planted.bug import KILLS, POLICIES, Bug, DecidesOnAnotherState
+from weftline.kernel.policy import PolicyRule
 from weftline.kernel.state import ActiveTime, State
 from weftline.runtime.driver import TakeStep
 from weftline.store.base import Loaded
+from weftline.testing.simulation.orders import Order
 from weftline.testing.simulation.store import SimulatedLog
 
 
@@ -31,11 +33,19 @@ class TakesDowntimeForWork(SimulatedLog):
         return None if loaded is None else replace(loaded, taken_over=False)
 
 
+def _counts_calls(order: Order) -> None:
+    order.policy = PolicyRule(max_tool_calls=4)
+
+
+def _counts_failures(order: Order) -> None:
+    order.policy = PolicyRule(max_consecutive_failed_tool_calls=1, failure_counting="call")
+
+
 BUGS = (
-    Bug("forgets_the_calls_of_earlier_turns", "P1", step=sees(calls=0), first_seed=305),
-    Bug("forgets_failures", "P5", step=sees(failures=0), first_seed=278),
-    Bug("lets_an_engine_loosen", "P1 P4", step=sees(allowed=None, max_calls=None, failed=False), first_seed=35),
-    Bug("goes_on_after_the_time_is_up", "P2", step=sees(time=ActiveTime()), first_seed=116),
-    Bug("has_a_fast_clock", "P3", step=lambda: DecidesOnAnotherState(_with_a_fast_clock), first_seed=2),
-    Bug("takes_downtime_for_work", "P7", log=TakesDowntimeForWork, first_seed=2),
+    Bug("forgets_the_calls_of_earlier_turns", "P1", step=sees(calls=0), among=POLICIES, provoke=_counts_calls),
+    Bug("forgets_failures", "P5", step=sees(failures=0), among=POLICIES, provoke=_counts_failures),
+    Bug("lets_an_engine_loosen", "P1 P4", step=sees(allowed=None, max_calls=None, failed=False), among=POLICIES),
+    Bug("goes_on_after_the_time_is_up", "P2", step=sees(time=ActiveTime()), among=POLICIES),
+    Bug("has_a_fast_clock", "P3", step=lambda: DecidesOnAnotherState(_with_a_fast_clock), among=POLICIES),
+    Bug("takes_downtime_for_work", "P7", log=TakesDowntimeForWork, among=POLICIES, odds=KILLS),
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from simulation.planted.bug import Bug
+from simulation.planted.bug import SCHEDULES, Bug
 from weftline.store.base import Write, Written
 from weftline.store.records import schedules
 from weftline.store.records.schedules import ScheduleRow
@@ -61,8 +61,8 @@ class MakesUpForEverything(ScheduleAlarm):
 
 
 BUGS = (
-    Bug("keeps_no_keys_of_schedules", "T1 C1 C4 C12", log=KeepsNoKeys, first_seed=2),
-    Bug("notes_it_first", "T2 T3", schedules=NotesItFirst, first_seed=2),
-    Bug("goes_on_from_now", "T2", schedules=GoesOnFromNow, first_seed=2),
-    Bug("makes_up_for_everything", "T3", schedules=MakesUpForEverything, first_seed=65),
+    Bug("keeps_no_keys_of_schedules", "T1 C1 C4 C12", log=KeepsNoKeys, among=SCHEDULES),
+    Bug("notes_it_first", "T2 T3", schedules=NotesItFirst, among=SCHEDULES),
+    Bug("goes_on_from_now", "T2 T3", schedules=GoesOnFromNow, among=SCHEDULES),
+    Bug("makes_up_for_everything", "T3", schedules=MakesUpForEverything, among=SCHEDULES),
 )

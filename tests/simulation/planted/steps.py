@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from simulation.planted.bug import Bug
+from simulation.planted.bug import KILLS, Bug
 from weftline.kernel.state import State
 from weftline.runtime import step as stepping
 from weftline.runtime.live import Draft, WorkingSet
@@ -65,14 +65,13 @@ BUGS = (
         "goes_on_as_if_nothing_were_lost",
         "K2 K13 C3 C4 C6 C12",
         step=lambda: goes_on_as_if_nothing_were_lost,
-        first_seed=3,
+        odds=KILLS,
     ),
-    Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel, first_seed=91),
+    Bug("drops_usage_on_cancel", "C4", step=lambda: drops_usage_on_cancel),
     Bug(
         "forgets_deadlines_while_commands_run",
         "D1 D2",
         step=lambda: forgets_deadlines_while_commands_run,
-        first_seed=92,
     ),
-    Bug("leaves_out_what_it_was_told", "C8", step=lambda: leaves_out_what_it_was_told, first_seed=1),
+    Bug("leaves_out_what_it_was_told", "C8", step=lambda: leaves_out_what_it_was_told),
 )

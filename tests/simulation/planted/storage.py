@@ -8,9 +8,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simulation.planted.bug import Bug, Flushes
+from simulation.planted.bug import GIVEN_IDS, KILLS, Bug, Flushes
 from store.planted import EpochsOnlyForWorkInFlight
-from weftline.store.base import Item, Loaded, LogStore, Progress, Write, Written
+from weftline.store.base import Item, Loaded, LogStore, Write, Written
+from weftline.testing.simulation.odds import Odds
 from weftline.testing.simulation.store import SimulatedLog
 
 
@@ -68,13 +69,6 @@ class OnlyTheRequesterWakes(Flushes):
     def spoil(self, write: Write) -> None:
         if write.due_at == 0 and {item.kind for item in write.items} <= {"message.queued", "run.resumed"}:
             write.due_at = None if write.items else 0
-
-
-class HearsOfNoProgress(Flushes):
-    """Whatever a run brings to its end, it stays under suspicion."""
-
-    def spoil(self, write: Write) -> None:
-        write.progress = Progress.NONE
 
 
 class EndsInTwoTransactions(SimulatedLog):
@@ -146,18 +140,22 @@ def _epochs(inner: LogStore) -> Any:
 
 
 BUGS = (
-    Bug("reads_a_row_twice", "M1", log=ReadsARowTwice, first_seed=2),
-    Bug("misses_a_row", "M1", log=MissesARow, first_seed=2),
-    Bug("reads_in_the_wrong_order", "M1 C3", log=ReadsInTheWrongOrder, first_seed=1),
-    Bug("reads_the_conversation_of_another_run", "M1", log=ReadsTheConversationOfAnother, first_seed=2),
-    Bug("reads_the_history_of_another_thread", "M1 C8", log=ReadsTheThreadOfAnother, first_seed=65),
+    Bug("reads_a_row_twice", "M1", log=ReadsARowTwice, odds=KILLS),
+    Bug("misses_a_row", "M1", log=MissesARow, odds=KILLS),
+    Bug("reads_in_the_wrong_order", "M1 C3", log=ReadsInTheWrongOrder, odds=KILLS),
+    Bug("reads_the_conversation_of_another_run", "M1 C6", log=ReadsTheConversationOfAnother, odds=KILLS),
+    Bug("reads_the_history_of_another_thread", "M1 C8", log=ReadsTheThreadOfAnother, odds=Odds(threads=(2,))),
     Bug("epochs_only_for_work_in_flight", "S7", log=lambda inner, wires: SimulatedLog(_epochs(inner), wires)),
     Bug("ends_twice", "C2 C5 K2 K6", log=EndsTwice),
-    Bug("only_the_requester_wakes", "C6", log=OnlyTheRequesterWakes, first_seed=30),
-    Bug("ends_in_two_transactions", "C6 C8", log=EndsInTwoTransactions, first_seed=161),
-    Bug("says_yes_to_a_write_that_failed", "C1 C2 C3 C4 C6 S9 K2", log=SaysYesToAWriteThatFailed, first_seed=20),
-    Bug("notes_no_trial", "C13", log=NotesNoTrial, first_seed=4),
-    Bug("hears_of_no_progress", "C13", log=HearsOfNoProgress, first_seed=584),
-    Bug("looks_up_no_given_ids", "C1", log=LooksUpNoGivenIds, first_seed=2, every=6),
-    Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess, first_seed=24),
+    Bug("only_the_requester_wakes", "C6", log=OnlyTheRequesterWakes, odds=KILLS),
+    Bug("ends_in_two_transactions", "C6 C8 B2", log=EndsInTwoTransactions, odds=KILLS),
+    Bug(
+        "says_yes_to_a_write_that_failed",
+        "C1 C2 C3 C4 C6 S9 K2 loop",
+        log=SaysYesToAWriteThatFailed,
+        odds=Odds(refuses=1.0),
+    ),
+    Bug("notes_no_trial", "C13", log=NotesNoTrial),
+    Bug("looks_up_no_given_ids", "C1 C4", log=LooksUpNoGivenIds, among=GIVEN_IDS),
+    Bug("forgets_timers_with_the_process", "C6 D1", log=ForgetsTimersWithTheProcess, odds=KILLS),
 )

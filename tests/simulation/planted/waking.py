@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Self
 
-from simulation.planted.bug import Bug
+from simulation.planted.bug import CALM, CODE, Bug
 from weftline.runtime.clock import Clock
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.hub import Subscription
 from weftline.runtime.live import LiveRun
+from weftline.testing.simulation.odds import Odds
+from weftline.testing.simulation.orders import Order
 
 
 class DropsEarlyTimers:
@@ -79,9 +81,26 @@ class DrivesSuspectsThatSomebodyWakes(EmbeddedEngine):
         return self
 
 
+def _asks_in_vain(order: Order) -> None:
+    order.client_tool, order.answers, order.timeout_s = True, False, 5.0
+
+
 BUGS = (
-    Bug("drives_suspects_that_somebody_wakes", "C13", engine=DrivesSuspectsThatSomebodyWakes, first_seed=17),
-    Bug("drops_early_timers", "C6 D1", alarm=DropsEarlyTimers, first_seed=832),
-    Bug("gives_what_code_asks_for_a_grace", "D1", engine=GivesWhatCodeAsksForAGrace, first_seed=1537),
+    Bug("drives_suspects_that_somebody_wakes", "C13", engine=DrivesSuspectsThatSomebodyWakes),
+    Bug(
+        "drops_early_timers",
+        "C6 D1",
+        alarm=DropsEarlyTimers,
+        odds=Odds(clock_is_set=1.0, set_by_s=(-3600.0,)),
+        provoke=_asks_in_vain,
+    ),
+    Bug(
+        "gives_what_code_asks_for_a_grace",
+        "D1",
+        engine=GivesWhatCodeAsksForAGrace,
+        among=CODE,
+        odds=CALM,
+        provoke=_asks_in_vain,
+    ),
     Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
 )

@@ -85,7 +85,7 @@ def simulate(seed: int) -> list[str]:
 class History:
     def __init__(self, seed: int, *, build: Build) -> None:
         self.seed = seed
-        self._held_s = build.held_s
+        self._held_s, self._odds = build.held_s, build.odds
         self.rng = Random(seed)
         self.loop = VirtualLoop()
         self.loop.set_exception_handler(self._broken_callback)
@@ -95,7 +95,7 @@ class History:
         self.disk = Disk(Random(self.rng.random()))
         self.ledger = Ledger()
         self.manners = choose_manners(self.rng)
-        self.threads = self.disk.threads(self.rng.choice((0, 1, 1, 2)))
+        self.threads = self.disk.threads(self.rng.choice(build.odds.threads))
         self.orders = choose_orders(self.rng, self.threads)
         # From a separate source, so that histories without people stay the same.
         self._people = Random(seed + 0.5)
@@ -122,6 +122,7 @@ class History:
         if seed % 7 == 5 and not any(order.deadly for order in self.orders.values()):
             call_agents(self.orders, apart)
             self.disk.watches.append(ChildWatch(self.disk).committed)
+        build.provoke(self.orders)
         self.witness = DurableWitness(self.disk, self.ledger, fail=self._fail)
         self.server = Server(
             self.disk, loop=self.loop, clock=self.clock, trace=self.trace, new_life=self._new_life, build=build
@@ -172,6 +173,7 @@ class History:
             rng=Random(self.rng.random()),
             trace=self.trace,
             fail=self._fail,
+            odds=self._odds,
         )
         mishaps.troubles.held_s = self._held_s
         if self._schedules is not None:

@@ -9,9 +9,10 @@ from typing import Any
 
 from weftline.errors import StoreError
 from weftline.store.base import Write, Written
-from weftline.testing.simulation.disk import FAST_S, REFUSALS, Disk, DiskObserver
+from weftline.testing.simulation.disk import REFUSALS, Disk, DiskObserver
 from weftline.testing.simulation.evidence import Troubles, Window
 from weftline.testing.simulation.loop import VirtualLoop
+from weftline.testing.simulation.odds import Odds
 from weftline.testing.simulation.server import Server, WallClock
 from weftline.testing.simulation.trace import Trace, Violation
 
@@ -30,7 +31,9 @@ class Mishaps(DiskObserver):
         rng: Random,
         trace: Trace,
         fail: Callable[[Violation], None],
+        odds: Odds | None = None,
     ) -> None:
+        self._odds = odds or Odds()
         self._fail = fail
         self._epochs: dict[int, int] = {}
         self._server = server
@@ -48,25 +51,25 @@ class Mishaps(DiskObserver):
         self.committed = asyncio.Event()
 
     def choose(self) -> list[Coroutine[Any, Any, None]]:
-        rng = self._rng
-        self._disk.faults.slowest_s = rng.choice((FAST_S, FAST_S, 0.2))
-        self._disk.faults.damages = rng.choice((0.0, 0.0, 0.0, 0.0, 0.01))
+        rng, odds = self._rng, self._odds
+        self._disk.faults.slowest_s = rng.choice(odds.slowest_s)
+        self._disk.faults.damages = rng.choice(odds.damages)
         chosen: list[Coroutine[Any, Any, None]] = []
-        for _ in range(rng.choice((0, 0, 1, 2, 4))):
+        for _ in range(rng.choice(odds.kills)):
             if rng.random() < 0.5:
                 chosen.append(self._crash_at(rng.random() * _FAULTS_S * rng.random()))
             else:
                 self._crash_on[rng.randrange(1, 60)] = rng.choice(("before", "after"))
-        if rng.random() < 0.12:
+        if rng.random() < odds.storm:
             chosen.append(self._storm(every_s=rng.choice((1.0, 3.0, 6.0, 15.0)), regular=rng.random() < 0.5))
-        chosen += [self._stop_at(rng.random() * _FAULTS_S) for _ in range(rng.choice((0, 0, 0, 1, 3)))]
-        if rng.random() < 0.3:
+        chosen += [self._stop_at(rng.random() * _FAULTS_S) for _ in range(rng.choice(odds.stops))]
+        if rng.random() < odds.refuses:
             chosen.append(self._refuse(rng.random() * 5.0, rng.random() ** 2 * rng.choice((2.0, 8.0, 60.0))))
-        if rng.random() < 0.1:
+        if rng.random() < odds.unreadable:
             chosen.append(self._cannot_read(rng.random() * 5.0, rng.random() * rng.choice((0.1, 5.0))))
-        if rng.random() < 0.2:
-            chosen.append(self._set_clock(rng.random() * 5.0, rng.choice((-3600.0, 3600.0))))
-        if rng.random() < 0.2:
+        if rng.random() < odds.clock_is_set:
+            chosen.append(self._set_clock(rng.random() * 5.0, rng.choice(odds.set_by_s)))
+        if rng.random() < odds.stalls:
             chosen.append(self._stall(rng.random() * 5.0, rng.choice((2.0, 40.0))))
         return chosen
 

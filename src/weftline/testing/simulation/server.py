@@ -19,6 +19,8 @@ from weftline.store.memory import MemoryStore
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.model import catalog
+from weftline.testing.simulation.odds import Odds
+from weftline.testing.simulation.orders import Order
 from weftline.testing.simulation.store import SimulatedLog, SimulatedStore, Wires
 from weftline.testing.simulation.subagents import tools_of
 from weftline.testing.simulation.trace import Trace, require
@@ -57,6 +59,10 @@ class Build:
 
     held_s = 0.0
     """How long watchers may hold a command back."""
+    odds = Odds()
+
+    def provoke(self, orders: dict[str, Order]) -> None:
+        """Changes what the runs of a history are to do, so that a situation is frequent."""
 
     def store(self, disk: Disk) -> Store:
         """The store itself, without simulated delays and faults."""
