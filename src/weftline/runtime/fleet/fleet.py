@@ -106,7 +106,7 @@ class Fleet:
         tasks = [run.task for run in self.residents.runs.values() if run.task is not None]
         await wait_while_running(tasks, timeout_s=drain_s)
 
-    async def cut(self) -> bool:
+    async def abort(self) -> bool:
         """Ends what is still running and makes everything appended durable. Returns whether the store accepted it."""
         left = {run.task: run for run in self.residents.runs.values() if run.task is not None}
         for task in left:
