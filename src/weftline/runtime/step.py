@@ -108,9 +108,8 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
             entries.append(draft)
             state = take_in(state, work, draft, at=at)
     # A driver that fails, and a run that is given up, are better than a server that does nothing else.
-    raise RuntimeError(
-        f"the kernel does not come to rest: {', '.join(type(one.head).__name__ for one in entries[-8:])}"
-    )
+    last = ", ".join([type(one.head).__name__ for one in entries[-8:]])
+    raise RuntimeError(f"the kernel did not settle after {MAX_ROUNDS} rounds: {last}")
 
 
 def settle(state: State, work: WorkingSet, *, at: int) -> Step:
