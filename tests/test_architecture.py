@@ -170,6 +170,8 @@ _PARTS = [
 INSIDE_AN_ENGINE = frozenset(name for part in _PARTS for name in (part, f"_{part}"))
 USE_AN_ENGINE = ("weftline.agent", "weftline.api", "weftline.cli", "weftline.replay", "weftline.server")
 """Where `engine` and `host` are one."""
+CALL_USE_CASES = ("weftline.agent", "weftline.api", "weftline.cli", "weftline.server")
+"""They hand a store's records to the use cases of `workspace/`, and read and write none of them themselves."""
 KNOW_AN_ENGINE = ("runtime", "simulation")
 """The tests of the embedded engine itself, and those that plant bugs in it."""
 
@@ -287,6 +289,31 @@ def of_an_engine(modules: list[Module], *, root: Path = SRC) -> list[str]:
     return found
 
 
+def queries_of_their_own(modules: list[Module]) -> list[str]:
+    """Where a module that should call a use case queries records itself. It may import types, such as those of rows."""
+    users = (module for module in modules if module.part in CALL_USE_CASES)
+    return [
+        f"{module.path.name}:{line}: {module.name} uses {name}"
+        for module in users
+        for name, line in _used(module)
+        if (is_inside(name, "weftline.store.records") and not name.rpartition(".")[2][0].isupper())
+        or re.search(r"\brecords\.(read|write)$", name.replace("._", "."))
+    ]
+
+
+def _used(module: Module) -> Iterator[tuple[str, int]]:
+    for node in nodes(module):
+        match node:
+            case ast.Import(names=names):
+                yield from ((alias.name, node.lineno) for alias in names)
+            case ast.ImportFrom(module=str(package), names=names):
+                yield from ((f"{package}.{alias.name}", node.lineno) for alias in names)
+            case ast.Attribute(attr="read" | "write"):
+                yield ast.unparse(node), node.lineno
+            case _:
+                pass
+
+
 def standard_sqlite(modules: list[Module], *, root: Path = SRC) -> list[str]:
     return [
         told(module, one)
@@ -364,6 +391,27 @@ def test_a_store_shares_nothing_with_another_but_the_records(modules: list[Modul
 
 def test_nobody_but_the_runtime_knows_an_engine(modules: list[Module]) -> None:
     assert of_an_engine(modules) == []
+
+
+def test_records_are_queried_by_use_cases(modules: list[Module]) -> None:
+    assert queries_of_their_own(modules) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from weftline.store.records import threads",
+        "from weftline.store import records",
+        "import weftline.store.records.threads",
+        "def late():\n    from weftline.store.records.agents import AgentRow, ids_by_slug",
+        "async def late(self):\n    await self._store.records.read(query)",
+        "async def late(records):\n    await records.write(query)",
+    ],
+)
+def test_a_query_elsewhere_would_be_noticed(tmp_path: Path, source: str) -> None:
+    for part in CALL_USE_CASES:
+        assert len(queries_of_their_own(plant(tmp_path, f"{part.rpartition('.')[2]}/x.py", source))) == 1
+    assert queries_of_their_own(plant(tmp_path, "workspace/x.py", source)) == []
 
 
 def test_tests_know_what_any_engine_can_do() -> None:
