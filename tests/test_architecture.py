@@ -236,7 +236,7 @@ def impurities(modules: list[Module], *, root: Path = SRC) -> list[str]:
 def cycles(modules: list[Module], *, root: Path = SRC) -> list[list[str]]:
     """The groups of modules that import each other, directly or by way of others."""
     names = {module.name for module in modules}
-    below = {module.name: {one.module for one in imports(module, root=root)} & names for module in modules}
+    below = {module.name: set(_executed(module, root)) & names for module in modules}
     reached: dict[str, set[str]] = {}
     for name in names:
         seen, left = set[str](), list(below[name])
@@ -248,6 +248,20 @@ def cycles(modules: list[Module], *, root: Path = SRC) -> list[list[str]]:
         reached[name] = seen
     circles = {frozenset(other for other in reached[name] if name in reached[other]) for name in names}
     return sorted(sorted(circle) for circle in circles if circle)
+
+
+def _executed(module: Module, root: Path) -> Iterator[str]:
+    """Everything that the imports of a module execute: the modules, and the packages that they are in.
+
+    The packages that `module` is in itself do not count, since nobody can import it before them; what it imports from
+    their `__init__` does. Nor does the root, which is in everybody's way, and so imports nothing until it is asked for
+    a name.
+    """
+    for one in imports(module, root=root):
+        yield one.module
+        parts = one.module.split(".")
+        packages = (".".join(parts[:count]) for count in range(2, len(parts)))
+        yield from (package for package in packages if not is_inside(module.name, package))
 
 
 def of_a_database(modules: list[Module], *, root: Path = SRC) -> list[str]:
@@ -527,6 +541,19 @@ def test_a_cycle_would_be_noticed(tmp_path: Path) -> None:
         *more(tmp_path, "workspace/d.py", "import weftline.workspace.a"),
     ]
     circle = ["weftline.workspace.a", "weftline.workspace.b", "weftline.workspace.c"]
+    assert cycles(planted, root=tmp_path) == [circle]
+
+
+def test_a_cycle_through_packages_would_be_noticed(tmp_path: Path) -> None:
+    planted = [
+        *plant(tmp_path, "store/__init__.py", "from weftline.store.a import x"),
+        *more(tmp_path, "store/a.py", "from weftline.sandbox.b import x"),
+        *more(tmp_path, "store/c.py", ""),
+        *more(tmp_path, "sandbox/__init__.py", "from weftline.sandbox.d import x"),
+        *more(tmp_path, "sandbox/b.py", ""),
+        *more(tmp_path, "sandbox/d.py", "from weftline.store.c import x"),
+    ]
+    circle = ["weftline.sandbox", "weftline.sandbox.d", "weftline.store", "weftline.store.a"]
     assert cycles(planted, root=tmp_path) == [circle]
 
 
