@@ -84,7 +84,12 @@ class Step(Struct):
 
 
 def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
-    """Folds `facts`, then appends what the kernel decides until it has nothing more to append."""
+    """Folds `facts`, then appends what the kernel decides until it has nothing more to append.
+
+    Returns a new state, but changes `work`: what is appended joins its conversation, and its account is charged. So a
+    step cannot be repeated on the same working set: if its append is lost, load the run again from its log, as `Driver`
+    does. Otherwise the model reads messages twice.
+    """
     entries: list[Draft] = []
     account = work.account
     limited = account is not None and account.active
@@ -114,7 +119,7 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
 
 def settle(state: State, work: WorkingSet, *, at: int) -> Step:
     """A step of a run that is not open: appends what the kernel decides as long as neither tools nor models are
-    needed for it, such as what follows from a deadline. Returns no commands.
+    needed for it, such as what follows from a deadline. Returns no commands. Changes `work`, as `step` does.
     """
     entries: list[Draft] = []
     if (state.batch.grants or state.limits.policy is not None) and time_has_come(state, at):
@@ -163,7 +168,9 @@ def _has_expired_grant(state: State, at: int) -> bool:
 
 
 def take_in(state: State, work: WorkingSet, draft: Draft, *, at: int) -> State:
-    """Folds one fact into the state and into the conversation, and books what it spends."""
+    """Folds one fact into the state, which is returned, and into the conversation and the account of `work`, which
+    are changed: as for `step`, a run whose append is lost has to be loaded again.
+    """
     head = draft.head
     if type(head) in PARTS:
         work.conversation.take(head, draft.body, draft.turn)
