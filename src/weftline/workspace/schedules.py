@@ -204,7 +204,7 @@ def work_of(row: ScheduleRow) -> Work:
     return Work(agent=row.agent, spec=row.spec, secrets=row.secrets, requested_by=row.requested_by, agents=row.agents)
 
 
-async def started(at: Workspaces, row: ScheduleRow, run: str) -> None:
+async def record_start(at: Workspaces, row: ScheduleRow, run: str) -> None:
     """Records a run that somebody started manually."""
     await at.records.write(schedules.fired(row.key, at=at.clock.now_us(), run=run, error=""))
 
