@@ -26,7 +26,7 @@ BASE = frozenset(
     | {"weftline.failure", "weftline.outcome"}
     | {"weftline.fences", "weftline.surrogates"}
     | {"weftline.deadlines", "weftline.trace_context"}
-    | {"weftline.labels", "weftline.locations", "weftline.reminders"}
+    | {"weftline.labels", "weftline.reminders"}
     | {"weftline.titles", "weftline.round_robin", "weftline.engine_options", "weftline.run_ids"}
 )
 PURE = frozenset(
@@ -37,7 +37,8 @@ PURE = frozenset(
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
 ARGUMENTS = frozenset(
-    {"weftline.tools.arguments", "weftline.tools.injected", "weftline.tools.schema", "weftline.tools.signature"}
+    {"weftline.tools.arguments", "weftline.tools.injected", "weftline.tools.locations"}
+    | {"weftline.tools.schema", "weftline.tools.signature"}
     | {"weftline.tools.secret_types", "weftline.tools.stored_form"}
 )
 """From a function to a schema, and arguments against it: the same for tools of the server and of the client."""
@@ -64,7 +65,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.failure": frozenset(),
     "weftline.fences": frozenset(),
     "weftline.framing": frozenset(),
-    "weftline.locations": frozenset(),
     "weftline.log_context": frozenset(),
     "weftline.outcome": frozenset(),
     "weftline.percent": frozenset(),
