@@ -26,7 +26,7 @@ BASE = frozenset(
     | {"weftline.failure", "weftline.outcome"}
     | {"weftline.fences", "weftline.surrogates"}
     | {"weftline.deadlines", "weftline.trace_context"}
-    | {"weftline.labels", "weftline.locations", "weftline.reminders"}
+    | {"weftline.labels", "weftline.reminders"}
     | {"weftline.titles", "weftline.round_robin", "weftline.engine_options", "weftline.run_ids"}
 )
 PURE = frozenset(
@@ -37,7 +37,8 @@ PURE = frozenset(
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
 ARGUMENTS = frozenset(
-    {"weftline.tools.arguments", "weftline.tools.injected", "weftline.tools.schema", "weftline.tools.signature"}
+    {"weftline.tools.arguments", "weftline.tools.injected", "weftline.tools.locations"}
+    | {"weftline.tools.schema", "weftline.tools.signature"}
     | {"weftline.tools.secret_types", "weftline.tools.stored_form"}
 )
 """From a function to a schema, and arguments against it: the same for tools of the server and of the client."""
@@ -64,7 +65,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.failure": frozenset(),
     "weftline.fences": frozenset(),
     "weftline.framing": frozenset(),
-    "weftline.locations": frozenset(),
     "weftline.log_context": frozenset(),
     "weftline.outcome": frozenset(),
     "weftline.percent": frozenset(),
@@ -170,6 +170,8 @@ _PARTS = [
 INSIDE_AN_ENGINE = frozenset(name for part in _PARTS for name in (part, f"_{part}"))
 USE_AN_ENGINE = ("weftline.agent", "weftline.api", "weftline.cli", "weftline.replay", "weftline.server")
 """Where `engine` and `host` are one."""
+CALL_USE_CASES = ("weftline.agent", "weftline.api", "weftline.cli", "weftline.server")
+"""They hand a store's records to the use cases of `workspace/`, and read and write none of them themselves."""
 KNOW_AN_ENGINE = ("runtime", "simulation")
 """The tests of the embedded engine itself, and those that plant bugs in it."""
 
@@ -234,7 +236,7 @@ def impurities(modules: list[Module], *, root: Path = SRC) -> list[str]:
 def cycles(modules: list[Module], *, root: Path = SRC) -> list[list[str]]:
     """The groups of modules that import each other, directly or by way of others."""
     names = {module.name for module in modules}
-    below = {module.name: {one.module for one in imports(module, root=root)} & names for module in modules}
+    below = {module.name: set(_executed(module, root)) & names for module in modules}
     reached: dict[str, set[str]] = {}
     for name in names:
         seen, left = set[str](), list(below[name])
@@ -246,6 +248,20 @@ def cycles(modules: list[Module], *, root: Path = SRC) -> list[list[str]]:
         reached[name] = seen
     circles = {frozenset(other for other in reached[name] if name in reached[other]) for name in names}
     return sorted(sorted(circle) for circle in circles if circle)
+
+
+def _executed(module: Module, root: Path) -> Iterator[str]:
+    """Everything that the imports of a module execute: the modules, and the packages that they are in.
+
+    The packages that `module` is in itself do not count, since nobody can import it before them; what it imports from
+    their `__init__` does. Nor does the root, which is in everybody's way, and so imports nothing until it is asked for
+    a name.
+    """
+    for one in imports(module, root=root):
+        yield one.module
+        parts = one.module.split(".")
+        packages = (".".join(parts[:count]) for count in range(2, len(parts)))
+        yield from (package for package in packages if not is_inside(module.name, package))
 
 
 def of_a_database(modules: list[Module], *, root: Path = SRC) -> list[str]:
@@ -285,6 +301,31 @@ def of_an_engine(modules: list[Module], *, root: Path = SRC) -> list[str]:
                 if whole.rpartition(".")[2].lstrip("_") in ("engine", "host"):
                     found.append(f"{module.path.name}:{node.lineno}: {module.name} reads {whole}.{node.attr}")
     return found
+
+
+def queries_of_their_own(modules: list[Module]) -> list[str]:
+    """Where a module that should call a use case queries records itself. It may import types, such as those of rows."""
+    users = (module for module in modules if module.part in CALL_USE_CASES)
+    return [
+        f"{module.path.name}:{line}: {module.name} uses {name}"
+        for module in users
+        for name, line in _used(module)
+        if (is_inside(name, "weftline.store.records") and not name.rpartition(".")[2][0].isupper())
+        or re.search(r"\brecords\.(read|write)$", name.replace("._", "."))
+    ]
+
+
+def _used(module: Module) -> Iterator[tuple[str, int]]:
+    for node in nodes(module):
+        match node:
+            case ast.Import(names=names):
+                yield from ((alias.name, node.lineno) for alias in names)
+            case ast.ImportFrom(module=str(package), names=names):
+                yield from ((f"{package}.{alias.name}", node.lineno) for alias in names)
+            case ast.Attribute(attr="read" | "write"):
+                yield ast.unparse(node), node.lineno
+            case _:
+                pass
 
 
 def standard_sqlite(modules: list[Module], *, root: Path = SRC) -> list[str]:
@@ -364,6 +405,27 @@ def test_a_store_shares_nothing_with_another_but_the_records(modules: list[Modul
 
 def test_nobody_but_the_runtime_knows_an_engine(modules: list[Module]) -> None:
     assert of_an_engine(modules) == []
+
+
+def test_records_are_queried_by_use_cases(modules: list[Module]) -> None:
+    assert queries_of_their_own(modules) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from weftline.store.records import threads",
+        "from weftline.store import records",
+        "import weftline.store.records.threads",
+        "def late():\n    from weftline.store.records.agents import AgentRow, ids_by_slug",
+        "async def late(self):\n    await self._store.records.read(query)",
+        "async def late(records):\n    await records.write(query)",
+    ],
+)
+def test_a_query_elsewhere_would_be_noticed(tmp_path: Path, source: str) -> None:
+    for part in CALL_USE_CASES:
+        assert len(queries_of_their_own(plant(tmp_path, f"{part.rpartition('.')[2]}/x.py", source))) == 1
+    assert queries_of_their_own(plant(tmp_path, "workspace/x.py", source)) == []
 
 
 def test_tests_know_what_any_engine_can_do() -> None:
@@ -479,6 +541,19 @@ def test_a_cycle_would_be_noticed(tmp_path: Path) -> None:
         *more(tmp_path, "workspace/d.py", "import weftline.workspace.a"),
     ]
     circle = ["weftline.workspace.a", "weftline.workspace.b", "weftline.workspace.c"]
+    assert cycles(planted, root=tmp_path) == [circle]
+
+
+def test_a_cycle_through_packages_would_be_noticed(tmp_path: Path) -> None:
+    planted = [
+        *plant(tmp_path, "store/__init__.py", "from weftline.store.a import x"),
+        *more(tmp_path, "store/a.py", "from weftline.sandbox.b import x"),
+        *more(tmp_path, "store/c.py", ""),
+        *more(tmp_path, "sandbox/__init__.py", "from weftline.sandbox.d import x"),
+        *more(tmp_path, "sandbox/b.py", ""),
+        *more(tmp_path, "sandbox/d.py", "from weftline.store.c import x"),
+    ]
+    circle = ["weftline.sandbox", "weftline.sandbox.d", "weftline.store", "weftline.store.a"]
     assert cycles(planted, root=tmp_path) == [circle]
 
 

@@ -133,7 +133,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "no_longer_fit",
         ("pay", ["/to: Field required", "/n: Input should be a valid integer"]),
-        "Not executed: the arguments of this call fitted pay when it was asked for, and no longer do: "
+        "Not executed: the arguments were valid for pay when it was called and no longer are: "
         "/to: Field required; /n: Input should be a valid integer. "
         "Nothing has been done. If the call is still needed, make it again.",
     ),
@@ -187,7 +187,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "effect, or say in your answer that this is uncertain.",
     ),
     ("blocked", ("Not today.",), "Blocked: Not today."),
-    ("gate_failed", ("pay",), "the check that pay has to pass failed, so it was not called."),
+    ("gate_failed", ("pay",), "pay was not called because a required check failed."),
     (
         "tool_in_doubt",
         ("pay",),
@@ -228,7 +228,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "result_withheld",
         ("pay",),
-        "pay has run, but its result cannot be shown: a check that the result has to pass failed. Do not repeat the "
+        "pay has run, but its result cannot be shown: a required check of the result failed. Do not repeat the "
         "call: find out in another way whether it took effect, or say in your answer that this is uncertain.",
     ),
     ("result_not_text", ("look",), "look has run, but its result cannot be shown: it is not valid Unicode text."),

@@ -48,8 +48,8 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "steer_budget",
         ("pay", 2),
         {},
-        "[You have called pay more than 2 times, which is what this run has planned for it. Work with what you have, "
-        "and call it again only if you cannot do without it.]",
+        "[pay should be called 2 times at most in this run, and you have called it more often. "
+        "Work with what you have, and call it again only if you cannot do without it.]",
     ),
     ("withheld_tools", ([],), {"search": "find"}, ""),
     (

@@ -88,14 +88,14 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "too_many_active",
         ("pdf", ["a", "b"], 2),
         {},
-        "The skill pdf was not activated: at most 2 skills may be active at once in this run, and these are: a, b. "
+        "The skill pdf was not activated: at most 2 skills may be active at once in this run. Active now: a, b. "
         "Continue with those, or without a skill.",
     ),
     (
         "too_many_active",
         ("pdf", ["a"], 1),
         {},
-        "The skill pdf was not activated: at most one skill may be active at once in this run, and these are: a. "
+        "The skill pdf was not activated: at most one skill may be active at once in this run. Active now: a. "
         "Continue with those, or without a skill.",
     ),
     ("not_active", ("pdf",), {}, "The skill 'pdf' is not active. Call skills_use with its name first."),

@@ -119,6 +119,11 @@ STILTED = {
     "the store refuses: %s": "the store rejects writes: %s",
     ": no run: %s": "could not start a run",
     "cannot be kept: %s": "cannot be stored",
+    "cross the border": "be passed into or out of",
+    "come to rest": "settle",
+    "only so that": "so that only, just to",
+    "order of administration": "admin request",
+    "is no reason to": "must not",
 }
 """Turns that nobody would use, each with what is usual instead."""
 

@@ -270,7 +270,7 @@ class World:
         rounds = 0
         while self.step():
             rounds += 1
-            assert rounds <= MAX_ROUNDS, "decide does not come to rest"
+            assert rounds <= MAX_ROUNDS, "decide does not settle"
         return rounds
 
     def offer(self, head: Fact, *, attempt: int = 0) -> bool:

@@ -52,7 +52,7 @@ class EmbeddedSubject:
 
     async def restore(self) -> None:
         await self.engine.drain(0)
-        await self.engine.cut()
+        await self.engine.abort()
         await self._stores.restore()
         self._begin()
         await self.start()

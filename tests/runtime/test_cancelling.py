@@ -200,7 +200,7 @@ async def test_a_cancel_that_a_stop_overtakes_is_answered_and_carried_out_by_the
     asked = asyncio.ensure_future(place.engine.cancel(key))
     await until(place.engine, key, run, CancelRequested)
     await place.engine.drain(0)
-    await place.engine.cut()
+    await place.engine.abort()
     await asyncio.wait([asked], timeout=60)
     place.let_go.set()
     with pytest.raises(Unavailable, match="The cancellation is recorded"):

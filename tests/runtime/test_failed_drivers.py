@@ -144,13 +144,13 @@ async def test_a_run_whose_drivers_leave_with_work_left_to_do_is_given_up_with_w
     assert "with work left to do" in caplog.text
 
 
-def test_a_kernel_that_does_not_come_to_rest_is_a_driver_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_settle_is_a_driver_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def restless(state: State) -> Decision:
         return Decision((New(TimerFired(state.now + 1)),))
 
     monkeypatch.setattr(stepping, "decide", restless)
     work = WorkingSet("run_1", plan("hello"), Conversation([]))
-    with pytest.raises(RuntimeError, match="does not come to rest: TimerFired"):
+    with pytest.raises(RuntimeError, match=f"did not settle after {stepping.MAX_ROUNDS} rounds: TimerFired"):
         stepping.step(State(), work, at=1)
 
 

@@ -327,14 +327,14 @@ async def unspeakable() -> None:
 ANSWERS: dict[str, tuple[Callable[[], object], str]] = {
     "CancelledError": (cancelled, "elsewhere"),
     "Unspeakable": (unspeakable, ""),
-    "text": (lambda: "x" * (9 << 20), "the answer: more than 8 MiB cannot cross the border of the sandbox"),
+    "text": (lambda: "x" * (9 << 20), "the answer: more than 8 MiB cannot be passed into or out of the sandbox"),
     "parts": (
         lambda: [0] * 200_001,
-        "the answer: a value of more than 200,000 parts cannot cross the border of the sandbox",
+        "the answer: a value of more than 200,000 parts cannot be passed into or out of the sandbox",
     ),
     "digits": (
         lambda: [10**4000],
-        "the answer[0]: an integer of more than 4,000 digits cannot cross the border of the sandbox",
+        "the answer[0]: an integer of more than 4,000 digits cannot be passed into or out of the sandbox",
     ),
 }
 CATCHES = {

@@ -202,7 +202,7 @@ async def test_the_end_of_the_server_is_not_forgotten_by_a_reader_that_goes_back
     follower.push(batch(1, 10))
     assert await follower.next() is not None
     follower.end()
-    follower.go_back(0)
+    follower.rewind(0)
     assert await follower.next() is None
 
 

@@ -116,7 +116,7 @@ def check_deps(given: object) -> None:
         raise TypeError(f"the factory of the deps must be {CONTEXT_MANAGER}. It returned {_REPR.repr(given)}")
 
 
-def listed(name: str, given: object, kinds: type | tuple[type, ...], like: str) -> None:
+def require_list(name: str, given: object, kinds: type | tuple[type, ...], like: str) -> None:
     """Raises `TypeError` unless the value is a list of these types. A string is refused."""
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         raise TypeError(f"{name} must be a list, not {_REPR.repr(given)}")

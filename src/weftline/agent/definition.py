@@ -293,7 +293,9 @@ def _check_names(tools: Sequence[AgentTool[Any]]) -> None:
             raise ValueError(f"two tools of the agent are named {name!r}")
         for prefix in prefixes:
             if name.startswith(prefix):
-                raise ValueError(f"the tool {name!r} could have the name of one of an MCP server's, {prefix}…")
+                raise ValueError(
+                    f"the tool {name!r} could clash with a tool of the MCP server whose tools are {prefix}…"
+                )
 
 
 def _check_tools(tools: Sequence[AgentTool[Any]], aliases: Mapping[str, str], behavior: Behavior) -> None:

@@ -124,9 +124,11 @@ def check_options(prompt: object, options: Mapping[str, Any]) -> None:
         if "stream_arguments" in options:
             argument_checks.expect("stream_arguments", options["stream_arguments"], bool, "True or False")
         if "messages" in options:
-            argument_checks.listed("messages", options["messages"], _MESSAGES, "a message, such as User.of('Hi!')")
+            argument_checks.require_list(
+                "messages", options["messages"], _MESSAGES, "a message, such as User.of('Hi!')"
+            )
         if "files" in options:
-            argument_checks.listed(
+            argument_checks.require_list(
                 "files", options["files"], (str, PathLike, Image, File), "a path, an address or a part"
             )
         for one in options.get("hooks", ()):

@@ -21,8 +21,8 @@ from weftline.kernel.notes import PromptNote
 from weftline.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from weftline.store.database import Database
     from weftline.store.records.prompt_overrides import PromptOverrideRow
+    from weftline.workspace.context import Workspaces
 
 MAX_ID_CHARS = 128
 MAX_TEMPLATE_CHARS = 100_000
@@ -122,23 +122,24 @@ class Overrides:
     def __init__(self) -> None:
         self._by_workspace: dict[int, list[PromptOverride]] = {}
 
-    async def of(self, records: Database, workspace: int) -> list[PromptOverride]:
+    async def of(self, at: Workspaces, workspace: int) -> list[PromptOverride]:
         """Returns the overrides, newest first. Later ones are added to the same list."""
-        from weftline.store.records import prompt_overrides  # defining an agent needs no store
+        from weftline.workspace import prompt_overrides  # defining an agent needs no store
 
         if workspace not in self._by_workspace:
-            rows = await records.read(prompt_overrides.of_workspace(workspace))
+            rows = await prompt_overrides.of_workspace(at, workspace)
             self._by_workspace.setdefault(workspace, [_to_override(row) for row in rows])
         return self._by_workspace[workspace]
 
-    async def add(self, records: Database, workspace: int, one: PromptOverride) -> None:
-        from weftline.store.records import prompt_overrides
+    async def add(self, at: Workspaces, workspace: int, one: PromptOverride) -> None:
+        from weftline.store.records.prompt_overrides import PromptOverrideRow
+        from weftline.workspace import prompt_overrides
 
-        known = await self.of(records, workspace)
-        row = prompt_overrides.PromptOverrideRow(
+        known = await self.of(at, workspace)
+        row = PromptOverrideRow(
             one.prompt_id, one.thread or "", one.labels, one.template, one.version, one.set_by, one.set_at
         )
-        await records.write(prompt_overrides.insert(row, workspace=workspace))
+        await prompt_overrides.add(at, workspace, row)
         known.insert(0, one)
 
 

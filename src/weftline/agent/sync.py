@@ -154,7 +154,9 @@ def _loop(engine: HasLoop | None) -> LoopThread:
     else:
         # A notebook's cell may block its loop, unless it waits for something on that very loop.
         if not _in_notebook() or (engine is not None and engine.lives_here):
-            raise RuntimeError("a loop is running here: await the async call instead of the one that blocks")
+            raise RuntimeError(
+                "an event loop is already running here: await the async call instead of this blocking one"
+            )
     pid = os.getpid()
     shared = _shared
     if shared is None or shared[0] != pid:

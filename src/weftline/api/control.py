@@ -24,7 +24,7 @@ from weftline.errors import TABLE, InvalidRequest, WeftlineError
 logger = logging.getLogger(__name__)
 
 _MAX_LINE_BYTES = 64 * 1024 * 1024
-"""The limit of an order and of its reply, so that the largest definition fits."""
+"""The maximum for a request and for its response: the largest definition fits."""
 
 _PREFIX, _SOCKET, _DRAFT = "weftline-", "control", ".new"
 
@@ -32,22 +32,22 @@ Operation: TypeAlias = Callable[..., Awaitable[Any]]
 """Called with the command's arguments by name; returns a JSON value."""
 
 
-class Order(msgspec.Struct):
+class AdminRequest(msgspec.Struct):
     operation: str
     arguments: dict[str, Any]
 
 
-class Reply(msgspec.Struct):
+class AdminResponse(msgspec.Struct):
     value: Any = None
     error: str = ""
     code: str = ""
 
 
 class Control:
-    """Listens for orders while the server runs.
+    """Listens for requests while the server runs.
 
-    `load` gives the operations, in a thread, when the first order comes. `announce` is told the socket's path, for
-    others to find it; `changed` is awaited after each order.
+    `load` gives the operations, in a thread, on the first request. `announce` is called with the socket's path, so that
+    others can find it; `changed` is awaited after each request.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Control:
         # Not in the store's own directory, as the path of a Unix socket is limited to about 100 characters.
         self._folder = tempfile.mkdtemp(prefix=_PREFIX)
         path = os.path.join(self._folder, _SOCKET)
-        self._server = await asyncio.start_unix_server(self._serve, sock=_listening(path), limit=_MAX_LINE_BYTES)
+        self._server = await asyncio.start_unix_server(self._serve, sock=_listen(path), limit=_MAX_LINE_BYTES)
         self._announce(path)
 
     async def stop(self) -> None:
@@ -78,52 +78,54 @@ class Control:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            reply = await self._carry_out(await reader.readline())
-            writer.write(msgspec.json.encode(reply) + b"\n")
+            response = await self._carry_out(await reader.readline())
+            writer.write(msgspec.json.encode(response) + b"\n")
             await writer.drain()
         except (ConnectionError, ValueError):
-            logger.debug("an administration client went away")
+            logger.debug("an admin client disconnected")
         finally:
             writer.close()
 
-    async def _carry_out(self, line: bytes) -> Reply:
+    async def _carry_out(self, line: bytes) -> AdminResponse:
         try:
-            order = msgspec.json.decode(line, type=Order)
-            value = await _bound(await asyncio.to_thread(self._load), order)()
+            request = msgspec.json.decode(line, type=AdminRequest)
+            value = await _bind(await asyncio.to_thread(self._load), request)()
         except WeftlineError as error:
-            return Reply(error=error.message, code=error.code)
+            return AdminResponse(error=error.message, code=error.code)
         except msgspec.DecodeError as error:
-            return Reply(error=f"The order could not be read: {error}", code="invalid_request")
+            return AdminResponse(error=f"The request could not be read: {error}", code="invalid_request")
         except Exception:
-            logger.exception("an order of administration failed")
-            return Reply(error="The server failed to carry this out; its log has the details.", code="internal_error")
+            logger.exception("an admin request failed")
+            return AdminResponse(
+                error="The server failed to carry this out; its log has the details.", code="internal_error"
+            )
         await self._changed()
-        return Reply(value)
+        return AdminResponse(value)
 
 
-def _bound(operations: Mapping[str, Operation], order: Order) -> Callable[[], Awaitable[Any]]:
-    operation = operations.get(order.operation)
+def _bind(operations: Mapping[str, Operation], request: AdminRequest) -> Callable[[], Awaitable[Any]]:
+    operation = operations.get(request.operation)
     if operation is None:
-        raise InvalidRequest(f"There is no operation {order.operation!r}.")
+        raise InvalidRequest(f"There is no operation {request.operation!r}.")
     try:
-        inspect.signature(operation).bind(**order.arguments)
+        inspect.signature(operation).bind(**request.arguments)
     except TypeError as error:
-        raise InvalidRequest(f"{order.operation}: {error}.") from None
-    return partial(operation, **order.arguments)
+        raise InvalidRequest(f"{request.operation}: {error}.") from None
+    return partial(operation, **request.arguments)
 
 
-def _listening(path: str) -> socket.socket:
+def _listen(path: str) -> socket.socket:
     """Returns a listening socket.
 
-    It gets its name only once it listens, so that one without a listener belongs to a dead process.
+    It gets its name only once it listens, so a name without a listener belongs to a dead process.
     """
     draft = f"{path}{_DRAFT}"
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    made.bind(draft)
-    made.listen(100)
-    made.setblocking(False)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(draft)
+    listener.listen(100)
+    listener.setblocking(False)
     os.rename(draft, path)
-    return made
+    return listener
 
 
 def remove_dead_folders() -> None:
@@ -150,11 +152,11 @@ def _is_dead(folder: str) -> bool:
     return False
 
 
-async def send_order(path: str, operation: str, arguments: dict[str, Any]) -> Any:
-    """Sends an operation to the owner of a store; raises what it raised."""
+async def send_request(path: str, operation: str, arguments: dict[str, Any]) -> Any:
+    """Sends an operation to the owner of a store, and returns its value; raises what the operation raised."""
     reader, writer = await asyncio.open_unix_connection(path, limit=_MAX_LINE_BYTES)
     try:
-        writer.write(msgspec.json.encode(Order(operation, arguments)) + b"\n")
+        writer.write(msgspec.json.encode(AdminRequest(operation, arguments)) + b"\n")
         await writer.drain()
         line = await reader.readline()
     finally:
@@ -163,7 +165,7 @@ async def send_order(path: str, operation: str, arguments: dict[str, Any]) -> An
         raise WeftlineError(
             "The server stopped before it answered; the command may or may not have taken effect.", code="unavailable"
         )
-    reply = msgspec.json.decode(line, type=Reply)
-    if reply.error:
-        raise WeftlineError(reply.error, code=reply.code if reply.code in TABLE else None)
-    return reply.value
+    response = msgspec.json.decode(line, type=AdminResponse)
+    if response.error:
+        raise WeftlineError(response.error, code=response.code if response.code in TABLE else None)
+    return response.value

@@ -24,7 +24,8 @@ from weftline.runtime.reads.receipts import stored_doubts
 from weftline.runtime.supported import left_alone
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import ReadStore, RunFilter, RunRow
-from weftline.store.records import deliveries, schedules, webhooks, workspaces
+from weftline.workspace import schedules, webhooks, workspaces
+from weftline.workspace.context import Workspaces
 
 _PAGE = 200
 _DELIVERIES = 50
@@ -59,17 +60,14 @@ class Finding(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
 
 async def examine(
-    store: ReadStore, present: Present, *, now_us: int, only: str | None = None
+    store: ReadStore, at: Workspaces, present: Present, *, only: str | None = None
 ) -> AsyncGenerator[Finding]:
     """Yields the findings in a workspace, or in all of them: first about runs, newest first, then about the rest.
 
     Raises `NotFound` for an unknown workspace.
     """
-    for slug in await store.records.read(workspaces.slugs()) if only is None else [only]:
-        key = await store.records.read(workspaces.find(slug))
-        if key is None:
-            continue
-        look = _Look(store, present, workspace=key, slug=slug, now_us=now_us)
+    for slug in await workspaces.slugs(at) if only is None else [only]:
+        look = _Look(store, at, present, workspace=await workspaces.find(at, slug), slug=slug)
         async for found in look.at_runs():
             yield found
         async for found in look.at_awaits():
@@ -81,12 +79,13 @@ async def examine(
 class _Look:
     """Examines one workspace."""
 
-    def __init__(self, store: ReadStore, present: Present, *, workspace: int, slug: str, now_us: int) -> None:
+    def __init__(self, store: ReadStore, at: Workspaces, present: Present, *, workspace: int, slug: str) -> None:
         self._store = store
+        self._workspaces = at
         self._present = present
         self._workspace = workspace
         self._slug = slug
-        self._now_us = now_us
+        self._now_us = at.clock.now_us()
 
     async def at_runs(self) -> AsyncGenerator[Finding]:
         before: int | None = None
@@ -193,19 +192,19 @@ class _Look:
         )
 
     async def at_records(self) -> AsyncGenerator[Finding]:
-        records = self._store.records
-        for schedule in await records.read(schedules.of_workspace(self._workspace)):
+        at = self._workspaces
+        for schedule in await schedules.of_workspace(at, self._workspace):
             if schedule.damaged:
                 what = f"The column {schedule.damaged} of the schedule cannot be read."
                 yield self._about("damaged", schedule.id, what)
             elif schedule.last_error:
                 what = f"No run started last time: {schedule.last_error}"
                 yield self._about("schedule", schedule.id, what, agent=schedule.agent)
-        for webhook in await records.read(webhooks.of_workspace(self._workspace)):
+        for webhook in await webhooks.of_workspace(at, self._workspace):
             if webhook.damaged:
                 yield self._about("damaged", webhook.id, f"The column {webhook.damaged} of the webhook cannot be read.")
             elif webhook.enabled:
-                failed = await records.read(deliveries.of_webhook(webhook.key, status="failed", limit=_DELIVERIES))
+                failed = await webhooks.deliveries_of(at, webhook, status="failed", limit=_DELIVERIES)
                 if failed:
                     many = f"{len(failed)} or more" if len(failed) == _DELIVERIES else str(len(failed))
                     what = f"Deliveries that were given up: {many}; the last one with {failed[0].last_error!r}."

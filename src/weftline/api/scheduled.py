@@ -72,7 +72,7 @@ async def start_now(
     """
     body = await _body(app.workspaces, row, {SCHEDULE_KEY: row.id})
     run_id = await create_checked(app, caller, body, requested_by=row.requested_by, idempotency=idempotency)
-    await schedules.started(app.workspaces, row, run_id)
+    await schedules.record_start(app.workspaces, row, run_id)
     return run_id
 
 

@@ -23,7 +23,7 @@ from typing import BinaryIO, cast
 
 import msgspec
 
-from weftline.bounded.worker import Order, Reply, write_frame
+from weftline.bounded.worker import Request, Response, write_frame
 from weftline.round_robin import on_behalf_of
 
 CPU_S = 2.0
@@ -35,8 +35,8 @@ IDLE_S = 60.0
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 
 _START = "import sys; sys.path[:] = sys.argv[1:]; from weftline.bounded.worker import main; main()"
-_encode_order = msgspec.msgpack.Encoder().encode
-_decode_reply = msgspec.msgpack.Decoder(Reply).decode
+_encode_request = msgspec.msgpack.Encoder().encode
+_decode_response = msgspec.msgpack.Decoder(Response).decode
 
 
 class GaveUp(Exception):
@@ -44,14 +44,14 @@ class GaveUp(Exception):
 
 
 class _Gone(Exception):
-    """The process ended before it took the order."""
+    """The process ended before it took the request."""
 
 
 class _Job:
-    __slots__ = ("future", "order", "owner")
+    __slots__ = ("future", "owner", "request")
 
-    def __init__(self, order: bytes, owner: int | None) -> None:
-        self.order = order
+    def __init__(self, request: bytes, owner: int | None) -> None:
+        self.request = request
         self.owner = owner
         self.future: Future[bytes] = Future()
 
@@ -82,8 +82,8 @@ class Workers:
 
     async def run(self, job: str, *arguments: bytes) -> bytes:
         """The result of `job` (`module:function`) for these arguments. Raises `GaveUp`."""
-        order = _encode_order(Order(job, list(arguments), self._cpu_s))
-        waiting = _Job(order, on_behalf_of.get())
+        request = _encode_request(Request(job, list(arguments), self._cpu_s))
+        waiting = _Job(request, on_behalf_of.get())
         with self._changed:
             self._waiting.setdefault(waiting.owner, deque()).append(waiting)
             self._queued += 1
@@ -104,12 +104,12 @@ class Workers:
                 if process is None:
                     process = _Process(self._wall_s)
                 try:
-                    value = process.ask(job.order)
+                    value = process.ask(job.request)
                 except _Gone:
                     # It died while idle, for another reason.
                     process.kill()
                     process = _Process(self._wall_s)
-                    value = process.ask(job.order)
+                    value = process.ask(job.request)
             except (GaveUp, _Gone, OSError) as error:
                 if process is not None:
                     process.kill()
@@ -172,16 +172,16 @@ class _Process:
         )
         self._replies = cast("BinaryIO", self._process.stdout).fileno()
 
-    def ask(self, order: bytes) -> Reply:
+    def ask(self, request: bytes) -> Response:
         deadline = time.monotonic() + self._wall_s
         try:
-            write_frame(cast("BinaryIO", self._process.stdin), order)
+            write_frame(cast("BinaryIO", self._process.stdin), request)
         except OSError:
             raise _Gone("it ended") from None
         size = int.from_bytes(self._read(4, deadline))
         if size > MAX_REPLY_BYTES:
             raise GaveUp("the result is too large")
-        return _decode_reply(self._read(size, deadline))
+        return _decode_response(self._read(size, deadline))
 
     def kill(self) -> None:
         self._process.kill()

@@ -1,6 +1,6 @@
-"""The process that does the work: one order after another from stdin, replies to stdout.
+"""The process that does the work: one request after another from stdin, responses to stdout.
 
-An order that takes more CPU time than allowed ends the process, wherever it is, even inside a library.
+A request that takes more CPU time than allowed ends the process, wherever it is, even inside a library.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ _NICENESS = 5
 """On a busy machine, the server has priority."""
 
 
-class Order(msgspec.Struct, array_like=True):
+class Request(msgspec.Struct, array_like=True):
     job: str
     """`module:function`; the function takes and returns bytes."""
     arguments: list[bytes]
     cpu_s: float
 
 
-class Reply(msgspec.Struct, array_like=True):
+class Response(msgspec.Struct, array_like=True):
     value: bytes = b""
     failure: str | None = None
 
 
-_decode_order = msgspec.msgpack.Decoder(Order).decode
-_encode_reply = msgspec.msgpack.Encoder().encode
+_decode_request = msgspec.msgpack.Decoder(Request).decode
+_encode_response = msgspec.msgpack.Encoder().encode
 
 
 def main() -> None:
     _confine()
-    orders, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library's output must not be mistaken for a reply
-    while (data := read_frame(orders)) is not None:
-        order = _decode_order(data)
-        signal.setitimer(signal.ITIMER_PROF, order.cpu_s)
-        reply = _carry_out(order)
+    requests, responses = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # a library's output must not be mistaken for a response
+    while (data := read_frame(requests)) is not None:
+        request = _decode_request(data)
+        signal.setitimer(signal.ITIMER_PROF, request.cpu_s)
+        response = _carry_out(request)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        write_frame(replies, _encode_reply(reply))
+        write_frame(responses, _encode_response(response))
 
 
-def _carry_out(order: Order) -> Reply:
-    module, _, function = order.job.partition(":")
+def _carry_out(request: Request) -> Response:
+    module, _, function = request.job.partition(":")
     try:
-        return Reply(getattr(importlib.import_module(module), function)(*order.arguments))
+        return Response(getattr(importlib.import_module(module), function)(*request.arguments))
     except Exception as error:
-        return Reply(failure=f"{type(error).__name__}: {error}"[:500])
+        return Response(failure=f"{type(error).__name__}: {error}"[:500])
 
 
 def _confine() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from weftline.api.control import send_order
+from weftline.api.control import send_request
 from weftline.errors import StoreError, WeftlineError
 from weftline.store import open_store, owner_of
 
@@ -77,7 +77,7 @@ def ask_server(db: Path, operation: str) -> Any:
     try:
         owner = owner_of(db)
         if owner is not None and owner.admin_socket:
-            return asyncio.run(send_order(owner.admin_socket, operation, {}))
+            return asyncio.run(send_request(owner.admin_socket, operation, {}))
     except (OSError, WeftlineError):
         pass
     return None
@@ -88,6 +88,6 @@ def _through_owner(db: Path, in_use: WeftlineError, operation: str, arguments: d
     if owner is None or not owner.admin_socket:
         raise in_use
     try:
-        return asyncio.run(send_order(owner.admin_socket, operation, arguments))
+        return asyncio.run(send_request(owner.admin_socket, operation, arguments))
     except OSError:
         raise in_use from None

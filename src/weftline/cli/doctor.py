@@ -56,7 +56,6 @@ async def _examine(
     from weftline.server.options import server_options
     from weftline.store import open_for_reading
     from weftline.tools.own_tools import server_tools
-    from weftline.workspace import workspaces
     from weftline.workspace.context import Workspaces
 
     settings = load_config(config) if config is not None else Config()
@@ -71,10 +70,8 @@ async def _examine(
         if file is not None:
             for name, agent in file.agents.items():
                 present.register(name, Setup(agent))
-        clock = SystemClock()
-        if workspace is not None:
-            await workspaces.find(Workspaces(store.records, store.vault, clock), workspace)  # raises if it is unknown
-        return [one async for one in examine(store, present, now_us=clock.now_us(), only=workspace)]
+        at = Workspaces(store.records, store.vault, SystemClock())
+        return [one async for one in examine(store, at, present, only=workspace)]
     finally:
         await store.close()
         await pages.aclose()

@@ -10,12 +10,12 @@ from weftline.cli.run_lookup import LocalRuns
 from weftline.errors import NotFound
 from weftline.replay.refusing import find_run
 from weftline.runtime import ids
+from weftline.runtime.clock import SystemClock
 from weftline.store import open_for_reading
 from weftline.store.base import LogReader, ReadStore, RunRow
-from weftline.store.records import threads
 from weftline.store.records.threads import ThreadRow
-from weftline.store.records.workspaces import find
-from weftline.workspace.threads import name_key
+from weftline.workspace import threads, workspaces
+from weftline.workspace.context import Workspaces
 
 
 class EndedRuns:
@@ -23,17 +23,24 @@ class EndedRuns:
         self.log: LogReader = store.log
         self.records = store.records
         self._store = store
+        self._workspaces = Workspaces(store.records, store.vault, SystemClock())
         self._workspace = workspace
 
     async def find_thread(self, session_id: str) -> tuple[ThreadRow, bool]:
-        """Returns a thread by its id, and whether it has a name from code. Raises `NotFound`."""
+        """Returns a thread by its id, and whether code refers to it by its name. Raises `NotFound`."""
+        unknown = NotFound(f"There is no session {session_id!r}.")
         parsed = ids.parse(session_id, prefix="ses_")
-        row = None if parsed is None else await self.records.read(threads.by_key(parsed[0]))
-        key = None if self._workspace is None else await self.records.read(find(self._workspace))
-        if row is None or parsed is None or row.salt != parsed[1] or key not in (None, row.workspace):
-            raise NotFound(f"There is no session {session_id!r}.")
-        known = await self.records.read(threads.under(name_key(row.name), workspace=row.workspace))
-        return row, known is not None and known[1] == row.key
+        if parsed is None:
+            raise unknown
+        key, salt = parsed
+        workspace = await self._key()
+        try:
+            row = await threads.by_key(self._workspaces, key)
+        except NotFound:
+            raise unknown from None
+        if row.salt != salt or workspace not in (None, row.workspace):
+            raise unknown
+        return row, await threads.is_named(self._workspaces, row)
 
     async def find(self, run_id: str) -> RunRow:
         """Returns a run by the beginning of its id.
@@ -41,8 +48,10 @@ class EndedRuns:
         Raises `NotFound` for a run of another workspace than the named one.
         """
         whole = await LocalRuns(self._store, workspace=self._workspace).complete(run_id)
-        key = None if self._workspace is None else await self._store.records.read(find(self._workspace))
-        return await find_run(self.log, whole, workspace=key)
+        return await find_run(self.log, whole, workspace=await self._key())
+
+    async def _key(self) -> int | None:
+        return None if self._workspace is None else await workspaces.find(self._workspaces, self._workspace)
 
 
 @asynccontextmanager

@@ -26,9 +26,8 @@ from weftline.runtime.reads.parents import parent_of
 from weftline.runtime.reads.prefixes import is_prefix, runs_with_prefix
 from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
 from weftline.store.base import Item, ReadStore, RunFilter, RunRow
-from weftline.store.records.agents import ids_by_slug
 from weftline.wire.responses import listed_run, snapshot
-from weftline.workspace import workspaces
+from weftline.workspace import agents, workspaces
 from weftline.workspace.context import Workspaces
 
 _PAGE = 200
@@ -158,6 +157,7 @@ class LocalRuns:
     def __init__(self, store: ReadStore, *, workspace: str | None) -> None:
         self._store = store
         self._workspace = workspace
+        self._workspaces = Workspaces(store.records, store.vault, SystemClock())
         self._names = StoredNames(store.records)
 
     async def list(self, wanted: RunQuery) -> RunList:
@@ -173,7 +173,7 @@ class LocalRuns:
             statuses=statuses,
             thread=thread,
             with_children=wanted.children,
-            agents=(wanted.agent, *await self._store.records.read(ids_by_slug(wanted.agent))) if wanted.agent else (),
+            agents=(wanted.agent, *await agents.ids_by_slug(self._workspaces, wanted.agent)) if wanted.agent else (),
         )
         before = None if wanted.cursor is None else key_of(wanted.cursor)
         found: list[dict[str, Any]] = []
@@ -239,4 +239,4 @@ class LocalRuns:
     async def _key(self) -> int | None:
         if self._workspace is None:
             return None
-        return await workspaces.find(Workspaces(self._store.records, self._store.vault, SystemClock()), self._workspace)
+        return await workspaces.find(self._workspaces, self._workspace)

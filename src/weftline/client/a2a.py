@@ -108,12 +108,12 @@ class LocalA2A:
         addresses = [self._url] if self._url.endswith(".json") else [urljoin(root, path) for path in CARD_PATHS]
         failure = ""
         for address in addresses:
-            reply = await exchange("GET", address, headers={"Accept": "application/json", **self._headers})
-            card = _json_object(reply.body)
-            if reply.status == 200 and card is not None:
+            response = await exchange("GET", address, headers={"Accept": "application/json", **self._headers})
+            card = _json_object(response.body)
+            if response.status == 200 and card is not None:
                 self._card, self._card_until = card, monotonic() + CARD_TTL_S
                 return card
-            failure = failure or f"{address} responded with {reply.status}"
+            failure = failure or f"{address} responded with {response.status}"
         raise NetworkError(f"the card of the A2A agent {self.name!r} cannot be read: {failure}")
 
     async def __call__(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
@@ -181,10 +181,12 @@ class LocalA2A:
         headers = {"Content-Type": "application/json", "Accept": "application/json", **self._headers}
         if endpoint.version == "1.0":
             headers["A2A-Version"] = "1.0"
-        reply = await exchange("POST", endpoint.url, headers=headers, body=body, timeout_s=self.timeout_s or 86_400.0)
-        answer = _json_object(reply.body)
-        if answer is None or (reply.status >= 400 and "error" not in answer):
-            raise ToolError(f"The agent {self.name} responded with {reply.status}.")
+        response = await exchange(
+            "POST", endpoint.url, headers=headers, body=body, timeout_s=self.timeout_s or 86_400.0
+        )
+        answer = _json_object(response.body)
+        if answer is None or (response.status >= 400 and "error" not in answer):
+            raise ToolError(f"The agent {self.name} responded with {response.status}.")
         error = answer.get("error")
         if error is not None:
             reason = cast("dict[str, Any]", error).get("message") if isinstance(error, dict) else error

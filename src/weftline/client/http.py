@@ -34,7 +34,7 @@ _FIRST_TRIES = 3
 """How often to try a server that has never answered, as its address is probably wrong."""
 
 
-class Reply(NamedTuple):
+class Response(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -313,7 +313,7 @@ async def exchange(
     headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
     timeout_s: float = 60.0,
-) -> Reply:
+) -> Response:
     """Sends one request to another server, on its own connection, so that it works from any loop.
 
     Raises:
@@ -332,7 +332,7 @@ async def exchange(
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
             ) as response,
         ):
-            return Reply(response.status, response.headers, await response.read())
+            return Response(response.status, response.headers, await response.read())
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise NetworkError(f"{method} {url.partition('?')[0]}: {_reason(error)}") from error
 

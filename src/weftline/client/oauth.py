@@ -81,7 +81,7 @@ class Introspection(Struct, frozen=True):
     client_id: str | None = None
 
 
-class _TokenReply(Struct):
+class _TokenResponse(Struct):
     access_token: str
     expires_in: float = 3600.0
     refresh_token: str | None = None
@@ -196,10 +196,12 @@ class AsyncOAuthClient:
     async def userinfo(self, access_token: str) -> UserInfo:
         """Returns the owner of a token; pass `workspace.slug` as `Client(workspace=…)`."""
         headers = {"Authorization": f"Bearer {access_token}"}
-        reply = await exchange("GET", f"{self.base_url}/api/oauth/userinfo", headers=headers, timeout_s=self._timeout_s)
-        if reply.status != 200:
-            raise api_error(reply.status, reply.headers, reply.body)
-        return _decoded(reply.body, UserInfo)
+        response = await exchange(
+            "GET", f"{self.base_url}/api/oauth/userinfo", headers=headers, timeout_s=self._timeout_s
+        )
+        if response.status != 200:
+            raise api_error(response.status, response.headers, response.body)
+        return _decoded(response.body, UserInfo)
 
     def refresh_source(
         self, tokens: OAuthTokens | str, *, on_tokens: Callable[[OAuthTokens], object] | None = None
@@ -236,26 +238,28 @@ class AsyncOAuthClient:
 
     async def _token(self, **form: str) -> OAuthTokens:
         asked_at = time()
-        reply = _decoded(await self._post("token", form), _TokenReply)
-        return OAuthTokens(reply.access_token, asked_at + reply.expires_in, reply.refresh_token, reply.scope)
+        response = _decoded(await self._post("token", form), _TokenResponse)
+        return OAuthTokens(
+            response.access_token, asked_at + response.expires_in, response.refresh_token, response.scope
+        )
 
     async def _post(self, endpoint: str, form: dict[str, str]) -> bytes:
         whole = {**form, "client_id": self.client_id, "client_secret": self._client_secret}
-        reply = await exchange(
+        response = await exchange(
             "POST",
             f"{self.base_url}/api/oauth/{endpoint}",
             headers={"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"},
             body=urlencode(whole).encode(),
             timeout_s=self._timeout_s,
         )
-        if reply.status == 200:
-            return reply.body
+        if response.status == 200:
+            return response.body
         try:
-            fields = msgspec.json.decode(reply.body, type=dict[str, Any])
+            fields = msgspec.json.decode(response.body, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError):
             fields = cast("dict[str, Any]", {})
-        error = str(fields.get("error") or f"status_{reply.status}")
-        raise OAuthError(error, str(fields.get("error_description") or ""), status=reply.status)
+        error = str(fields.get("error") or f"status_{response.status}")
+        raise OAuthError(error, str(fields.get("error_description") or ""), status=response.status)
 
 
 class OAuthClient:

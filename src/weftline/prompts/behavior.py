@@ -55,7 +55,7 @@ def over_budget(tool: str, max_calls: int) -> str:
 
 def steer_budget(tool: str, max_calls: int) -> str:
     return (
-        f"[You have called {tool} more than {_times(max_calls)}, which is what this run has planned for it. "
+        f"[{tool} should be called {_times(max_calls)} at most in this run, and you have called it more often. "
         "Work with what you have, and call it again only if you cannot do without it.]"
     )
 

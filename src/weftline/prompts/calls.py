@@ -84,7 +84,7 @@ def changed_since_asked(tool: str) -> str:
 
 def no_longer_fit(tool: str, problems: Sequence[str]) -> str:
     return (
-        f"Not executed: the arguments of this call fitted {tool} when it was asked for, and no longer do: "
+        f"Not executed: the arguments were valid for {tool} when it was called and no longer are: "
         f"{'; '.join(problems)}. {_ASK_AGAIN}"
     )
 
@@ -140,7 +140,7 @@ BLOCKED_WITHOUT_REASON = "Tool execution was blocked"
 
 def gate_failed(tool: str) -> str:
     """A reason for `blocked`."""
-    return f"the check that {tool} has to pass failed, so it was not called."
+    return f"{tool} was not called because a required check failed."
 
 
 def tool_in_doubt(tool: str) -> str:
@@ -215,7 +215,7 @@ def result_not_text(tool: str) -> str:
 
 
 def result_withheld(tool: str) -> str:
-    return f"{tool} has run, but its result cannot be shown: a check that the result has to pass failed. {FIND_OUT}"
+    return f"{tool} has run, but its result cannot be shown: a required check of the result failed. {FIND_OUT}"
 
 
 def result_not_json(tool: str, reason: str) -> str:

@@ -103,7 +103,7 @@ def unknown_skill(name: str, near: str) -> str:
 def too_many_active(name: str, active: Sequence[str], max_active: int) -> str:
     times = "one skill" if max_active == 1 else f"{max_active} skills"
     return (
-        f"The skill {name} was not activated: at most {times} may be active at once in this run, and these are: "
+        f"The skill {name} was not activated: at most {times} may be active at once in this run. Active now: "
         f"{', '.join(active)}. Continue with those, or without a skill."
     )
 

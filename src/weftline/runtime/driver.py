@@ -262,7 +262,7 @@ class Driver:
         under_way = [*tasks.values(), *run.driving.dropped]
         late = await wait_through(under_way, timeout_s=float("inf") if self.stopping else CUT_S)
         if late:
-            logger.warning("run %s: calls that did not stop: %d; whatever they still do is ignored", run.id, len(late))
+            logger.warning("run %s: %d calls did not stop; anything they still do is ignored", run.id, len(late))
         tasks.clear()
 
     def record(self, run: LiveRun, facts: Sequence[Draft]) -> None:

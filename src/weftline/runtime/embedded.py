@@ -235,7 +235,7 @@ class EmbeddedEngine:
     async def stop(self, *, drain_s: float = DRAIN_S) -> None:
         """Starts nothing new, gives running work `drain_s` to finish, cancels the rest, and closes the store."""
         await self.drain(drain_s)
-        await self.cut()
+        await self.abort()
         await self._store.close()
 
     async def drain(self, drain_s: float) -> None:
@@ -243,12 +243,12 @@ class EmbeddedEngine:
         self.ready = False
         await self._fleet.drain(drain_s)
 
-    async def cut(self) -> bool:
+    async def abort(self) -> bool:
         """Cancels what is still running, makes everything appended durable, and ends all streams.
 
         Returns False if the store refused some of it until the end.
         """
-        whole = await self._fleet.cut()
+        whole = await self._fleet.abort()
         self._hub.end_all()
         return whole
 

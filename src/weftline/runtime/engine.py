@@ -134,7 +134,7 @@ class Follower(Protocol):
         """The batches that are due, at least one; an empty list after `QUIET_BEATS` without any; None at the end."""
         ...
 
-    def go_back(self, seq: int) -> None:
+    def rewind(self, seq: int) -> None:
         """Continues after `seq`, which is at most `taken`; drops what is queued, since the log has it."""
         ...
 
@@ -452,7 +452,7 @@ class OwnedEngine(Engine, Protocol):
         """Starts no further run, turn or call, and waits for running ones, `drain_s` at most."""
         ...
 
-    async def cut(self) -> bool:
+    async def abort(self) -> bool:
         """Cancels what is still running, makes everything appended durable, and ends all streams.
 
         Returns False if the store refused some of it until the end.

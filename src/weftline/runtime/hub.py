@@ -94,7 +94,7 @@ class Subscription(Struct, eq=False):
         if self.behind or batch.last_seq <= self.last_seq:
             pass  # it will find this in the log, or has already found it there
         elif self._size + batch.size > QUEUE_BYTES and (self._waiter is None or self._batches):
-            self.go_back(self.taken)
+            self.rewind(self.taken)
         else:
             self._batches.append(batch)
             self._size += batch.size
@@ -102,7 +102,7 @@ class Subscription(Struct, eq=False):
         if self._waiter is not None:
             self.wake()
 
-    def go_back(self, seq: int) -> None:
+    def rewind(self, seq: int) -> None:
         """Continues after `seq`, which the reader already has; drops what is queued, since the log has it."""
         self._batches, self._size = [], 0
         self.last_seq = self.taken = seq

@@ -408,4 +408,4 @@ async def remove_lost_branches(records: Database) -> None:
         for thread in await records.read(threads.marked_branches()):
             await records.write(threads.remove_unused(thread))
     except StoreError as error:
-        logger.warning("threads without a fork stay until the next start: %s", error.message)
+        logger.warning("unused threads of forks could not be removed and stay until the next start: %s", error.message)

@@ -84,7 +84,12 @@ class Step(Struct):
 
 
 def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:
-    """Folds `facts`, then appends what the kernel decides until it has nothing more to append."""
+    """Folds `facts`, then appends what the kernel decides until it has nothing more to append.
+
+    Returns a new state, but changes `work`: what is appended joins its conversation, and its account is charged. So a
+    step cannot be repeated on the same working set: if its append is lost, load the run again from its log, as `Driver`
+    does. Otherwise the model reads messages twice.
+    """
     entries: list[Draft] = []
     account = work.account
     limited = account is not None and account.active
@@ -108,14 +113,13 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
             entries.append(draft)
             state = take_in(state, work, draft, at=at)
     # A driver that fails, and a run that is given up, are better than a server that does nothing else.
-    raise RuntimeError(
-        f"the kernel does not come to rest: {', '.join(type(one.head).__name__ for one in entries[-8:])}"
-    )
+    last = ", ".join([type(one.head).__name__ for one in entries[-8:]])
+    raise RuntimeError(f"the kernel did not settle after {MAX_ROUNDS} rounds: {last}")
 
 
 def settle(state: State, work: WorkingSet, *, at: int, opening: bool = False) -> Step:
     """A step of a run that is not open: appends what the kernel decides as long as neither tools nor models are
-    needed for it, such as what follows from a deadline. Returns no commands.
+    needed for it, such as what follows from a deadline. Returns no commands. Changes `work`, as `step` does.
 
     A run that fails is opened first for the hooks of its agent, unless that is under way: its end does not wait for
     tools that are slow to open.
@@ -167,7 +171,9 @@ def _has_expired_grant(state: State, at: int) -> bool:
 
 
 def take_in(state: State, work: WorkingSet, draft: Draft, *, at: int) -> State:
-    """Folds one fact into the state and into the conversation, and books what it spends."""
+    """Folds one fact into the state, which is returned, and into the conversation and the account of `work`, which
+    are changed: as for `step`, a run whose append is lost has to be loaded again.
+    """
     head = draft.head
     if type(head) in PARTS:
         work.conversation.take(head, draft.body, draft.turn)

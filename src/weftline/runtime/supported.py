@@ -48,18 +48,18 @@ async def left_alone_above(logs: LogReader, link: Parent) -> str:
 
 
 def left_to_newer(newer: str) -> Conflict:
-    """The refusal to change a run; `newer` is what only newer code knows."""
+    """The error for a change to a run that needs newer code; `newer` is what only that knows."""
     return Conflict(f"This run needs a newer version of Weftline ({newer}).", code="unsupported_run")
 
 
 def newer_end_of(child: RunRow) -> str:
-    """What only newer code knows about the end of a child, which its parent cannot be told here; "" if it can."""
+    """What only newer code knows about the end of a child; "" if this version can report that end to the parent."""
     newer = "" if child.ended_at is None else unsupported(child)
     return newer and f"{newer} of its child {ids.run_id(child.key, child.salt)}"
 
 
 async def _newer_end(logs: LogReader, row: RunRow) -> str:
-    """`newer_end_of` the first child for which that is not "", of those that the run waits for."""
+    """The first `newer_end_of` the children that the run waits for; "" if there is none."""
     if row.ended_at is not None:
         return ""
     waits: dict[tuple[int, int], str] = {}

@@ -293,7 +293,7 @@ def _encoded(value: object) -> str:
     """An answer from the host, with the same size limit as a value that leaves the sandbox. Raises `Refused`."""
     text = encode(value)
     if len(text) > MAX_FRAME_BYTES:
-        raise Refused(f"the answer: more than {MAX_FRAME_BYTES >> 20} MiB cannot cross the border of the sandbox")
+        raise Refused(f"the answer: more than {MAX_FRAME_BYTES >> 20} MiB cannot be passed into or out of the sandbox")
     return text.decode()
 
 

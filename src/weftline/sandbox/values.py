@@ -79,7 +79,7 @@ def copied(value: object, path: str, *, functions: Functions | None = None, max_
         return _deep_copy(value, functions, set(), Parts(max_parts) if max_parts is not None else None)
     except TooManyParts:
         raise Refused(
-            f"{path}: a value of more than {max_parts:,} parts cannot cross the border of the sandbox"
+            f"{path}: a value of more than {max_parts:,} parts cannot be passed into or out of the sandbox"
         ) from None
     except _Unfit as unfit:
         for key in reversed(unfit.keys):
@@ -94,13 +94,13 @@ def _deep_copy(value: object, functions: Functions | None, above: set[int], part
         return value
     if isinstance(value, int):
         if not -_MAX_INT < value < _MAX_INT:
-            raise _Unfit("an integer of more than 4,000 digits cannot cross the border of the sandbox")
+            raise _Unfit("an integer of more than 4,000 digits cannot be passed into or out of the sandbox")
         return int(value)
     if type(value) is str:
         return whole(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise _Unfit(f"the number {value} cannot cross the border of the sandbox")
+            raise _Unfit(f"the number {value} cannot be passed into or out of the sandbox")
         return float(value)
     if isinstance(value, str):
         return whole(str(value))
@@ -111,7 +111,7 @@ def _deep_copy(value: object, functions: Functions | None, above: set[int], part
     if callable(value) and functions is not None and not isinstance(value, type):
         return functions.add(value)
     what = "a function" if callable(value) else f"an instance of {type(value).__name__}"
-    raise _Unfit(f"{what} cannot cross the border of the sandbox")
+    raise _Unfit(f"{what} cannot be passed into or out of the sandbox")
 
 
 def _container(
@@ -121,9 +121,9 @@ def _container(
     parts: Parts | None,
 ) -> object:
     if id(value) in above:
-        raise _Unfit("a value that contains itself cannot cross the border of the sandbox")
+        raise _Unfit("a value that contains itself cannot be passed into or out of the sandbox")
     if len(above) >= MAX_DEPTH:
-        raise _Unfit(f"a value nested more than {MAX_DEPTH} deep cannot cross the border of the sandbox")
+        raise _Unfit(f"a value nested more than {MAX_DEPTH} deep cannot be passed into or out of the sandbox")
     if parts is not None:
         parts.take(len(value))
     above.add(id(value))
@@ -151,7 +151,7 @@ def _mapping(
             raise _Unfit(f"keys must be strings, not {type(key).__name__}")
         name = whole(key)
         if name in made:
-            raise _Unfit("keys that differ only in an unpaired surrogate cannot cross the border of the sandbox")
+            raise _Unfit("keys that differ only in an unpaired surrogate cannot be passed into or out of the sandbox")
         try:
             made[name] = _deep_copy(item, functions, above, parts)
         except _Unfit as unfit:

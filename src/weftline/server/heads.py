@@ -27,11 +27,11 @@ def check_head(version: str, method: bytes, watched: Sequence[tuple[bytes, bytes
         raise InvalidRequest("The Host header does not name a host.")
     codings = _values(watched, b"transfer-encoding")
     if codings and version == "1.0":
-        raise InvalidRequest("HTTP/1.0 has no Transfer-Encoding.")
+        raise InvalidRequest("HTTP/1.0 does not support Transfer-Encoding.")
     if codings and codings != [b"chunked"]:
         raise WeftlineError("The only supported transfer coding is `chunked`.", code="not_implemented")
     if any(coding not in (b"", b"identity") for coding in _values(watched, b"content-encoding")):
-        raise WeftlineError("Bodies with a Content-Encoding are not read here.", code="unsupported_encoding")
+        raise WeftlineError("Bodies with a Content-Encoding are not supported.", code="unsupported_encoding")
     expected = _values(watched, b"expect") if version == "1.1" else []
     if any(one != b"100-continue" for one in expected):
         raise WeftlineError("The only supported expectation is 100-continue.", code="expectation_failed")

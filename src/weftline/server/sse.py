@@ -163,12 +163,12 @@ class _Sender(Struct, eq=False):
                 del data
                 if unsent:
                     self._sent, over = size - unsent, False
-                    follower.go_back(place)
+                    follower.rewind(place)
                 else:
                     self._sent = 0
                 if flow is not None and flow.write_paused and not over:
                     if not unsent:
-                        follower.go_back(follower.taken)
+                        follower.rewind(follower.taken)
                     await flow.drain()
             if self._sent:
                 raise ConnectionResetError  # the server is stopping: rather reset than end in the middle of a frame
@@ -186,7 +186,7 @@ class _Sender(Struct, eq=False):
                 left = len(data) - at
                 if not self._backlog.hold(left):
                     return left
-                self._follower.go_back(self._follower.taken)
+                self._follower.rewind(self._follower.taken)
                 try:
                     await flow.drain()
                 finally:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 _READY_S = 180.0
 _STOP_S = 120.0
-"""Longer than any stop takes on a busy machine: only so that a hang ends."""
+"""Longer than any stop takes on a busy machine, so that only a hang reaches it."""
 
 
 class ServerProcess:

@@ -48,7 +48,7 @@ def imported_file(path: str | Path) -> Generator[ModuleType]:
     name = "_weftline_tools_" + hashlib.blake2b(str(file).encode(errors="surrogateescape"), digest_size=8).hexdigest()
     before = sys.modules.get(name)
     try:
-        yield _imported(file, name)
+        yield _import_file(file, name)
     except WeftlineError:
         sys.modules.pop(name, None)
         if before is not None:
@@ -97,7 +97,7 @@ def tools_of(module: ModuleType, *, unique: bool = True) -> dict[str, FunctionTo
     return tools
 
 
-def _imported(file: Path, name: str) -> ModuleType:
+def _import_file(file: Path, name: str) -> ModuleType:
     try:
         source = file.read_bytes()
     except FileNotFoundError:

@@ -17,7 +17,6 @@ from msgspec import Raw
 
 from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value
-from weftline.locations import names_absent, path_in
 from weftline.tools.arguments import (
     MAX_ISSUES,
     InvalidArguments,
@@ -29,6 +28,7 @@ from weftline.tools.arguments import (
     pointer,
 )
 from weftline.tools.injected import NotInjected, is_injected
+from weftline.tools.locations import names_absent, path_in
 from weftline.tools.secret_types import refuse_secrets
 from weftline.tools.stored_form import NotStored, StoredForm, validation_error
 from weftline.tools.stored_schema import dumped, serializer_of

@@ -109,6 +109,11 @@ async def of_workspace(at: Workspaces, workspace: int) -> list[AgentSummary]:
     return [*await at.records.read(agents.of_workspace(workspace)), *at.code.rows(workspace)]
 
 
+async def ids_by_slug(at: Workspaces, slug: str) -> tuple[str, ...]:
+    """The ids of the agents with this slug, in all workspaces."""
+    return await at.records.read(agents.ids_by_slug(slug))
+
+
 async def page(at: Workspaces, workspace: int, *, after: int = 0, limit: int) -> RowPage[AgentRow]:
     """The next agents with a key above `after`, oldest first: as many as fit, and at least one."""
     stored = await at.records.read(agents.page(workspace=workspace, after=after, limit=limit), heavy=True)

@@ -186,10 +186,14 @@ def require_whole(row: ScheduleSummary) -> None:
         raise StoreError(f"The schedule {row.id} is damaged: its {row.damaged} cannot be read.", code=LOG_DAMAGED)
 
 
+async def of_workspace(at: Workspaces, workspace: int) -> list[ScheduleSummary]:
+    """Oldest first."""
+    return await at.records.read(schedules.of_workspace(workspace))
+
+
 async def visible(at: Workspaces, caller: Caller) -> list[ScheduleSummary]:
     """Those of the agents on the caller's allow-list, or else all; oldest first."""
-    rows = await at.records.read(schedules.of_workspace(caller.workspace))
-    return [row for row in rows if owns(caller, row.agent)]
+    return [row for row in await of_workspace(at, caller.workspace) if owns(caller, row.agent)]
 
 
 def timing_of(row: ScheduleSummary) -> Timing:
@@ -200,7 +204,7 @@ def work_of(row: ScheduleRow) -> Work:
     return Work(agent=row.agent, spec=row.spec, secrets=row.secrets, requested_by=row.requested_by, agents=row.agents)
 
 
-async def started(at: Workspaces, row: ScheduleRow, run: str) -> None:
+async def record_start(at: Workspaces, row: ScheduleRow, run: str) -> None:
     """Records a run that somebody started manually."""
     await at.records.write(schedules.fired(row.key, at=at.clock.now_us(), run=run, error=""))
 

@@ -129,6 +129,12 @@ async def named(at: Workspaces, workspace: int, name: str) -> ThreadRow:
     return row
 
 
+async def is_named(at: Workspaces, thread: ThreadRow) -> bool:
+    """Whether code refers to this thread by its name."""
+    found = await at.records.read(threads.under(name_key(thread.name), workspace=thread.workspace))
+    return found is not None and found[1] == thread.key
+
+
 def name_key(name: str) -> str:
     """The key under which a thread created by code is stored, so that it is found by its name."""
     return f"library:{name}"

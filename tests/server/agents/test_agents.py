@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commands import weftline_beside
-from weftline.api.control import send_order
+from weftline.api.control import send_request
 from weftline.cli import admin
 from weftline.testing import ServerProcess
 
@@ -254,14 +254,14 @@ async def test_agents_are_kept_by_command_too(api: Api, server: ServerProcess, t
 async def test_a_command_lists_agents_page_by_page(
     api: Api, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orders: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
-    async def order(path: str, operation: str, arguments: dict[str, Any]) -> Any:
-        orders.append(arguments)
-        return await send_order(path, operation, arguments)
+    async def send(path: str, operation: str, arguments: dict[str, Any]) -> Any:
+        requests.append(arguments)
+        return await send_request(path, operation, arguments)
 
-    monkeypatch.setattr(admin, "send_order", order)
+    monkeypatch.setattr(admin, "send_request", send)
     made = [await stored(api, name=f"large {number}", spec={"systemPrompt": "x" * 900_000}) for number in range(6)]
     done = await weftline_beside("agents", "list", "--json", "--workspace", api.slug, "--db", str(server.db))
     assert json.loads(done.out) == made and done.out == json.dumps(made, indent=2) + "\n"
-    assert len(orders) == 2 and orders[0]["after"] == 0 < orders[1]["after"]
+    assert len(requests) == 2 and requests[0]["after"] == 0 < requests[1]["after"]

@@ -150,6 +150,6 @@ class DecidesOnAnotherState:
                 entries.append(draft)
                 state = take_in(state, work, draft, at=at)
         else:
-            raise RuntimeError("the kernel does not come to rest")
+            raise RuntimeError("the kernel did not settle")
         end = stepping.thread_end(state, work) if entries else None
         return Step(state, entries, decision.start, decision.due_at, end)

@@ -16,7 +16,7 @@ import pytest
 from forked import run_python
 from weftline.tools.contexts.base import ExecResult, Handle
 from weftline.tools.contexts.process import ProcessContext
-from weftline.tools.contexts.running import Execution, Order
+from weftline.tools.contexts.running import Execution, Program
 
 WAIT_S = 60
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not give orphans to a chosen parent")
@@ -185,8 +185,8 @@ async def test_a_command_that_stops_its_supervisor_still_ends_in_time(place: Pla
 async def test_a_command_is_known_before_it_can_harm_its_supervisor(tmp_path: Path) -> None:
     """Else it would have the time that a supervisor may take to start on top of its own, or live on."""
     argv = ["sh", "-c", "echo $$; kill -9 $PPID; exec sleep 600"]
-    order = Order(argv=argv, cwd=str(tmp_path), env={"PATH": os.environ["PATH"]}, timeout_s=WAIT_S)
-    commands = [Execution(order) for _ in range(12)]
+    program = Program(argv=argv, cwd=str(tmp_path), env={"PATH": os.environ["PATH"]}, timeout_s=WAIT_S)
+    commands = [Execution(program) for _ in range(12)]
     results = await asyncio.gather(*[command.result() for command in commands])
     assert [command.began for command in commands] == [True] * 12
     assert [result.exit_code for result in results] == [137] * 12

@@ -173,7 +173,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         else:
             self._models.look_around()  # the runs that it continues may need them
             store = await open_store_off_loop(self._directory)
-        self.store, self._tools.records = store, store.records
+        self.store = store
         try:
             await self._open_on(store)
             for companion in self._companions:
@@ -187,7 +187,9 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
 
     async def _open_on(self, store: Store) -> None:
         models: Catalog | WorkspaceCatalogs = self._models.catalog
-        self.workspaces = Workspaces(store.records, store.vault, SystemClock(), self._on_change)
+        self.workspaces = self._tools.workspaces = Workspaces(
+            store.records, store.vault, SystemClock(), self._on_change
+        )
         if self.durable:
             from weftline.agent.engine.stored_resources import StoredResources  # runs in memory do not need its imports
 

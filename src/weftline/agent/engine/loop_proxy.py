@@ -27,7 +27,7 @@ async def call(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any
         future = asyncio.run_coroutine_threadsafe(carried, loop)
     except RuntimeError:
         carried.close()
-        raise Conflict("The event loop that this engine lived on is closed.") from None
+        raise Conflict("The event loop that this engine ran on is closed.") from None
     return await asyncio.wrap_future(future)
 
 

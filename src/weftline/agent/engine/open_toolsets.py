@@ -50,7 +50,7 @@ class _Opening:
             tools = await server.open()
         except Exception as error:
             self.failed = True
-            logger.warning("the MCP server %s is out of reach: %s", server.name, error)
+            logger.warning("the MCP server %s is unavailable: %s", server.name, error)
             await notify(McpError(server.name, error))
             await notify(McpBootstrapEnd(server.name, elapsed_ms(), error=error))
             return server.stand_in(error)
@@ -101,7 +101,7 @@ class OpenToolsets:
             one.tools.cancel()
         if openings:
             await asyncio.wait([one.tools for one in openings])
-        await asyncio.gather(*[_closed(one) for one in openings])
+        await asyncio.gather(*[_close_opening(one) for one in openings])
 
     def _opening(self, toolset: Toolset, notify: Notify, *, again: bool = False) -> _Opening:
         opening = self._openings.get(id(toolset))
@@ -114,7 +114,7 @@ def is_server(toolset: Toolset) -> TypeGuard[ServerToolset]:
     return hasattr(toolset, "stand_in")
 
 
-async def _closed(one: _Opening) -> None:
+async def _close_opening(one: _Opening) -> None:
     if one.failed or one.tools.cancelled() or one.tools.exception() is not None:
         return  # nothing was opened
     try:

@@ -53,7 +53,7 @@ class PromptMethods:
             one = checked_override(
                 prompt_id, template, thread=scope, labels=labels, version=version, by=by, at=at.clock.now_us()
             )
-            await self._tools.overrides.add(at.records, self._workspace, one)
+            await self._tools.overrides.add(at, self._workspace, one)
             return one
 
         return await self.on_engine_loop(work)
@@ -62,7 +62,7 @@ class PromptMethods:
         """Returns all overrides ever set, for one prompt or for all, newest first."""
 
         async def work() -> list[PromptOverride]:
-            known = await self._tools.overrides.of(self.workspaces.records, self._workspace)
+            known = await self._tools.overrides.of(self.workspaces, self._workspace)
             return [one for one in known if prompt_id in (None, one.prompt_id)]
 
         return await self.on_engine_loop(work)

@@ -138,7 +138,7 @@ class Hooks:
         """Asks the gates. Stops at the first error and returns it; the caller decides what follows from it."""
         for one in self._by_point.get(type(point), ()):
             try:
-                await _called(one, point, context)
+                await _call_hook(one, point, context)
             except BaseException as error:
                 _raise_if_foreign(error)
                 logger.exception("the hook %s at %s failed", one.name, point.name)
@@ -151,7 +151,7 @@ class Hooks:
         """Asks the gates until one decides or fails. Returns its name, and its error if it failed."""
         for one in self._by_point.get(type(point), ()):
             try:
-                await _called(one, point, context)
+                await _call_hook(one, point, context)
             except BaseException as error:
                 _raise_if_foreign(error)
                 logger.exception("the hook %s at %s failed", one.name, point.name)
@@ -165,7 +165,7 @@ class Hooks:
         for one in self._by_point.get(type(point), ()):
             before = {name: getattr(point, name) for name in point.settable}
             try:
-                await _called(one, point, context)
+                await _call_hook(one, point, context)
                 check(point)
             except BaseException as error:
                 _raise_if_foreign(error)
@@ -178,7 +178,7 @@ class Hooks:
     async def watch(self, point: Point, context: object) -> None:
         for one in self._by_point.get(type(point), ()):
             try:
-                await _called(one, point, context)
+                await _call_hook(one, point, context)
             except BaseException as error:
                 _raise_if_foreign(error)
                 logger.exception("the hook %s at %s failed", one.name, point.name)
@@ -199,7 +199,7 @@ class Hooks:
                     raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error
 
 
-async def _called(one: Hook[Any], point: Point, context: object) -> None:
+async def _call_hook(one: Hook[Any], point: Point, context: object) -> None:
     result = one.fn(point, context) if one.takes_context else one.fn(point)
     if isinstance(result, Awaitable):
         await result

@@ -38,8 +38,8 @@ from weftline.errors import Conflict, InvalidRequest, invalid_field
 from weftline.kernel.deploys import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox, ToolSource
-from weftline.store.database import Database
 from weftline.tools.base import Tool, Toolset, is_hidden, is_host, labels_needed
+from weftline.workspace.context import Workspaces
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class AgentTools:
         self.code = AgentDigests()
         self.overrides = Overrides()
         """The overrides of agents' prompts."""
-        self.records: Database | None = None
+        self.workspaces: Workspaces | None = None
         """Where the overrides are stored."""
         self.planner: ChildPlans | None = None
         """Makes the plans of subagents' runs."""
@@ -288,7 +288,7 @@ class AgentTools:
     async def _prompts_of(self, agent: Definition[Any, Any], info: RunInfo, *, workspace: int) -> RunPrompts | None:
         if not agent.prompts:
             return None
-        overrides = [] if self.records is None else await self.overrides.of(self.records, workspace)
+        overrides = [] if self.workspaces is None else await self.overrides.of(self.workspaces, workspace)
         return RunPrompts(agent.prompts, overrides, thread=info.thread_id, labels=info.labels)
 
     def _observed(self, agent: Definition[Any, Any], run: RunInfo, *, key: int) -> Callable[[], Awaitable[None]]:

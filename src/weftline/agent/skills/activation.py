@@ -77,8 +77,8 @@ class SkillActivations:
         active = self.names
         if self._max_active is not None and name not in active and len(active) >= self._max_active:
             raise TooManyActive(
-                f"The skill {name!r} cannot be activated: {self._max_active} may be active at once,"
-                f" and these are: {', '.join(active) or 'none'}.",
+                f"The skill {name!r} cannot be activated: at most {self._max_active} may be active at once."
+                f" Active now: {', '.join(active) or 'none'}.",
                 active=list(active),
                 max_active=self._max_active,
             )

@@ -75,7 +75,7 @@ def _walk(root: Path | str, path: str, stack: ExitStack) -> tuple[int, list[str]
         raise Refused(prompts.skills.NOT_A_NAME)
     if os.path.isabs(path):
         raise Refused(prompts.skills.NOT_RELATIVE)
-    directories = [_opened(os.fspath(root), _DIRECTORY, None, stack)]
+    directories = [_open_at(os.fspath(root), _DIRECTORY, None, stack)]
     real: list[str] = []
     waiting = path.split("/")[::-1]
     links = steps = 0
@@ -103,7 +103,7 @@ def _walk(root: Path | str, path: str, stack: ExitStack) -> tuple[int, list[str]
             continue
         is_last = not any(step not in ("", ".") for step in waiting)
         try:
-            fd = _opened(name, _FILE if is_last else _DIRECTORY, directories[-1], stack)
+            fd = _open_at(name, _FILE if is_last else _DIRECTORY, directories[-1], stack)
         except NotADirectoryError:
             raise FileNotFoundError(path) from None
         real.append(name)
@@ -111,7 +111,7 @@ def _walk(root: Path | str, path: str, stack: ExitStack) -> tuple[int, list[str]
     return directories[-1], real
 
 
-def _opened(path: str, flags: int, directory: int | None, stack: ExitStack) -> int:
+def _open_at(path: str, flags: int, directory: int | None, stack: ExitStack) -> int:
     fd = os.open(path, flags, dir_fd=directory)
     stack.callback(os.close, fd)
     return fd

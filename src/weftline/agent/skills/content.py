@@ -40,7 +40,7 @@ async def content_of(skill: Skill, runs: Runs) -> str:
 
     Commands in the body are run now, if the skill is trusted.
     """
-    body = await _interpolated(skill.body, runs) if skill.trusted else skill.body
+    body = await _interpolate(skill.body, runs) if skill.trusted else skill.body
     listed = await asyncio.to_thread(_resources, skill.directory) if skill.directory else _Resources((), 0, False)
     return prompts.skills.skill_content(
         skill.name,
@@ -65,7 +65,7 @@ def tail(output: bytes, dropped: int, *, max_bytes: int) -> str:
     return prompts.skills.command_output_cut(text, dropped) if dropped else text
 
 
-async def _interpolated(body: str, runs: Runs) -> str:
+async def _interpolate(body: str, runs: Runs) -> str:
     """Returns the body with each !`command` replaced by its output. The output itself is not interpolated."""
     pieces: list[str] = []
     end = count = 0

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from weftline.tools.contexts.running import Execution, Order
+from weftline.tools.contexts.running import Execution, Program
 
 MAX_OUTPUT_BYTES = 32_768
 ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TERM", "TMPDIR", "TZ", "USER")
@@ -72,10 +72,10 @@ class ProcessRuns:
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         where = cwd or self._root or os.getcwd()
         environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-        order = Order(
+        program = Program(
             argv=argv, cwd=where, env=environment, timeout_s=timeout_s, max_output_bytes=self._max_output_bytes
         )
-        execution = Execution(order)
+        execution = Execution(program)
         ended = await execution.result()
         if not execution.began and not ended.timed_out:
             raise OSError(ended.stderr.decode(errors="replace").strip() or f"{argv[0]} could not be started")

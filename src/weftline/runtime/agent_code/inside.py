@@ -60,7 +60,7 @@ def _check(key: object, value: object) -> None:
     except NotCanonical as error:
         raise ValueError(f"the value of {key!r} is not JSON: {error}") from None
     if size > MAX_VALUE_BYTES:
-        raise ValueError(f"the value of {key!r} has {size:,} bytes as JSON; at most {MAX_VALUE_BYTES:,} are kept")
+        raise ValueError(f"the value of {key!r} has {size:,} bytes as JSON; at most {MAX_VALUE_BYTES:,} are allowed")
 
 
 class RunInside:

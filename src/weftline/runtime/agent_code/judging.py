@@ -38,7 +38,7 @@ async def consult_policy(command: ConsultPolicy, state: State, work: WorkingSet)
     try:
         metadata = Raw(canonical_value(judged.metadata)) if judged.metadata else UNSET
     except NotCanonical as error:
-        logger.error("run %s: the metadata of its policy engine are not JSON: %s", work.run_id, error)
+        logger.error("run %s: the metadata of its policy engine is not JSON: %s", work.run_id, error)
         return Outcome(Draft(PolicyDecided(command.turn, failed=True), bodies.encode(bodies.PolicyBody())))
     head = PolicyDecided(
         command.turn,

@@ -106,7 +106,7 @@ class Fleet:
         tasks = [run.task for run in self.residents.runs.values() if run.task is not None]
         await wait_while_running(tasks, timeout_s=drain_s)
 
-    async def cut(self) -> bool:
+    async def abort(self) -> bool:
         """Ends what is still running and makes everything appended durable. Returns whether the store accepted it."""
         left = {run.task: run for run in self.residents.runs.values() if run.task is not None}
         for task in left:
@@ -121,8 +121,7 @@ class Fleet:
         if lost:
             count = sum([run.log.next_seq - 1 - run.log.durable for run in lost])
             logger.error(
-                "the store still refuses writes: %d entries are lost; runs that continue from what is stored, and"
-                " repeat the rest: %d (%s)",
+                "the store still refuses writes: %d entries lost; %d runs will resume from what is stored: %s",
                 count,
                 len(lost),
                 ", ".join([run.id for run in lost[:_MAX_LISTED]]) + (", …" if len(lost) > _MAX_LISTED else ""),

@@ -122,8 +122,10 @@ class Timers:
             self._alarm.at(at)
 
     def _with_grace(self, run: LiveRun, at: int) -> int:
-        """When a run that is due at this time is given the time: all that has expired by then is acted upon, so later
-        if that includes a question with a grace period, unless its time budget is used up first.
+        """When to fire the timer of a run that is due at `at`.
+
+        Whatever has expired by then is acted upon, so it fires later if that includes a question with a grace period,
+        unless the run's time budget is used up first.
         """
         grace_ends = self._grace_ends(run, at)
         if grace_ends <= at:
@@ -132,8 +134,10 @@ class Timers:
         return grace_ends if budget_ends is None else max(at, min(grace_ends, budget_ends))
 
     def _grace_ends(self, run: LiveRun, at: int) -> int:
-        """When the grace period ends in which clients and people who were asked before this server was down or stalled
-        may still answer, or clients send a heartbeat, although their time is up at `at`; 0 if there is none.
+        """When the grace period of a run's questions ends; 0 if none of them has one.
+
+        Clients and people who were asked before this server was down or stalled may still answer for a while after
+        their time is up, which is at `at`, and clients may still send a heartbeat.
         """
         if at >= self._grace_until and at >= self._away_until + MAX_LEASE_US:
             return 0

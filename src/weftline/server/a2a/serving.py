@@ -137,7 +137,7 @@ class Serving:
             return await read_task(self._engine, row, history=history)
 
     async def _listed(self, row: RunRow, history: int) -> Task:
-        """Returns one task of many: a run that cannot be read is no reason to list nothing."""
+        """Returns one task of many: one unreadable run must not empty the list."""
         try:
             return await self._task(row, history)
         except (StoreError, Conflict) as error:

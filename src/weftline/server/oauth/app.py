@@ -36,7 +36,7 @@ _MAX_ADDRESS = 256
 
 
 class SignedIn(Struct, frozen=True):
-    """The secrets of a new session, and of the browser as one that the user has signed in with."""
+    """The secret of a new session, and the cookie that marks this browser as one the user has signed in with."""
 
     session: str
     device: str

@@ -81,7 +81,7 @@ async def client(
             raise OAuthError("invalid_request", "Send the client's secret in one place.")
         client_id, secret = basic
         if form.get("client_id", client_id) != client_id:
-            raise OAuthError("invalid_request", "client_id is not that of the Authorization header.")
+            raise OAuthError("invalid_request", "client_id does not match the Authorization header.")
     else:
         client_id, secret = form.get("client_id", ""), form.get("client_secret", "")
     app = None

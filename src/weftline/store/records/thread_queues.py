@@ -80,7 +80,7 @@ def end_run(
 ) -> Query[bool]:
     """Adds the messages of a run that ends, and makes the run `following`, if any, the active one.
 
-    Returns False if the run that ends was not active, as one that is cancelled in the queue: then another still is.
+    Returns False if another run is active, for example when this one was cancelled in the queue.
     """
     row = yield from one(_END, thread)
     if row is None:

@@ -91,13 +91,13 @@ async def a_follower_that_leaves_is_released(bench: Bench) -> None:
     follower.close()
 
 
-async def a_follower_can_go_back(bench: Bench) -> None:
+async def a_follower_can_be_rewound(bench: Bench) -> None:
     run = await bench.run("ask")
     (call,) = await bench.offers(run)
     follower = bench.engine.follow(run.key, run.id)
     first = await _read(follower)
     assert follower.taken == first[-1].seq
-    follower.go_back(2)
+    follower.rewind(2)
     assert follower.taken == 2
     await bench.engine.answer(run.key, call, ToolOutput.of("42"))
     again: list[Line] = []
@@ -193,7 +193,7 @@ CHECKS: tuple[Check, ...] = (
     an_entry_can_be_read_by_its_seq,
     a_follower_with_nothing_to_read_gets_a_heartbeat,
     a_follower_that_leaves_is_released,
-    a_follower_can_go_back,
+    a_follower_can_be_rewound,
     a_workspace_has_so_many_streams_and_no_more,
     an_observer_sees_every_entry_of_every_run,
     ends_and_awaits_are_reported,

@@ -79,7 +79,7 @@ class Reader:
                     batches = batches[: self._rng.randrange(len(batches) + 1)]
                     for batch in batches:
                         self._take(batch)
-                    follower.go_back(self.seen.last_seq)
+                    follower.rewind(self.seen.last_seq)
                     continue
                 for batch in batches:
                     self._take(batch)

@@ -18,7 +18,7 @@ from typing import Any, cast
 from weftline import prompts
 from weftline.bounded.pool import GaveUp, shared_workers
 from weftline.tools.base import ToolFailed
-from weftline.tools.contexts.running import Execution, Order
+from weftline.tools.contexts.running import Execution, Program
 
 MAX_PATTERN_CHARS = 1000
 _JOB = "weftline.tools.builtin.matching:match_job"
@@ -88,17 +88,17 @@ def match_job(pattern: bytes, flags: bytes, text: bytes) -> bytes:
     return array("I", (number for number, line in enumerate(text.decode().split("\n")) if matches(line))).tobytes()
 
 
-async def _by_ripgrep(program: str, expression: str, text: bytes) -> Sequence[int] | None:
+async def _by_ripgrep(path: str, expression: str, text: bytes) -> Sequence[int] | None:
     """Matches with ripgrep; None if its version is too old or the expression too large for it."""
-    order = Order(
-        argv=[program, *_RIPGREP, f"--regexp={expression}", "-"],
+    search = Program(
+        argv=[path, *_RIPGREP, f"--regexp={expression}", "-"],
         cwd="/",
         env={"PATH": os.defpath},
         timeout_s=_RIPGREP_TIMEOUT_S,
         stdin=text or b"\n",
         max_output_bytes=_MAX_OUTPUT_BYTES,
     )
-    result = await Execution(order).result()
+    result = await Execution(search).result()
     if result.exit_code not in (0, 1) or result.dropped_stdout:
         return None
     return [int(line.partition(b":")[0]) - 1 for line in result.stdout.splitlines()]

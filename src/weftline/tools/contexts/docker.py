@@ -34,7 +34,7 @@ from weftline.tools.contexts.base import (
     Listing,
     walk,
 )
-from weftline.tools.contexts.running import Execution, Order
+from weftline.tools.contexts.running import Execution, Program
 
 IMAGE = "debian:stable-slim"
 WORKDIR = "/workspace"
@@ -203,7 +203,7 @@ class DockerContext:
         if program is None:
             raise ContextUnavailable("DockerContext needs Docker: install it, with the program `docker` on the PATH")
         kept = self._max_output_bytes if max_output_bytes is None else max_output_bytes
-        order = Order(
+        program = Program(
             argv=[program, *argv],
             cwd="/",
             env=_own_environment(),
@@ -211,7 +211,7 @@ class DockerContext:
             stdin=stdin,
             max_output_bytes=kept,
         )
-        execution = Execution(order)
+        execution = Execution(program)
         under_way = self._alive.get(handle.id, set[Execution]()) if handle is not None else set[Execution]()
         under_way.add(execution)
         try:

@@ -29,7 +29,7 @@ from weftline.tools.contexts.base import (
     Listing,
 )
 from weftline.tools.contexts.rooted_files import RootedFiles
-from weftline.tools.contexts.running import STOP_GRACE_S, Execution, Order
+from weftline.tools.contexts.running import STOP_GRACE_S, Execution, Program
 from weftline.tools.workers import shared_workers
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ class ProcessContext:
         variables = {**home.env, **(env or {})}
         argv = [_shell(), "-c", command] if isinstance(command, str) else list(command)
         execution = Execution(
-            Order(
+            Program(
                 argv=self.wrapped(argv, root=home.files.root, cwd=where, env=variables),
                 cwd=self.starts_in(home.files.root, where),
                 env=variables,

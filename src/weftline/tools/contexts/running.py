@@ -33,7 +33,7 @@ _SLACK_BYTES = 1 << 16
 _KILLED = 128 + signal.SIGKILL
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class Program(Struct, frozen=True, kw_only=True):
     """A program to run. Its working directory and environment are `cwd` and `env` only."""
 
     argv: Sequence[str]
@@ -48,8 +48,8 @@ class Order(Struct, frozen=True, kw_only=True):
 class Execution:
     """A running command."""
 
-    def __init__(self, order: Order) -> None:
-        self._order = order
+    def __init__(self, program: Program) -> None:
+        self._program = program
         self._timed_out = False
         self.began = False
         """Whether the program was started."""
@@ -90,17 +90,17 @@ class Execution:
         # A command may have suspended its supervisor with SIGSTOP.
         self._process.send_signal(signal.SIGCONT)
         if self._last_resort is None:
-            after_s = self._order.stop_grace_s + _STOP_LIMIT_S
+            after_s = self._program.stop_grace_s + _STOP_LIMIT_S
             self._last_resort = asyncio.get_running_loop().call_later(after_s, self._process.kill)
 
     async def _life(self) -> ExecResult:
-        order = self._order
+        program = self._program
         loop = asyncio.get_running_loop()
-        outputs, self._process, self._control = _start(order)
+        outputs, self._process, self._control = _start(program)
         if self._stopped:
             self.stop()
-        tails = [_Tail(order.max_output_bytes), _Tail(order.max_output_bytes)]
-        self._ends_in(order.timeout_s + _START_S)
+        tails = [_Tail(program.max_output_bytes), _Tail(program.max_output_bytes)]
+        self._ends_in(program.timeout_s + _START_S)
         transports: list[asyncio.ReadTransport] = []
         try:
             for tail, output in zip(tails, outputs, strict=True):
@@ -133,7 +133,7 @@ class Execution:
         with suppress(ConnectionError):
             while piece := await loop.sock_recv(control, 4096):
                 if not received:  # the command has begun
-                    self._ends_in(self._order.timeout_s)
+                    self._ends_in(self._program.timeout_s)
                 received += piece
         process.wait()  # it closes its end by exiting
         words = dict(line.split(" ", 1) for line in received.decode().splitlines())
@@ -156,28 +156,28 @@ class Execution:
         self.stop()
 
 
-def _start(order: Order) -> tuple[list[int], subprocess.Popen[bytes], socket.socket]:
+def _start(program: Program) -> tuple[list[int], subprocess.Popen[bytes], socket.socket]:
     """Starts the supervisor. Returns the read ends of both outputs, the process, and our end of the control socket."""
-    with tempfile.TemporaryFile() if order.stdin else open(os.devnull, "rb") as source:
-        if order.stdin:
-            source.write(order.stdin)  # a file needs no feeding, unlike a pipe
+    with tempfile.TemporaryFile() if program.stdin else open(os.devnull, "rb") as source:
+        if program.stdin:
+            source.write(program.stdin)  # a file needs no feeding, unlike a pipe
             source.seek(0)
-        return _started(order, source.fileno())
+        return _spawn(program, source.fileno())
 
 
-def _started(order: Order, stdin: int) -> tuple[list[int], subprocess.Popen[bytes], socket.socket]:
+def _spawn(program: Program, stdin: int) -> tuple[list[int], subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     pipes = [os.pipe(), os.pipe()]
-    locale = order.env.get("LC_CTYPE", "")
-    supervisor = [sys.executable, "-I", "-S", _SUPERVISOR, str(theirs.fileno()), str(order.stop_grace_s), locale]
+    locale = program.env.get("LC_CTYPE", "")
+    supervisor = [sys.executable, "-I", "-S", _SUPERVISOR, str(theirs.fileno()), str(program.stop_grace_s), locale]
     try:
         process = subprocess.Popen(
-            [*supervisor, order.cwd, *order.argv],
+            [*supervisor, program.cwd, *program.argv],
             stdin=stdin,
             stdout=pipes[0][1],
             stderr=pipes[1][1],
-            env=dict(order.env),
+            env=dict(program.env),
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
         )

@@ -19,7 +19,7 @@ from weftline.tools.contexts.base import (
     Handle,
 )
 from weftline.tools.contexts.process import ProcessContext
-from weftline.tools.contexts.running import STOP_GRACE_S, Execution, Order
+from weftline.tools.contexts.running import STOP_GRACE_S, Execution, Program
 
 PROGRAM = "bwrap"
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -115,7 +115,7 @@ async def _probe() -> None:
     """Raises unless a sandbox can be created here, which containers and some kernels do not allow."""
     argv = [_program(), "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
     env = {"PATH": os.environ.get("PATH", os.defpath)}
-    result = await Execution(Order(argv=argv, cwd="/", env=env, timeout_s=_PROBE_TIMEOUT_S)).result()
+    result = await Execution(Program(argv=argv, cwd="/", env=env, timeout_s=_PROBE_TIMEOUT_S)).result()
     if result.exit_code:
         stderr = result.stderr.decode(errors="replace").strip() or f"exit code {result.exit_code}"
         raise ContextUnavailable(

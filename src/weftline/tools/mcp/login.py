@@ -119,7 +119,7 @@ async def renewed(login: Login, dialer: Dialer, *, now: int) -> Login:
         try:
             answer = await response.read(limit=_MAX_ANSWER_BYTES)
         except BodyTooLarge:
-            raise LoginLost("The answer to the renewal of the login is too large.") from None
+            raise LoginLost("The response to the login renewal is too large.") from None
         if response.status >= 500 or response.status == 429:
             raise RequestFailed("broken", f"The login could not be renewed: HTTP {response.status}.", sent=True)
         if response.status != 200:
@@ -127,7 +127,7 @@ async def renewed(login: Login, dialer: Dialer, *, now: int) -> Login:
     try:
         tokens = msgspec.json.decode(answer, type=_Tokens)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise LoginLost("The answer to the renewal of the login is not valid.") from None
+        raise LoginLost("The response to the login renewal is not valid.") from None
     return replace(
         login,
         access_token=tokens.access_token,

@@ -285,7 +285,7 @@ class Connection:
         from mcp.types import Implementation
 
         from weftline.tools.mcp.http import BROKEN, NOT_SENT, UNAUTHORIZED
-        from weftline.tools.mcp.transports import reached as streams
+        from weftline.tools.mcp.transports import connect as streams
 
         transport = streams(
             self.address, dialer=self._dialer.of(self.address.workspace), credential=self.credential, on_lost=self._lost

@@ -227,7 +227,7 @@ async def list_tools(pool: McpPool, address: McpPlace) -> tuple[McpEntry, ...]:
     await _prepared(address.redactor)
     try:
         async with asyncio.timeout(pool.connect_s):
-            return await _listed(pool, address)
+            return await _list_entries(pool, address)
     except McpMissing:
         raise McpUnavailable(prompts.remote.NO_MCP) from None
     except TimeoutError:
@@ -251,7 +251,7 @@ def _describe(error: Exception) -> str:
     return str(getattr(error, "message", None) or error) or type(error).__name__
 
 
-async def _listed(pool: McpPool, address: McpPlace) -> tuple[McpEntry, ...]:
+async def _list_entries(pool: McpPool, address: McpPlace) -> tuple[McpEntry, ...]:
     for last in (False, True):
         async with pool.use(address) as connection:
             from mcp import MCPError

@@ -33,27 +33,27 @@ MAX_OPEN_REQUESTS = 1000
 
 
 @asynccontextmanager
-async def reached(
+async def connect(
     place: McpPlace, *, dialer: Dialer, credential: Credential | None, on_lost: Callable[[], object]
 ) -> AsyncGenerator[TransportStreams]:
     """Yields the streams to and from a server. Calls `on_lost` when nothing more can come from it."""
     match place:
         case McpCommand():
-            async with _watched(stdio_client(_parameters(place), errlog=_stderr()), on_lost) as streams:
+            async with _watch(stdio_client(_parameters(place), errlog=_stderr()), on_lost) as streams:
                 yield streams
         case McpAddress(transport="sse"):
 
             def client(*_: Any, **__: Any) -> httpx2.AsyncClient:
                 return httpx2.AsyncClient(transport=_dialled(place, dialer, credential), timeout=None)
 
-            async with _watched(sse_client(place.url, httpx_client_factory=client), on_lost) as streams:
+            async with _watch(sse_client(place.url, httpx_client_factory=client), on_lost) as streams:
                 yield streams
         case McpAddress():
             async with httpx2.AsyncClient(transport=_dialled(place, dialer, credential), timeout=None) as http:
                 transport = streamable_http_client(
                     parse(place.url).url, http_client=http, max_sse_event_size=MAX_SSE_EVENT_BYTES
                 )
-                async with _watched(transport, on_lost) as streams:
+                async with _watch(transport, on_lost) as streams:
                     yield streams
 
 
@@ -82,7 +82,7 @@ def _stderr() -> TextIO:
 
 
 @asynccontextmanager
-async def _watched(
+async def _watch(
     transport: AbstractAsyncContextManager[TransportStreams], on_lost: Callable[[], object]
 ) -> AsyncGenerator[TransportStreams]:
     """Wraps a transport to notice when its server is gone, so that a later call is not mistaken for one that was sent.
