@@ -62,8 +62,11 @@ class Family:
 
 
 async def plan_of(engine: Engine, run_id: str) -> dict[str, Any]:
+    """What the run was given, with its limits, which are in the head of its first entry."""
     page = await engine.attach(run_id).entries(limit=1)
-    return page.entries[0].body["plan"]
+    head, body = page.entries[0].head, page.entries[0].body
+    assert head is not None
+    return {"limits": head["limits"], **body["plan"]}
 
 
 @pytest.mark.requirement("run.child.start")

@@ -261,8 +261,8 @@ async def test_everything_that_a_run_was_given_is_in_its_first_entry(tmp_path: P
     assert (plan["code"], plan["turn_id"], plan["labels"]) == ("boss", "turn-7", {"team": "red"})
     assert (plan["metadata"], plan["requested_by"]) == ({"ticket": "7"}, "user:ann")
     assert plan["messages"] == [{"role": "user", "parts": [{"type": "text", "text": "Go."}]}]
-    assert plan["limits"]["policy"]["max_tool_calls"] == 3
-    assert plan["limits"]["policy"]["time_budget_us"] == 60_000_000
+    policy = first.head["limits"]["policy"]
+    assert (policy["max_tool_calls"], policy["time_budget_us"]) == (3, 60_000_000)
     assert {entry.turn_id for entry in (*entries, *below)} == {"turn-7"}
     link = below[0].head
     assert link is not None and link["parent"]["run"] == run.id

@@ -50,8 +50,8 @@ class MoodyLog:
         """How many of the next claims fail."""
         self.damaged: set[int] = set()
         """Runs that cannot be read, now or later."""
-        self.claimed: set[int] = set()
-        """The runs that were claimed."""
+        self.claimed: list[int] = []
+        """The runs that were claimed, in order."""
         self.claims_gate = asyncio.Event()
         """Runs are claimed while it is set."""
         self.claims_gate.set()
@@ -113,7 +113,7 @@ class MoodyLog:
             self.unclaimable = max(self.unclaimable - 1, 0)
             raise StoreError("The store could not be read.")
         await self.claims_gate.wait()
-        self.claimed.add(key)
+        self.claimed.append(key)
         return await self._inner.claim(key, kinds=kinds)
 
     def release(self, key: int, epoch: int) -> None:

@@ -49,7 +49,6 @@ class WatchedLog(MoodyLog):
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
         self.asked: list[str] = []
-        self.claimed: list[int] = []
         self.broken: set[int] = set()
         """Runs that cannot be loaded, for a reason that nobody has thought of."""
 
@@ -64,7 +63,6 @@ class WatchedLog(MoodyLog):
         return await super().next_due(after)
 
     async def claim(self, key: int, *, kinds: Any) -> Any:
-        self.claimed.append(key)
         if key in self.broken:
             raise RuntimeError("a bug")
         return await super().claim(key, kinds=kinds)

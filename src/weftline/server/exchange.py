@@ -55,6 +55,8 @@ class Exchange(Struct, eq=False):
     _awake: asyncio.Event | None = None
     """None until `receive` has to wait."""
 
+    __repr__ = object.__repr__  # the credential of the request belongs into no log
+
     async def receive(self) -> dict[str, Any]:
         if self.waiting_for_100_continue and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -125,6 +125,8 @@ class Request(Struct, eq=False):
     _first: dict[bytes, bytes] = {}
     _query: list[tuple[str, str]] | None = None
 
+    __repr__ = object.__repr__  # its credential belongs into no log
+
     def __post_init__(self) -> None:
         scope = self.scope
         self.method, self.path = scope["method"], scope["path"]
