@@ -22,7 +22,7 @@ class RunSink(Struct, eq=False):
     _attempt: int
     """How many model calls the run had begun when the command was decided on."""
 
-    __repr__ = object.__repr__  # what the run knows belongs into no log and no traceback
+    __repr__ = object.__repr__  # what the run knows belongs in no log and no traceback
 
     async def permit(self, *, all: bool = False) -> None:
         """Returns when a model may be called: the outcome of the previous attempt is durable, and the store accepts

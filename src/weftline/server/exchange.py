@@ -55,7 +55,7 @@ class Exchange(Struct, eq=False):
     _awake: asyncio.Event | None = None
     """None until `receive` has to wait."""
 
-    __repr__ = object.__repr__  # the credential of the request belongs into no log
+    __repr__ = object.__repr__  # the credential of the request belongs in no log
 
     async def receive(self) -> dict[str, Any]:
         if self.waiting_for_100_continue and not self.transport.is_closing():

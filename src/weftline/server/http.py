@@ -125,7 +125,7 @@ class Request(Struct, eq=False):
     _first: dict[bytes, bytes] = {}
     _query: list[tuple[str, str]] | None = None
 
-    __repr__ = object.__repr__  # its credential belongs into no log
+    __repr__ = object.__repr__  # its credential belongs in no log
 
     def __post_init__(self) -> None:
         scope = self.scope
