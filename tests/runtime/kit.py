@@ -109,11 +109,11 @@ class MoodyLog:
         return found
 
     async def claim(self, key: int, *, kinds: Sequence[str]) -> Loaded | None:
+        self.claimed.append(key)
         if self.unclaimable or key in self.damaged:
             self.unclaimable = max(self.unclaimable - 1, 0)
             raise StoreError("The store could not be read.")
         await self.claims_gate.wait()
-        self.claimed.append(key)
         return await self._inner.claim(key, kinds=kinds)
 
     def release(self, key: int, epoch: int) -> None:
