@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Violation(AssertionError):
-    """A promise was broken. `rule` is its number in the list of invariants (C1, S9, K13, …)."""
+class Violation(BaseException):
+    """A promise was broken. `rule` is its number in the list of invariants (C1, S9, K13, …).
+
+    It is not an `Exception`: the code under test handles those.
+    """
 
     def __init__(self, rule: str, what: str) -> None:
         super().__init__(f"{rule}: {what}")
