@@ -110,7 +110,7 @@ async def test_a_server_that_stops_on_a_store_that_refuses_to_the_last_says_so_a
             other.execute("BEGIN EXCLUSIVE")
             await until_not_ready(api)
             assert await asyncio.to_thread(server.terminate) == 74
-        assert [line for line in server.log if "are lost" in line and f": 1 ({working})" in line]
+        assert [line for line in server.log if "entries lost" in line and f": 1 ({working})" in line]
         other.execute("ROLLBACK")
         other.close()
         await asyncio.to_thread(server.start)

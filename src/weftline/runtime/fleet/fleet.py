@@ -121,7 +121,7 @@ class Fleet:
         if lost:
             count = sum([run.log.next_seq - 1 - run.log.durable for run in lost])
             logger.error(
-                "the store still refuses writes: %d entries lost; %d runs will resume from what is stored: %s",
+                "the store still refuses writes; entries lost: %d; runs that continue from what is stored: %d (%s)",
                 count,
                 len(lost),
                 ", ".join([run.id for run in lost[:_MAX_LISTED]]) + (", …" if len(lost) > _MAX_LISTED else ""),
