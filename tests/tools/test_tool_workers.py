@@ -153,6 +153,21 @@ async def test_a_workspace_whose_threads_are_stuck_is_refused_and_no_other() -> 
         one.release.set()
 
 
+async def test_calls_that_wait_behind_stuck_ones_are_refused_with_them_and_take_no_room_from_others() -> None:
+    threads = ToolWorkers(max_per_workspace=1, max_abandoned=2)
+    hanging = await hold(threads, 1, 40)
+    for stuck, task in hanging[:2]:
+        await stuck.begun.wait()
+        task.cancel()
+    results = await asyncio.gather(*[task for _, task in hanging], return_exceptions=True)
+    assert [type(one) for one in results[2:]] == [ToolFailed] * 38
+    assert threads.abandoned == 2 and not any(stuck.begun.is_set() for stuck, _ in hanging[2:])
+    on_behalf_of.set(2)
+    assert await threads.run(lambda: "other") == "other"
+    for stuck, _ in hanging:
+        stuck.release.set()
+
+
 async def test_a_call_that_is_withdrawn_leaves_its_turn_to_the_next() -> None:
     threads = ToolWorkers(max_per_workspace=1)
     (first, held), (_, second), (third, last) = await hold(threads, 1, 3)

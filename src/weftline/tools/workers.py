@@ -28,6 +28,8 @@ THREADS_PER_WORKSPACE = 32
 STUCK_PER_WORKSPACE = 64
 WORKSPACES_AT_FULL_USE = 4
 """How many workspaces can use all their threads at once; further ones wait for a turn."""
+WORKSPACES_ALL_STUCK = 16
+"""How many workspaces can have their full number of stuck threads; then the calls of all workspaces are refused."""
 
 left_behind: ContextVar[Callable[[asyncio.Future[None]], None] | None] = ContextVar("left_behind", default=None)
 """Called with a future for each abandoned call, which is done when the call ends."""
@@ -54,11 +56,11 @@ class _Job(Generic[T]):
         except BaseException as error:
             # A future refuses StopIteration, and SystemExit in a tool must not stop the server.
             raised = error if isinstance(error, Exception) and not isinstance(error, StopIteration) else None
-            self._report(None, raised or RuntimeError(f"{type(error).__name__}: {error}"))
+            self.report(None, raised or RuntimeError(f"{type(error).__name__}: {error}"))
         else:
-            self._report(value, None)
+            self.report(value, None)
 
-    def _report(self, value: T | None, error: Exception | None) -> None:
+    def report(self, value: T | None, error: Exception | None) -> None:
         try:
             self.loop.call_soon_threadsafe(_settle, self, value, error)
         except RuntimeError:
@@ -77,8 +79,9 @@ class NeverBegan(asyncio.CancelledError):
 class ToolWorkers:
     """Daemon threads: `max_per_workspace` for each workspace, and for all together a few times as many.
 
-    Abandoned threads come on top, up to `max_abandoned` for each workspace. Threads start when they are needed. They
-    are daemons so that a call that never returns cannot keep the process from stopping.
+    Abandoned threads come on top, up to `max_abandoned` for each workspace, plus those of calls that it had begun by
+    then. Threads start when they are needed. They are daemons so that a call that never returns cannot keep the process
+    from stopping.
     """
 
     def __init__(
@@ -112,8 +115,8 @@ class ToolWorkers:
         """
         job = _Job(call)
         with self._lock:
-            if self._abandoned.total and not self._abandoned.has_room(job.owner, self._max_abandoned):
-                raise ToolFailed(prompts.remote.too_many_stuck(self._abandoned.total))
+            if self._is_stuck(job.owner):
+                raise _too_many_stuck(self._abandoned.of(job.owner))
             self._queues.setdefault(job.owner, deque()).append(job)
             self._admit()
         try:
@@ -128,7 +131,8 @@ class ToolWorkers:
         with self._lock:
             job.abandoned = True
             if not job.begun:
-                self._withdraw(job)
+                if not job.done:
+                    self._withdraw(job)
                 return True
             if not job.done:
                 self._abandoned.add(job.owner)
@@ -137,8 +141,21 @@ class ToolWorkers:
                     job.ended = job.loop.create_future()
                     notify(job.ended)
                 self._admitted.remove(job.owner)
+                if self._is_stuck(job.owner):
+                    self._refuse_queued(job.owner)
                 self._admit()
             return False
+
+    def _is_stuck(self, owner: int | None) -> bool:
+        """Whether no call of a workspace may begin any more."""
+        return bool(self._abandoned.total) and not self._abandoned.has_room(
+            owner, self._max_abandoned, workspaces=WORKSPACES_ALL_STUCK
+        )
+
+    def _refuse_queued(self, owner: int | None) -> None:
+        for job in self._queues.pop(owner, ()):
+            job.done = True
+            job.report(None, _too_many_stuck(self._abandoned.of(owner)))
 
     def _withdraw(self, job: _Job[Any]) -> None:
         queue = self._queues.get(job.owner)
@@ -155,7 +172,7 @@ class ToolWorkers:
         """Lets queued calls begin, one of each workspace at a time, as long as there is room."""
         while self._queues:
             for owner in self._queues:
-                if self._admitted.has_room(owner, self.max_per_workspace):
+                if self._admitted.has_room(owner, self.max_per_workspace, workspaces=WORKSPACES_AT_FULL_USE):
                     break
             else:
                 return
@@ -211,9 +228,15 @@ class _Count:
         else:
             del self._by_owner[owner]
 
-    def has_room(self, owner: int | None, max_per_workspace: int) -> bool:
-        most = max_per_workspace * WORKSPACES_AT_FULL_USE
-        return self.total < most and self._by_owner.get(owner, 0) < max_per_workspace
+    def of(self, owner: int | None) -> int:
+        return self._by_owner.get(owner, 0)
+
+    def has_room(self, owner: int | None, max_per_workspace: int, *, workspaces: int) -> bool:
+        return self.total < max_per_workspace * workspaces and self.of(owner) < max_per_workspace
+
+
+def _too_many_stuck(count: int) -> ToolFailed:
+    return ToolFailed(prompts.remote.too_many_stuck(count))
 
 
 def _settle(job: _Job[Any], value: object, error: Exception | None) -> None:
