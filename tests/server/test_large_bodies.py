@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,6 +17,7 @@ from weftline.errors import RateLimited, Unavailable
 from weftline.log_context import RequestInfo
 from weftline.server.connections import ConnectionLimits, Connections
 from weftline.server.declared import Body, Declared
+from weftline.server.exchange import Exchange
 from weftline.server.http import Receive, Request, Scope, Send
 from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
 from weftline.server.protocol import CorkedHttpProtocol
@@ -179,4 +181,18 @@ async def test_a_body_that_the_server_does_not_read_is_not_held_against_its_send
         assert not answer.done()
         reads.set()
         assert b" 200 " in await answer
+        writer.close()
+
+
+async def test_requests_on_a_connection_that_is_never_idle_are_let_go_of_one_by_one() -> None:
+    reads = asyncio.Event()
+    reads.set()
+    request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
+    async with asyncio.timeout(TIMEOUT_S), listening(ConnectionLimits(), reads=reads) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request * 4)
+        for _ in range(200):
+            writer.write(request)  # before the response to an earlier one is read
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+        assert sum(isinstance(one, Exchange) for one in gc.get_objects()) < 20
         writer.close()

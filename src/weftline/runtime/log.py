@@ -307,7 +307,10 @@ class Log:
             left_s = max(0.0, until - self._loop.time())
             await asyncio.wait([self._tried], timeout=None if last else left_s)
             if last and self._tried.done() and self.refusal is not None:
-                return [run for run in self._touched if run.log.next_seq - 1 > run.log.durable]
+                lost = [run for run in self._touched if run.log.next_seq - 1 > run.log.durable]
+                for run in lost:
+                    self._fail_waiters(run, _not_accepting())
+                return lost
             if not last and self._loop.time() >= until:
                 last = True  # one more try: the loop may have been blocked until now
                 self.hurry()

@@ -296,6 +296,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             return
         self.flow.resume_reading()
         if self._queued:
+            del self._open[0]  # responses are in order, and a connection may never be idle
             self._start(self._queued.popleft())
             return
         self._idle_since_s = self.loop.time()

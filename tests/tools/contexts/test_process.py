@@ -181,6 +181,13 @@ async def test_a_command_that_stops_its_supervisor_still_ends_in_time(place: Pla
     assert (result.exit_code, result.stdout) == (124, b"begun\n")
 
 
+async def test_a_command_that_cannot_be_executed_has_not_begun(tmp_path: Path) -> None:
+    execution = Execution(Program(argv=[""], cwd=str(tmp_path), env={}, timeout_s=WAIT_S))
+    result = await execution.result()
+    assert (execution.began, result.exit_code) == (False, 126)
+    assert b"Traceback" not in result.stderr
+
+
 @ON_LINUX
 async def test_a_command_is_known_before_it_can_harm_its_supervisor(tmp_path: Path) -> None:
     """Else it would have the time that a supervisor may take to start on top of its own, or live on."""
@@ -202,7 +209,8 @@ from weftline.tools.contexts.process import ProcessContext
 async def main():
     context = ProcessContext()
     handle = await context.spawn(cwd=sys.argv[1])
-    command = "trap '' TERM; exec 4> gate; setsid sleep 600 & kill -9 %d; sleep 600" % __import__("os").getpid()
+    command = "trap '' TERM; exec 4> gate; setsid sleep 600 & %s kill -9 %d; sleep 600"
+    command %= sys.argv[2], __import__("os").getpid()
     await context.exec(handle, command)
 
 asyncio.run(main())
@@ -210,13 +218,14 @@ asyncio.run(main())
 
 
 @ON_LINUX
-async def test_nothing_of_a_command_is_left_when_our_process_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["", "kill -STOP $PPID;"], ids=["", "with its supervisor stopped"])
+async def test_nothing_of_a_command_is_left_when_our_process_is_killed(first: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     context = ProcessContext()
     handle = await context.spawn(cwd=tmp_path)
     # Ends when nobody holds the other end of the pipe.
     watch = asyncio.create_task(context.exec(handle, "cat gate; echo gone", timeout_s=WAIT_S))
-    died = await asyncio.to_thread(run_python, "-c", HOST, str(tmp_path), cwd=tmp_path)
+    died = await asyncio.to_thread(run_python, "-c", HOST, str(tmp_path), first, cwd=tmp_path)
     assert died.returncode == -signal.SIGKILL, died.stderr
     assert (await watch).stdout == b"gone\n"
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from weftline.errors import Conflict, NotFound, WeftlineError
+from weftline.errors import Conflict, NotFound
 from weftline.round_robin import RoundRobin, on_behalf_of
 from weftline.runtime.fleet.alarm import STALL_US
 from weftline.runtime.fleet.roles import RunLoader, RunMover
@@ -78,7 +78,7 @@ class DueRuns:
             upcoming = await self._store.next_due(now)
             if upcoming is not None:
                 self._ring_at(upcoming)
-        except WeftlineError:
+        except Exception:
             logger.exception("due runs could not be read; trying again")
             self._ring_at(now + STALL_US)
         finally:
@@ -95,6 +95,7 @@ class DueRuns:
                 if not unsupported(one):
                     self._queue.put((one.workspace, one.key), owner=one.workspace)
                     self._queued += 1
+            await asyncio.sleep(0)  # others have a turn: a store may have each page at once
 
     def _work(self) -> None:
         while self._workers < min(MAX_LOADING, self._queued) and not self._mover.halted:

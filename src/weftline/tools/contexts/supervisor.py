@@ -21,8 +21,8 @@ import time
 
 _SIGNALS = __import__("_signal")
 """What `signal` is made of."""
-_SIGKILL, _SIGPIPE, _SIGTERM, _SIGXFSZ = 9, 13, 15, 25
-_PR_SET_CHILD_SUBREAPER = 36
+_SIGKILL, _SIGPIPE, _SIGTERM, _SIGCONT, _SIGXFSZ = 9, 13, 15, 18, 25
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _GIVE_UP_S = 5.0
 """A process that cannot be killed waits for a disk or a driver; it is abandoned after this."""
 _POLL_S = 0.02
@@ -61,8 +61,9 @@ def _become(command: list[str], cwd: str, control: int) -> None:
         _report(control, f"pid {os.getpid()}\n")
         name = command[0]
         os.execvp(name, command)
-    except OSError as error:
-        os.write(2, f"{name}: {error.strerror}\n".encode(errors="surrogateescape"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        os.write(2, f"{name}: {reason}\n".encode(errors="surrogateescape"))
         code = 127 if isinstance(error, FileNotFoundError) else 126
         _report(control, f"failed {code}\n")
         os._exit(code)
@@ -164,7 +165,9 @@ def _signal_group(group: int, number: int) -> None:
 
 def _adopt_orphans() -> None:
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        prctl = ctypes.CDLL(None).prctl
+        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        prctl(_PR_SET_PDEATHSIG, _SIGCONT, 0, 0, 0)  # the command may have stopped us when our own process dies
     except (AttributeError, OSError):
         pass  # not Linux: processes that leave the group are lost
 
