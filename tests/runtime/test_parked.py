@@ -22,6 +22,7 @@ from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
+from weftline.testing.engine import World as Scripted
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
@@ -267,3 +268,27 @@ def test_runs_behind_others_count_as_queued_when_they_are_not_in_memory() -> Non
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(scenario())
+
+
+def test_an_answer_is_accepted_although_tools_take_longer_to_open_than_a_run_stays_in_memory() -> None:
+    """It would open them again, and again."""
+
+    async def scenario(clock: WallClock) -> None:
+        world, store = Scripted(), MoodyStore(MemoryDisk())
+        async with EmbeddedEngine(store, models=world.models(), tools=world.tools(), clock=clock) as it:
+            space = await it.workspace("acme")
+            run_id = await it.create(space, plan("refund", ServerRef("refund")))
+            key = await it.locate(run_id, workspace=space)
+            await asyncio.sleep(60)
+            assert key in store.log.released, "it is not in memory"
+            [asked] = await it.stored.awaits(AwaitFilter(workspace=space))
+            opened = len(world.secrets)
+            world.opens.clear()
+            edit = AwaitAnswer(outcome="approved", args={"n": 2})
+            editing = asyncio.ensure_future(it.answer_await(key, asked.id, edit, by="ann", person_of=as_named))
+            await asyncio.sleep(60)
+            world.opens.set()
+            assert await editing == "approved"
+            assert len(world.secrets) == opened + 1
+
+    on_virtual_time(scenario)

@@ -320,6 +320,10 @@ class Driving(Struct, eq=False):
     rested_at: int = -1
     """The version at which the latest step found nothing to do; -1 if it found something."""
 
+    @property
+    def is_opening(self) -> bool:
+        return self.opening is not None and self.opening.locked()
+
     def pop_facts(self) -> tuple[Fact, ...]:
         facts, self.facts = self.facts, ()
         return facts

@@ -53,7 +53,8 @@ class IdleRuns:
     def _sweep(self) -> None:
         """Releases runs that have been parked for a while, and the oldest if there are too many.
 
-        Runs with something waiting to be written are kept until a later sweep.
+        Runs with something waiting to be written are kept until a later sweep, and so are those whose tools are being
+        opened: whoever answers such a run needs them, and would open them again and again.
         """
         if self._timer is not None:
             self._timer.cancel()
@@ -63,7 +64,7 @@ class IdleRuns:
             if len(self._runs) <= MAX_RETAINED and run.touched_s > now - KEEP_S:
                 break
             self._runs.pop(run.key, None)
-            if run.log.outbox.empty:
+            if run.log.outbox.empty and not run.driving.is_opening:
                 self._unload(run)
             elif not run.active and not run.gone:
                 run.touched_s = now
