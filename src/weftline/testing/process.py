@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, Self
 _READY_S = 180.0
 _STOP_S = 120.0
 """Longer than any stop takes on a busy machine, so that only a hang reaches it."""
+_PORT_S, _RETRY_S = 60.0, 0.2
 
 
 class ServerProcess:
@@ -60,7 +62,20 @@ class ServerProcess:
                 self._arguments += [option, str(folder / name)]
 
     def start(self, *, env: Mapping[str, str] | None = None) -> Self:
-        """Starts the process and returns when it accepts requests; `env` applies to this start only."""
+        """Starts the process and returns when it accepts requests; `env` applies to this start only.
+
+        It keeps its port. If another process has got hold of that since the last start, this waits for it.
+        """
+        until = time.monotonic() + (_PORT_S if self.url else 0.0)
+        while (line := self._begin(env)) is not None:
+            taken = self.log and "Address already in use" in self.log[-1]
+            if not taken or time.monotonic() >= until:
+                raise RuntimeError(f"the server did not start: {line!r} {''.join(self.log)}")
+            time.sleep(_RETRY_S)
+        return self
+
+    def _begin(self, env: Mapping[str, str] | None) -> str | None:
+        """Starts the process once. Returns the first line of its output if that does not say that it is ready."""
         self._close_pipes()
         command = [sys.executable, "-m", "weftline", "serve", "--db", str(self.db), "--port", str(self.port)]
         self._process = subprocess.Popen(
@@ -81,10 +96,10 @@ class ServerProcess:
         if not line.startswith("ready "):
             self.kill()
             self._close_pipes()
-            raise RuntimeError(f"the server did not start: {line!r} {''.join(self.log)}")
+            return line
         self.url = line.split()[1]
         self.port = int(self.url.rsplit(":", 1)[1])
-        return self
+        return None
 
     @property
     def pid(self) -> int:
