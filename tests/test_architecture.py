@@ -119,8 +119,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.events": BASE,
     "weftline.background": frozenset(),
     "weftline.process": BASE,
-    "weftline.agent": TOP | {"weftline.events", "weftline.background"},
-    "weftline.api": TOP | {"weftline.events", "weftline.agent"},
+    "weftline.api": TOP | {"weftline.events"},
+    "weftline.agent": TOP | {"weftline.api", "weftline.events", "weftline.background"},
     "weftline.server": TOP | {"weftline.api", "weftline.events", "weftline.agent"},
     "weftline.client": BASE
     | {"weftline.background", "weftline.events"}

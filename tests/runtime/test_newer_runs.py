@@ -11,7 +11,7 @@ import pytest
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from weftline.agent.engine.snapshots import snapshot_of
+from weftline.api.snapshots import snapshot_of
 from weftline.errors import Conflict, StoreError
 from weftline.kernel.entries import FORMAT, KIND, CallStarted, Limits, RunEnded, decode_fact
 from weftline.plan import LocalRef

@@ -9,8 +9,6 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 from weftline.agent.budget import Budget
 from weftline.agent.engine.budget_methods import BudgetUse
 from weftline.agent.engine.log_pages import LogPage, log_page
-from weftline.agent.engine.snapshots import snapshot_of
-from weftline.agent.events.detail_projection import projection_of
 from weftline.agent.events.merged_events import Cursor, with_children
 from weftline.agent.events.profile_events import Profile, classes_of, profiled_events
 from weftline.agent.events.projection import events_of
@@ -18,6 +16,8 @@ from weftline.agent.output import OutputType
 from weftline.agent.records import record_of
 from weftline.agent.results import CallRecord, OutputT, RunResult, failure
 from weftline.agent.stored_messages import KINDS, SavedMessage, stored_messages
+from weftline.api.detail_projection import projection_of
+from weftline.api.snapshots import snapshot_of
 from weftline.details import AnyDetail
 from weftline.details.snapshot import RunSnapshot
 from weftline.details.usage import KINDS as KINDS_OF_USAGE

@@ -1,5 +1,5 @@
-"""Weftline's use cases in JSON, free of HTTP: runs, stored things and administration.
+"""Weftline's use cases, free of HTTP: runs, stored things and administration, most of them in JSON.
 
-Routes, commands, the control socket, MCP and A2A all call these. `workspace/` below has what needs neither the wire
-nor an engine.
+Routes, commands, the control socket, MCP, A2A and the library call these. `workspace/` below has what needs neither the
+wire nor an engine.
 """

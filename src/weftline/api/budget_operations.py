@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import encode
 
-from weftline.agent.engine.budget_views import find_run
 from weftline.api import budget_views
+from weftline.api.budget_views import find_run
 from weftline.api.operator import operator_name, operator_of
 from weftline.api.schemas.budgets import BudgetUse, budget_json, parse_budget
 from weftline.runtime.reads.names import StoredNames

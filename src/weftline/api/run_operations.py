@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from weftline.agent.engine.thread_imports import import_export
 from weftline.api.controlling import ControlledRuns, pause_run, resume_run, send_message
 from weftline.api.forking import Forking, fork_run, parse_fork
 from weftline.api.operator import operated_run, operator_name
@@ -20,6 +19,7 @@ from weftline.api.schemas.awaits import (
     ResumeModel,
     parsed_as,
 )
+from weftline.api.thread_imports import import_export
 from weftline.api.views import call_views, grant_views
 from weftline.replay.importing import Imported, ImportTarget
 from weftline.replay.reading import read_export

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from weftline.agent.events.detail_projection import projection_of
+from weftline.api.detail_projection import projection_of
 from weftline.api.display_hints import DisplayHints
 from weftline.runtime.engine import Engine
 from weftline.server.large import LargeResponses

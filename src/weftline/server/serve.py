@@ -60,8 +60,8 @@ from weftline.workspace.firing import ScheduleAlarm
 from weftline.workspace.providers import own_providers
 
 if TYPE_CHECKING:
+    from weftline.agent.served_agents import ServedAgents
     from weftline.agent.tracing.run_traces import RunTraces
-    from weftline.api.served_agents import ServedAgents
 
 logger = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
 def read_agents(path: Path | None, models: Catalog) -> ServedAgents | None:
     if path is None:
         return None
-    from weftline.api.served_agents import ServedAgents  # with all of `weftline.agent`
+    from weftline.agent.served_agents import ServedAgents  # with all of `weftline.agent`
 
     return ServedAgents(path, models)
 

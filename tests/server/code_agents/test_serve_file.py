@@ -17,7 +17,7 @@ import pytest
 
 from commands import weftline
 from weftline.agent.loader import load_agents_file
-from weftline.api.served_agents import ServedAgents
+from weftline.agent.served_agents import ServedAgents
 from weftline.cli.admin import administer
 from weftline.errors import WeftlineError
 from weftline.providers.catalog import Catalog

@@ -10,16 +10,14 @@ from msgspec import Struct
 
 from weftline.agent.budget import Budget
 from weftline.agent.definition import Definition
-from weftline.agent.engine.budget_views import account_of, of_run, of_workspace, subject
 from weftline.agent.planning.sources import AgentTools
 from weftline.agent.threads import Thread
+from weftline.api.budget_views import of_run, of_workspace, subject
 from weftline.errors import InvalidRequest, NotFound
 from weftline.kernel.amounts import PARTS
 from weftline.kernel.budget import Level, OnExceeded, Period, Unit
-from weftline.runtime.budgets.ledger import Account
 from weftline.runtime.engine import Engine
 from weftline.runtime.people.answering import NAMELESS
-from weftline.store.base import RunRow
 from weftline.store.budgets import Limit, agent_account, limits_of, thread_account
 from weftline.workspace import agents, budgets
 from weftline.workspace.budgets import Subject, Use
@@ -129,14 +127,10 @@ class BudgetMethods:
                 found = await of_workspace(at, _Caller(self._workspace), host.stored, any_code=True)
             else:
                 row = await host.stored.find(run_id, workspace=self._workspace)
-                found = await of_run(at, host.stored, row, read=self._account)
+                found = await of_run(at, host.stored, row)
             return [_view(one) for one in found]
 
         return await self.on_engine_loop(work)
-
-    async def _account(self, row: RunRow) -> Account:
-        host = await self.runtime()
-        return account_of(row, await host.stored.logs.entry(row.key, 1))
 
     async def _budget_subject(
         self, agent: Definition[Any, Any] | str | None, thread: str | None, run_id: str | None
@@ -149,7 +143,7 @@ class BudgetMethods:
             key = await self.thread(thread).key()
             return Subject(thread_account(key), await host.stored.session_id(key))
         level: Level = "workspace" if run_id is None else "run"
-        return await subject(self.workspaces, caller, host.stored.logs, level=level, id=run_id, read=self._account)
+        return await subject(self.workspaces, caller, host.stored, level=level, id=run_id)
 
     async def _agent_id(self, agent: Definition[Any, Any] | str) -> str:
         if not isinstance(agent, str):

@@ -121,7 +121,7 @@ class LogMethods:
         Raises `InvalidRequest` (`bad_export`) for a damaged file, and `Conflict` (`import_conflict`) for ids that are
         taken.
         """
-        from weftline.agent.engine.thread_imports import import_export
+        from weftline.api.thread_imports import import_export
         from weftline.replay.reading import read_export
 
         async def work() -> Imported:

@@ -9,11 +9,11 @@ from hashlib import blake2b
 
 from msgspec.json import encode
 
-from weftline.agent.engine.snapshots import snapshot_of
 from weftline.api.cancelling import cancel_run
 from weftline.api.client_calls import answer_call
 from weftline.api.creating import create_run
 from weftline.api.parsing import off_loop
+from weftline.api.snapshots import snapshot_of
 from weftline.api.views import await_views, receipt_view, run_view
 from weftline.errors import InvalidRequest
 from weftline.server.access import find_run, locate_run
