@@ -244,12 +244,12 @@ class EmbeddedEngine:
         self.ready = False
         await self._fleet.drain(drain_s)
 
-    async def abort(self) -> bool:
+    async def abort(self, *, hurry: asyncio.Event | None = None) -> bool:
         """Cancels what is still running, makes everything appended durable, and ends all streams.
 
-        Returns False if the store refused some of it until the end.
+        Returns False if the store refused some of it until the end, which comes at once when `hurry` is set.
         """
-        whole = await self._fleet.abort()
+        whole = await self._fleet.abort(hurry=hurry)
         self._hub.end_all()
         return whole
 

@@ -279,8 +279,11 @@ class Parameters:
         return self._named(model)
 
     def _stale(self, text: str, issues: tuple[Issue, ...] = (), *, cause: Exception | None = None) -> StaleArguments:
-        name = self._name
-        _log.warning("the tool %s no longer takes the arguments of a call: it is not made", name, exc_info=cause)
+        _log.warning(
+            "the tool %s no longer takes the arguments of a call, and is not called with them",
+            self._name,
+            exc_info=cause,
+        )
         return StaleArguments(text, issues)
 
     def keywords_of(self, args: bytes) -> dict[str, Any]:
