@@ -282,9 +282,9 @@ def _trial_s(row: DueRun) -> float:
 
 
 def _control_s(row: DueRun) -> float:
-    """How long the process must survive without the run before it is tried again: longer than the trial may take, and
-    much longer before the last one.
+    """How long the process must survive without the run before it is tried again: longer than the trial, and before the
+    last one longer than that may take if the run gets back to work slowly.
     """
     if not row.deaths_alone:
         return 0.0
-    return TRIAL_S * MAX_READYING + _trial_s(row) * (2 if row.deaths_alone == 1 else 20)
+    return _trial_s(row) * (2 if row.deaths_alone == 1 else 20)
