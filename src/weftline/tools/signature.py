@@ -31,7 +31,7 @@ from weftline.tools.injected import NotInjected, is_injected
 from weftline.tools.locations import names_absent, path_in
 from weftline.tools.secret_types import refuse_secrets
 from weftline.tools.stored_form import NotStored, StoredForm, validation_error
-from weftline.tools.stored_schema import dumped, serializer_of
+from weftline.tools.stored_schema import dumped, serializer_of, validator_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -360,7 +360,7 @@ def _with_default(name: str, parameter: inspect.Parameter, hint: Any) -> Any:
     for custom in (True, False):
         try:
             serializer = serializer_of(adapter.core_schema, custom=custom)
-            adapter.validate_json(canonical_value(dumped(serializer, parameter.default)))
+            validator_of(adapter.core_schema).validate_json(canonical_value(dumped(serializer, parameter.default)))
         except ValueError:  # raised by pydantic, and for what JSON cannot hold
             continue
         return hint
