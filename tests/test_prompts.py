@@ -397,6 +397,13 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "pay could not begin within 2.5 seconds, because too many tools are running. It did nothing.",
     ),
     (
+        "stopped_before_it_began",
+        ("pay",),
+        {},
+        "Not executed: the server was stopped before pay could begin. Nothing has been done. If the call is still "
+        "needed, make it again.",
+    ),
+    (
         "request_failed",
         ("pay", "bank.example: no answer in 5 s."),
         {"in_doubt": True},

@@ -231,6 +231,30 @@ def test_a_bookkeeping_call_may_finish_within_the_grace() -> None:
     assert (world.end.status, world.end.code) == ("failed", "time_budget")
 
 
+@pytest.mark.requirement("run.tool.bookkeeping")
+def test_a_bookkeeping_call_is_cut_off_at_the_end_of_the_grace() -> None:
+    world = under(time_budget_us=5 * SECOND, finalizer_grace_us=3 * SECOND)
+    world.reply(call("note"))
+    world.wait_until(world.clock + 5 * SECOND)
+    assert world.heads(CallClosed) == []
+    world.wait_until(world.clock + 3 * SECOND)
+    assert [head.how for head in world.heads(CallClosed)] == ["timeout"]
+    assert (world.end.status, world.end.code) == ("failed", "time_budget")
+
+
+def test_the_result_of_a_child_that_has_ended_may_be_prepared_within_the_grace_and_no_longer() -> None:
+    world = under(time_budget_us=5 * SECOND, finalizer_grace_us=3 * SECOND)
+    world.reply(call("delegate"))
+    [child] = [command for command in world.running if isinstance(command, StartChild)]
+    world.child_made(child)
+    world.child_ends(0, "succeeded")
+    world.wait_until(world.clock + 5 * SECOND)
+    assert world.heads(CallClosed) == []
+    world.wait_until(world.clock + 3 * SECOND)
+    assert [head.how for head in world.heads(CallClosed)] == ["timeout"]
+    assert (world.end.status, world.end.code) == ("failed", "time_budget")
+
+
 @pytest.mark.requirement("run.time.waiting_free")
 def test_waiting_for_people_clients_and_a_resume_uses_no_time() -> None:
     world = under(time_budget_us=10 * SECOND)

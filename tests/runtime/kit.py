@@ -22,6 +22,7 @@ from weftline.runtime.driver import CarryOut, TakeStep
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.recovery import MAX_RECOVERIES
+from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.store.base import Loaded, Store, Write, Written
 from weftline.store.copies import Copied
 from weftline.store.memory import MemoryDisk, MemoryStore
@@ -159,7 +160,7 @@ def engine_on(
     store: Store,
     scripts: Mapping[str, Any],
     *,
-    tools: Mapping[str, Tool] | None = None,
+    tools: ToolSource | Mapping[str, Tool] | None = None,
     step: TakeStep = stepping.step,
     carry_out: CarryOut = carrying.carry_out,
     clock: Clock | None = None,

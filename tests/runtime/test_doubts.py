@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from weftline import tool
 from weftline.api.views import run_summary
 from weftline.errors import StoreError
 from weftline.kernel.bodies import decode_await
-from weftline.kernel.entries import FORMAT, AwaitClosed, CallClosed, CallStarted, Limits
+from weftline.kernel.entries import FORMAT, AwaitClosed, CallClosed, CallStarted, Effect, Limits
 from weftline.messages import ToolResults
 from weftline.plan import ServerRef
+from weftline.round_robin import on_behalf_of
 from weftline.runtime import ids
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.people.answering import AwaitAnswer
@@ -26,11 +28,14 @@ from weftline.runtime.reads.receipts import asked_doubts
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import Item, RunFilter
 from weftline.store.memory import MemoryDisk
-from weftline.tools.base import ToolContext
+from weftline.tools.base import ToolContext, Unknown
+from weftline.tools.workers import shared_workers
 from weftline.wire.plan import plan_from_spec
 
+_PAY = {"name": "pay", "args": {"amount": 5}}
 SCRIPTS: dict[str, Any] = {
-    "pay": {"turns": [{"tool_calls": [{"name": "pay", "args": {"amount": 5}}]}, {"text": "{{all_tool_results}}"}]}
+    "pay": {"turns": [{"tool_calls": [_PAY]}, {"text": "{{all_tool_results}}"}]},
+    "pay twice": {"turns": [{"tool_calls": [_PAY, _PAY]}, {"text": "{{all_tool_results}}"}]},
 }
 
 
@@ -169,3 +174,45 @@ def test_another_word_is_refused() -> None:
         def pay() -> str:  # pyright: ignore[reportUnusedFunction]
             """Pays."""
             return ""
+
+
+@pytest.mark.parametrize("effect", ["once", "reconcile", "idempotent", "read"])
+@pytest.mark.parametrize("twice", [False, True], ids=["alone", "side by side"])
+async def test_a_call_that_was_waiting_for_a_thread_when_the_server_stopped_is_in_no_doubt(
+    effect: Effect, twice: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made after the restart if its tool may be repeated; otherwise the model reads that nothing was done."""
+    monkeypatch.setattr(shared_workers(), "max_per_workspace", 1)
+    disk, paid, may_end = MemoryDisk(), list[int](), threading.Event()
+
+    def happened(amount: int) -> Unknown:
+        return Unknown()
+
+    @tool(effect=effect, reconcile=happened if effect == "reconcile" else None, concurrent=True)
+    def pay(amount: int) -> str:
+        """Pays."""
+        paid.append(amount)
+        return "paid"
+
+    async def occupy(workspace: int) -> None:
+        on_behalf_of.set(workspace)
+        await shared_workers().run(may_end.wait)
+
+    before, _ = engine_on(MoodyStore(disk), SCRIPTS, tools={"pay": pay})
+    await before.start()
+    space = await before.workspace("acme")
+    occupying = asyncio.create_task(occupy(space))
+    await asyncio.sleep(0)
+    run = await before.create(space, plan("pay twice" if twice else "pay", ServerRef("pay")))
+    key = await before.locate(run, workspace=space)
+    await until(lambda: [item.kind for item in disk.runs[key].items].count("call.started") == 1 + twice)
+    await before.stop(drain_s=0)
+    may_end.set()
+    await occupying
+    assert paid == []
+    async with engine_on(MoodyStore(disk), SCRIPTS, tools={"pay": pay})[0] as after:
+        heads = await facts(after, run, space)
+    closed = [head.how for head in heads if isinstance(head, CallClosed)]
+    repeated = effect in ("idempotent", "read")
+    assert closed == ["returned" if repeated else "not_run"] * (1 + twice)
+    assert paid == ([5] * (1 + twice) if repeated else [])

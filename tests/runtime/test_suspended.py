@@ -128,7 +128,7 @@ def test_deadlines_and_retries_are_on_time_although_the_clock_is_set_back(
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         wall = WallClock(loop)
-        it, provider = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, clock=SteadyClock(lambda: wall.now_us() * 1000))
+        it, provider = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, clock=steady(wall, loop))
         async with it:
             space = await it.workspace("acme")
             await asyncio.sleep(GRACE_S + 1)
@@ -151,13 +151,78 @@ def test_deadlines_and_retries_are_on_time_although_the_clock_is_set_back(
     assert "the system's clock was set back" in caplog.text
 
 
+def steady(wall: WallClock, loop: VirtualLoop) -> SteadyClock:
+    return SteadyClock(lambda: wall.now_us() * 1000, monotonic=lambda: int(loop.now_s * 1_000_000_000))
+
+
+def test_a_deadline_is_not_late_by_the_time_between_its_start_and_the_look_that_finds_the_clock_set_back() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        wall = WallClock(loop)
+        it, _ = engine_on(MoodyStore(MemoryDisk()), SCRIPTS, clock=steady(wall, loop))
+        async with it:
+            space = await it.workspace("acme")
+            await asyncio.sleep(GRACE_S + 1)
+            limits = Limits(local_timeout_us=20 * SECOND, on_local_timeout="report")
+            run_id = await it.create(space, replace(plan("ask", LocalRef("ask")), limits=limits))
+            await asyncio.sleep(0.05)
+            wall.offset_s -= 3600
+            await asyncio.sleep(20.5)
+            row = await it.stored.row(await it.locate(run_id, workspace=space))
+            assert row is not None and row.status == "succeeded"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("back_s", "warnings"), [(0, 0), (3, 0), (3600, 1)])
+def test_a_start_with_a_clock_that_was_set_back_is_reported_once_with_how_far(
+    back_s: int, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        wall, disk = WallClock(loop), MemoryDisk()
+        async with engine_on(MoodyStore(disk), SCRIPTS, clock=wall)[0] as before:
+            space = await before.workspace("acme")
+            await before.create(space, plan("ask", LocalRef("ask")))
+            await asyncio.sleep(1)
+        wall.offset_s -= back_s
+        async with engine_on(MoodyStore(disk), SCRIPTS, clock=wall)[0]:
+            await asyncio.sleep(60)
+
+    run(scenario())
+    reported = [line for line in caplog.messages if "behind the latest entry" in line]
+    assert len(reported) == warnings
+    assert all("about 3599 s" in line for line in reported)
+
+
 def test_a_clock_that_is_set_right_again_is_followed_again() -> None:
-    system = 10_000 * SECOND
-    clock = SteadyClock(lambda: system * 1000)
+    system = elapsed = 10_000 * SECOND
+    clock = SteadyClock(lambda: system * 1000, monotonic=lambda: elapsed * 1000)
     assert clock.now_us() == system
-    system -= 3600 * SECOND
-    assert clock.now_us() == 10_000 * SECOND
+    elapsed += 30 * SECOND
+    system -= 3570 * SECOND
+    assert clock.now_us() == 10_030 * SECOND
+    elapsed += 5 * SECOND
     system += 5 * SECOND
-    assert clock.now_us() == 10_005 * SECOND
+    assert clock.now_us() == 10_035 * SECOND
+    elapsed += 7 * SECOND
+    system -= 100 * SECOND
+    assert clock.now_us() == 10_042 * SECOND
+    elapsed += 3 * SECOND
+    system += 3710 * SECOND
+    assert clock.now_us() == system == 10_045 * SECOND
+
+
+def test_a_clock_that_is_set_forward_and_back_never_goes_back() -> None:
+    system = elapsed = 10_000 * SECOND
+    clock = SteadyClock(lambda: system * 1000, monotonic=lambda: elapsed * 1000)
+    assert clock.now_us() == system
     system += 3600 * SECOND
-    assert clock.now_us() == system == 10_005 * SECOND
+    assert clock.now_us() == system
+    elapsed += 2 * SECOND
+    system -= 3598 * SECOND
+    assert clock.now_us() == 13_602 * SECOND
+    system -= 3600 * SECOND
+    assert clock.now_us() == 13_602 * SECOND

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import signal
 import subprocess
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from weftline.store.sqlite.connection import connect
 from weftline.testing import ServerProcess
 
 from .conftest import new_key
-from .kit import Api, Frame, check_error, local_tool, of_type, types, until_not_ready
+from .kit import TIMEOUT_S, Api, Frame, check_error, local_tool, of_type, types, until_not_ready
 from .scripts import SCRIPTS, TOOLS, calls, local
 
 PIECES = [f"piece {number} " for number in range(50)]
@@ -116,6 +117,36 @@ async def test_a_server_that_stops_on_a_store_that_refuses_to_the_last_says_so_a
         await asyncio.to_thread(server.start)
         api.url = server.url
         assert (await api.events(working))[-1]["text"] == "recorded" and trace.read_text() == "ran\n"
+
+
+IMPATIENT = """
+from weftline.process import stopping
+from weftline.runtime.fleet import fleet
+
+fleet.LAST_TRY_S = 3600.0
+stopping.HURRY_S = 60.0
+"""
+
+
+async def test_a_second_signal_ends_the_wait_for_a_store_that_refuses_but_what_is_lost_is_listed(
+    tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    with ServerProcess(tmp_path, scripts=scripts(tmp_path / "trace"), tools=TOOLS + IMPATIENT) as server:
+        api = Api(http, server.url, "acme", await asyncio.to_thread(new_key, server))
+        working = await api.start("working", tools=[{"kind": "mantyx_plugin", "name": "record"}])
+        other = connect(server.db / "weftline.db")
+        async with api.stream(working) as stream:
+            await stream.until("assistant_delta")
+            other.execute("BEGIN EXCLUSIVE")
+            await until_not_ready(api)
+            os.kill(server.pid, signal.SIGTERM)
+            os.kill(server.pid, signal.SIGINT)
+            assert await asyncio.to_thread(server.wait, TIMEOUT_S) == 74
+        assert [line for line in server.log if "entries lost" in line and f": 1 ({working})" in line]
+        assert [line for line in server.log if "could not be marked as cleanly closed" in line]
+        assert not [line for line in server.log if "Traceback" in line]
+        other.execute("ROLLBACK")
+        other.close()
 
 
 @contextmanager

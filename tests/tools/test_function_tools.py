@@ -501,6 +501,18 @@ async def test_a_function_gets_what_the_log_says_or_is_not_called(hint: Any, sto
     assert (await checked.reconcile(stored, context()), asked) == (Unknown(), [])
 
 
+async def test_a_call_that_cannot_be_reconciled_because_its_tool_has_changed_is_logged_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @tool(reconcile=lambda: Unknown())
+    def take(value: int) -> None: ...
+
+    assert await take.reconcile(b'{"value":"x"}', context()) == Unknown()
+    (line,) = caplog.records
+    assert line.levelname == "WARNING" and line.exc_info is None
+    assert line.getMessage() == "the tool take no longer takes the arguments of a call, and is not called with them"
+
+
 async def test_a_function_is_not_called_with_a_default_that_the_log_does_not_have() -> None:
     def take(value: int, more: int = 0) -> None:
         raise AssertionError("it was called")

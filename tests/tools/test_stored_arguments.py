@@ -580,6 +580,61 @@ def test_a_default_that_is_not_of_its_type_is_converted() -> None:
     assert parameters.keywords(final) == {"price": Decimal(0), "wait": timedelta(seconds=60)}
 
 
+class Careful(Enum):
+    YES = "yes"
+
+
+class Careless(BaseModel):
+    """As people write it: pydantic does not check defaults."""
+
+    text: str
+    count: int = None  # pyright: ignore[reportAssignmentType]
+    price: Annotated[Decimal, Field(gt=0)] = None  # pyright: ignore[reportAssignmentType]
+    kind: Literal["a", "b"] | Careful = None  # pyright: ignore[reportAssignmentType]
+    checked: int = None  # pyright: ignore[reportAssignmentType]
+
+    @field_validator("checked")
+    @classmethod
+    def double(cls, value: int) -> int:
+        assert value % 2 == 0
+        return value
+
+
+@dataclasses.dataclass
+class CarelessToo:
+    one: Careless
+    more: list[str] = None  # pyright: ignore[reportAssignmentType]
+
+
+def test_none_may_be_the_default_of_a_field_of_any_type() -> None:
+    parameters = taking(CarelessToo).parameters
+    expected = {"it": CarelessToo(Careless(text="x")), "more": 0}
+    for written in ('{"it":{"one":{"text":"x"}}}', '{"it":{"one":{"text":"x","count":null},"more":null}}'):
+        final = parameters.final_args(written)
+        assert parameters.keywords(final) == expected
+        assert parameters.final_args(final.decode()) == final
+    given = parameters.final_args('{"it":{"one":{"text":"x","count":3,"checked":4},"more":["a"]}}')
+    assert parameters.keywords(given)["it"] == CarelessToo(Careless(text="x", count=3, checked=4), ["a"])
+    for wrong in ('{"count":"x"}', '{"price":-1}', '{"checked":3}', '{"text":null}'):
+        with pytest.raises(InvalidArguments):
+            parameters.final_args(json.dumps({"it": {"one": {"text": "x", **json.loads(wrong)}}}))
+
+
+def test_none_may_be_in_a_default_too() -> None:
+    def pay(what: Careless = Careless(text="x")) -> None: ...  # noqa: B008
+
+    parameters = tool(pay).parameters
+    assert parameters.keywords(parameters.final_args("{}")) == {"what": Careless(text="x")}
+
+
+def test_a_validator_of_an_optional_field_still_sees_null() -> None:
+    class Optionally(BaseModel):
+        count: Annotated[int | None, AfterValidator(lambda value: value or 7)] = None
+
+    parameters = taking(Optionally).parameters
+    assert parameters.keywords(parameters.final_args('{"it":{"count":null}}'))["it"].count == 7
+
+
 class Rendered(BaseModel):
     a: int
 

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLOSING_S = 20.0
 """How long everything after the drain may take: stopping what is left, closing streams and the store."""
-HURRY_S = 2.0
+HURRY_S = 5.0
 """`CLOSING_S` after a second signal."""
 _LEAVING_S = 3.0
 """How long it may take once the store is closed, when only threads are left that cannot be stopped."""

@@ -203,6 +203,10 @@ def tool_never_began(tool: str, timeout_s: float) -> str:
     return f"{tool} could not begin within {timeout_s:g} seconds, because too many tools are running. It did nothing."
 
 
+def stopped_before_it_began(tool: str) -> str:
+    return f"Not executed: the server was stopped before {tool} could begin. {_ASK_AGAIN}"
+
+
 def tool_cancelled_itself(tool: str) -> str:
     return (
         f"{tool} was interrupted by an error of its own before it finished. "

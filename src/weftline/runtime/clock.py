@@ -7,10 +7,17 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from weftline.errors import StoreError
+from weftline.store.base import LogReader
+
 logger = logging.getLogger(__name__)
 
 _REPORT_US = 1_000_000
 """A clock that is set back by less is not worth a warning."""
+_BEHIND_US = 5_000_000
+"""A clock that is behind the latest entry by less may be that of another machine."""
+_MARK_US = 1_000_000
+"""How often the two clocks are compared, at most."""
 
 
 class Clock(Protocol):
@@ -24,36 +31,73 @@ class SystemClock:
         return time.time_ns() // 1000
 
 
+async def report_if_behind(clock: Clock, log: LogReader) -> None:
+    """Logs a warning if the clock is behind that of the process which wrote last."""
+    try:
+        latest_us = await log.latest_at()
+    except StoreError:
+        return  # what cannot be read is reported by whoever needs it
+    behind_us = latest_us - clock.now_us()
+    if behind_us > _BEHIND_US:
+        logger.warning(
+            "the system's clock is about %.0f s behind the latest entry of the store; has it been set back?"
+            " Deadlines that were set before are late by as much",
+            behind_us / 1_000_000,
+        )
+
+
 class SteadyClock:
     """The wall clock, except that it never goes back.
 
-    When the system's clock is set back, it continues from the latest time it has returned, so that what is due in three
+    When the system's clock is set back, it goes on from the time that it would have been, so that what is due in three
     seconds is not due in an hour and three seconds. Its times are then ahead of the system's until that is set right
     again, or the next start. For times that belong to runs, and for one thread; schedules and credentials go by the
     system's clock.
     """
 
-    def __init__(self, wall: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, wall: Callable[[], int] = time.time_ns, *, monotonic: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         self._wall = wall
+        self._monotonic = monotonic
         self._ahead_us = 0
         self._latest = 0
+        # What the time was at some moment of the monotonic clock. Reading that one too for every time would cost runs
+        # more than it is worth.
+        self._marked_us, self._marked_at_ns = 0, 0
+        self._mark_again = 0
 
     def now_us(self) -> int:
         wall = self._wall() // 1000
         if wall >= self._latest:
-            self._ahead_us, self._latest = 0, wall
+            self._latest = wall
+            if wall >= self._mark_again:
+                self._ahead_us = 0
+                self._mark(wall)
             return wall
         now = wall + self._ahead_us
         if now < self._latest:
-            back_us = self._latest - now
-            self._ahead_us += back_us
-            if back_us > _REPORT_US:
-                logger.warning(
-                    "the system's clock was set back by about %.0f s: until the next start, times in the logs of runs"
-                    " are ahead of it by about %.0f s",
-                    back_us / 1_000_000,
-                    self._ahead_us / 1_000_000,
-                )
-            return self._latest
+            now = self._go_on(wall)
         self._latest = now
+        return now
+
+    def _mark(self, now: int) -> None:
+        self._marked_us, self._marked_at_ns = now, self._monotonic()
+        self._mark_again = now + _MARK_US
+
+    def _go_on(self, wall: int) -> int:
+        """The time, after the system's clock was set back."""
+        elapsed_us = (self._monotonic() - self._marked_at_ns) // 1000
+        now = max(self._latest, self._marked_us + elapsed_us)
+        back_us = now - wall - self._ahead_us
+        self._ahead_us = now - wall
+        self._mark(now)
+        self._mark_again = 0  # as soon as it is set right
+        if back_us > _REPORT_US:
+            logger.warning(
+                "the system's clock was set back by about %.0f s: until the next start, times in the logs of runs"
+                " are ahead of it by about %.0f s",
+                back_us / 1_000_000,
+                self._ahead_us / 1_000_000,
+            )
         return now

@@ -46,7 +46,7 @@ from weftline.runtime.log import Log
 from weftline.runtime.model_calls.model_call import abandoned
 from weftline.runtime.public_errors import in_public
 from weftline.runtime.run_sink import RunSink
-from weftline.runtime.services import Outcome, Services, Sink
+from weftline.runtime.services import NotBegun, Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in, thread_end, time_has_come
 from weftline.runtime.tool_calls.children import NewChild
 from weftline.runtime.tool_calls.toolbox import EMPTY
@@ -424,9 +424,12 @@ class Driver:
         sink = RunSink(self._log, run, self._ask, state.totals.attempts)
         try:
             outcome = await self._command(command, state, work, self._services, sink)
-        except asyncio.CancelledError:
-            if self.stopping and isinstance(command, CallModel) and work.answering and is_being_cancelled():
-                self._record_abandoned(run, command)
+        except asyncio.CancelledError as error:
+            if self.stopping and is_being_cancelled():
+                if isinstance(command, CallModel) and work.answering:
+                    self._record_abandoned(run, command)
+                elif isinstance(error, NotBegun):
+                    self.record(run, self._accepted(run, error.outcome))
             raise
         if outcome is None:
             return ()

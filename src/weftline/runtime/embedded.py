@@ -34,7 +34,7 @@ from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.budgets.ledger import Ledger
 from weftline.runtime.budgets.raised_limits import wake_waiting
-from weftline.runtime.clock import Clock, SteadyClock, SystemClock
+from weftline.runtime.clock import Clock, SteadyClock, SystemClock, report_if_behind
 from weftline.runtime.creating import RunCreator
 from weftline.runtime.deploys import can_run_here
 from weftline.runtime.driver import CarryOut, Driver, TakeStep
@@ -188,6 +188,7 @@ class EmbeddedEngine:
         )
         try:
             await creator.open()
+            await report_if_behind(self._run_clock, store)
             await fleet.count_queued()
             if store.held:
                 command = f"weftline resume --all{db_option(self._store.folder)}"
@@ -243,12 +244,12 @@ class EmbeddedEngine:
         self.ready = False
         await self._fleet.drain(drain_s)
 
-    async def abort(self) -> bool:
+    async def abort(self, *, hurry: asyncio.Event | None = None) -> bool:
         """Cancels what is still running, makes everything appended durable, and ends all streams.
 
-        Returns False if the store refused some of it until the end.
+        Returns False if the store refused some of it until the end, which comes at once when `hurry` is set.
         """
-        whole = await self._fleet.abort()
+        whole = await self._fleet.abort(hurry=hurry)
         self._hub.end_all()
         return whole
 

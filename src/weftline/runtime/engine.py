@@ -9,6 +9,7 @@ Whatever is accepted is durable when the call returns. Every engine behaves the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import CoroutineType, TracebackType
 from typing import Any, Protocol, Self, TypeAlias, TypedDict, TypeVar, Unpack
@@ -452,10 +453,10 @@ class OwnedEngine(Engine, Protocol):
         """Starts no further run, turn or call, and waits for running ones, `drain_s` at most."""
         ...
 
-    async def abort(self) -> bool:
+    async def abort(self, *, hurry: asyncio.Event | None = None) -> bool:
         """Cancels what is still running, makes everything appended durable, and ends all streams.
 
-        Returns False if the store refused some of it until the end.
+        Returns False if the store refused some of it until the end, which comes at once when `hurry` is set.
         """
         ...
 

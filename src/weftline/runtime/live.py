@@ -324,6 +324,13 @@ class Driving(Struct, eq=False):
     def is_opening(self) -> bool:
         return self.opening is not None and self.opening.locked()
 
+    @property
+    def is_getting_ready(self) -> bool:
+        """Whether a driver has nothing under way yet: the tools are being opened, or watchers hold its commands
+        back.
+        """
+        return self.waits_to_open or (WATCHING in self.tasks and len(self.tasks) == 1)
+
     def pop_facts(self) -> tuple[Fact, ...]:
         facts, self.facts = self.facts, ()
         return facts

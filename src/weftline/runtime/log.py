@@ -292,28 +292,35 @@ class Log:
         if self._tried is not None and not self._tried.done():
             self._tried.set_result(None)
 
-    async def finish(self, *, patience_s: float) -> list[LiveRun]:
-        """Returns when everything appended is durable, or when the store has refused for `patience_s` and one more try
-        has failed: then with the runs of which something is lost.
+    async def finish(self, *, patience_s: float, hurry: asyncio.Event | None = None) -> list[LiveRun]:
+        """Returns when everything appended is durable, or when the store has refused for `patience_s`, or until `hurry`
+        was set, and one more try has failed: then with the runs of which something is lost.
 
         A store that accepts writes is waited for however slow it is: giving up would discard answers that have been
         paid for.
         """
         until = self._loop.time() + patience_s
         last = False
+        hurried = self._loop.create_task((hurry or asyncio.Event()).wait())
         self.hurry()
-        while not self.idle:
-            self._tried = self._loop.create_future()
-            left_s = max(0.0, until - self._loop.time())
-            await asyncio.wait([self._tried], timeout=None if last else left_s)
-            if last and self._tried.done() and self.refusal is not None:
-                lost = [run for run in self._touched if run.log.next_seq - 1 > run.log.durable]
-                for run in lost:
-                    self._fail_waiters(run, _not_accepting())
-                return lost
-            if not last and self._loop.time() >= until:
-                last = True  # one more try: the loop may have been blocked until now
-                self.hurry()
+        try:
+            while not self.idle:
+                self._tried = self._loop.create_future()
+                left_s = max(0.0, until - self._loop.time())
+                if last:
+                    await self._tried
+                else:
+                    await asyncio.wait([self._tried, hurried], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                if last and self.refusal is not None:
+                    lost = [run for run in self._touched if run.log.next_seq - 1 > run.log.durable]
+                    for run in lost:
+                        self._fail_waiters(run, _not_accepting())
+                    return lost
+                if not last and (hurried.done() or self._loop.time() >= until):
+                    last = True  # one more try: the loop may have been blocked until now
+                    self.hurry()
+        finally:
+            hurried.cancel()
         return []
 
     def _take(self) -> _Batch:

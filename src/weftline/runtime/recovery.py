@@ -10,7 +10,8 @@ After `kill -9` the next process
 5. has the driver open the run's tools (`RunOpener.open`) and append `adoption`: what was in progress is lost;
 6. continues as usual: `decide` determines what happens to lost work (`weftline.kernel.lost`).
 
-A run is on trial from step 2 until something that it began has ended. So a run that kills the process at each start is
+A run is on trial from step 2 until something that it began has ended, or until it has been back at work for a while: a
+trial proves nothing before the tools are open and a command has begun. So a run that kills the process at each start is
 on trial at each death, and is found like this (`trials.py`). Suspects are recovered after all other runs, in groups of
 half the size each time, until one is on trial alone when the process dies, and is charged with that death. After three
 such deaths without progress (`MAX_RECOVERIES`), or ten in all, it is given up: its log gets an end, `worker_error`, and
@@ -213,7 +214,12 @@ class Recovery:
         """How often a run's driver raised since something the run began last ended."""
         self._tasks = TaskSet("recovering runs")
         self.trials = Trials(
-            store, self._tasks, recover=self._recover, give_up=self._give_up_from_log, max_recoveries=max_recoveries
+            store,
+            self._tasks,
+            recover=self._recover,
+            give_up=self._give_up_from_log,
+            is_getting_ready=self._is_getting_ready,
+            max_recoveries=max_recoveries,
         )
 
     @property
@@ -281,6 +287,10 @@ class Recovery:
         """Called when something that the run began has ended: its earlier failures no longer count."""
         self._failures.pop(key, None)
         self.trials.progressed(key)
+
+    def _is_getting_ready(self, key: int) -> bool:
+        run = self._loader.resident(key)
+        return run is not None and run.driving.is_getting_ready
 
     async def pick_up(self) -> None:
         """Resumes the runs that were dropped from memory while the store refused writes."""

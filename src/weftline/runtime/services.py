@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -40,6 +41,14 @@ class Outcome(Struct, frozen=True):
     notes: tuple[tuple[str, list[bytes]], ...] = ()
     child: RunPlan | None = None
     """The plan of the run that executes the call, if the fact begins one."""
+
+
+class NotBegun(asyncio.CancelledError):
+    """The cancellation of a command that has done nothing yet. `outcome` is for a run that does not try it again."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome
 
 
 class Sink(Protocol):

@@ -5,6 +5,10 @@ recovered: its row records this before the run is touched, until something that 
 the runs on trial are suspects. The next start recovers them after all others, in groups of half the size, one group
 after another, so that the killer is soon alone.
 
+The time of a trial counts from when the run is back at work: its tools are open, and its watchers have let a command
+begin. A killer whose tools open slowly would otherwise have survived before it did anything, and kill while somebody
+else is on trial.
+
 A run is given up when the process died three times while it was on trial alone without progress, or when it was charged
 with ten deaths, the last one alone, even though it streamed. Kills that have nothing to do with a run must never add up
 to that, so there is a control: before a run that was on trial alone is tried again, the process has to survive without
@@ -28,7 +32,9 @@ from weftline.store.base import DueRun, LogStore, RunRow
 MAX_DEATHS = 10
 MAX_GROUP = 64
 TRIAL_S = 3.0
-"""How long a run's first trial lasts, unless something that it began ends first."""
+"""How long a run's first trial lasts once the run is back at work, unless something that it began ends first."""
+MAX_READYING = 7
+"""How many times `TRIAL_S` a trial waits, at most, for runs to get back to work. Few tools take so long to open."""
 MAX_DOUBLINGS = 8
 """Makes the longest trial longer than any model call or tool may take by default."""
 PROBE_S = 0.5
@@ -46,15 +52,19 @@ class Trials:
         *,
         recover: Callable[[int], Coroutine[Any, Any, None]],
         give_up: Callable[[int], Coroutine[Any, Any, None]],
+        is_getting_ready: Callable[[int], bool],
         max_recoveries: int,
     ) -> None:
-        """`recover` loads a run and continues it, `give_up` ends it; neither raises."""
+        """`recover` loads a run and continues it, `give_up` ends it; neither raises. `is_getting_ready` returns whether
+        a run has a driver that is not back at work yet.
+        """
         self.held = store.held
         """Whether no run may be driven yet: the store comes from a backup."""
         self._store = store
         self._tasks = tasks
         self._recover = recover
         self._give_up = give_up
+        self._is_getting_ready = is_getting_ready
         self._max_recoveries = max_recoveries
         self._began_s = asyncio.get_running_loop().time()
         """The last start of the process, or of a run that has not yet proved harmless."""
@@ -64,6 +74,8 @@ class Trials:
         self._tried: set[int] = set()
         """Runs whose recovery this process has recorded."""
         self._on_trial: set[int] = set()
+        self._survivors: set[int] = set()
+        """Runs whose trial was over before anything they began had ended."""
         self._charges: dict[int, DueRun] = {}
         """Charges against runs in memory that were suspects when they were loaded, until something they began has
         ended.
@@ -144,13 +156,16 @@ class Trials:
     def progressed(self, key: int) -> None:
         """Called when something that the run began has ended: its row is no longer on trial."""
         self._charges.pop(key, None)
-        if key in self._on_trial:
+        if key in self._on_trial or key in self._survivors:
             self._acquit(key)
 
     def unloaded(self, key: int) -> None:
-        """Called when the run has left memory with nothing to do: it can no longer kill the process."""
+        """Called when the run has left memory with nothing to do: it can no longer kill the process. If it is still a
+        suspect when it comes back, it is tried again.
+        """
         self._forget(key)
-        if key in self._on_trial:
+        self._tried.discard(key)
+        if key in self._on_trial or key in self._survivors:
             self._acquit(key)
             self._tasks.spawn(self._write(self._store.end_trial, [key]))
 
@@ -170,6 +185,7 @@ class Trials:
 
     def _acquit(self, key: int) -> None:
         self._on_trial.discard(key)
+        self._survivors.discard(key)
         self._moved.set()
 
     # Trying
@@ -224,18 +240,27 @@ class Trials:
         await self._wait_out(keys, max(_trial_s(row) for row in group))
 
     async def _wait_out(self, keys: Sequence[int], trial_s: float) -> None:
-        """Returns when something that each of these runs began has ended, or their trial is over."""
-        began_s = asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(trial_s):
-                while not self._on_trial.isdisjoint(keys):
-                    self._moved.clear()
+        """Returns when something that each of these runs began has ended, or their trial is over: so long after the
+        last of them got back to work.
+        """
+        loop = asyncio.get_running_loop()
+        at_work_s = loop.time()
+        latest_s = at_work_s + TRIAL_S * MAX_READYING
+        while late := [key for key in keys if key in self._on_trial]:
+            now_s = loop.time()
+            if any(map(self._is_getting_ready, late)):
+                at_work_s = min(now_s, latest_s)
+            left_s = at_work_s + trial_s - now_s
+            if left_s <= 0:
+                self._on_trial.difference_update(late)
+                self._survivors.update(late)
+                self._began_s = max(self._began_s, at_work_s)
+                await self._write(self._store.survived, late)
+                return
+            self._moved.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, PROBE_S)):
                     await self._moved.wait()
-        except TimeoutError:
-            late = [key for key in keys if key in self._on_trial]
-            self._on_trial.difference_update(late)
-            self._began_s = max(self._began_s, began_s)
-            await self._write(self._store.survived, late)
 
     async def _write(self, note: Note, keys: list[int]) -> None:
         """Writes a record. If the store refuses, suspects wait like all other runs."""
@@ -257,7 +282,9 @@ def _trial_s(row: DueRun) -> float:
 
 
 def _control_s(row: DueRun) -> float:
-    """How long the process must survive without the run before it is tried again: much longer before the last trial."""
+    """How long the process must survive without the run before it is tried again: longer than the trial, and before the
+    last one longer than that may take if the run gets back to work slowly.
+    """
     if not row.deaths_alone:
         return 0.0
     return _trial_s(row) * (2 if row.deaths_alone == 1 else 20)

@@ -337,7 +337,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         drain = asyncio.create_task(engine.drain(settings.drain_s))
         await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
         drain.cancel()
-        if not await engine.abort():
+        if not await engine.abort(hurry=stopping.hurry):
             stopping.code = LOST_ANSWERS
         await finish_within(_STEP_S, app.mcp.close(), what="the MCP server")
         await server.close(listening, hurried)

@@ -91,9 +91,7 @@ class NewRun(Struct):
     secrets: bytes | None = None
     """Encrypted header values of the tools that the server calls; deleted when the run ends."""
     blobs: tuple[Blob, ...] = ()
-    """The blobs that its messages refer to. A workspace keeps each once, as long as a run's log or a thread refers to
-    it.
-    """
+    """The blobs that its messages refer to. A workspace keeps each once, while a run's log or a thread refers to it."""
     history: tuple[bytes, ...] = ()
     """For a fork: the earlier messages, which its new thread begins with."""
 
@@ -358,6 +356,10 @@ class LogReader(Protocol):
         """The key of the newest run; 0 if there is none."""
         ...
 
+    async def latest_at(self) -> int:
+        """The time of the fact that was written last, by the clock of whoever wrote it; 0 if there is none."""
+        ...
+
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
         """The item that holds this seq; observations that share a row come together.
 
@@ -514,9 +516,7 @@ class LogStore(LogReader, Protocol):
         ...
 
     async def end_trial(self, keys: Sequence[int]) -> None:
-        """Removes the record of runs that are not recovered now, because they cannot be loaded or have nothing to
-        do.
-        """
+        """Removes the record of runs that cannot be loaded, or have nothing to do."""
         ...
 
     async def survived(self, keys: Sequence[int]) -> None:

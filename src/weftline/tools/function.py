@@ -303,6 +303,8 @@ class FunctionTool(Generic[P, R, D]):
                 answer = await shared_workers().run(bound)
                 if inspect.isawaitable(answer):
                     answer = await answer
+        except StaleArguments:
+            return Unknown()  # it has been logged
         except Exception:
             _log.exception("reconcile of tool %s failed; the call stays in doubt", self.name)
             return Unknown()

@@ -31,7 +31,7 @@ from weftline.tools.injected import NotInjected, is_injected
 from weftline.tools.locations import names_absent, path_in
 from weftline.tools.secret_types import refuse_secrets
 from weftline.tools.stored_form import NotStored, StoredForm, validation_error
-from weftline.tools.stored_schema import dumped, serializer_of
+from weftline.tools.stored_schema import dumped, serializer_of, validator_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -279,8 +279,11 @@ class Parameters:
         return self._named(model)
 
     def _stale(self, text: str, issues: tuple[Issue, ...] = (), *, cause: Exception | None = None) -> StaleArguments:
-        name = self._name
-        _log.warning("the tool %s no longer takes the arguments of a call: it is not made", name, exc_info=cause)
+        _log.warning(
+            "the tool %s no longer takes the arguments of a call, and is not called with them",
+            self._name,
+            exc_info=cause,
+        )
         return StaleArguments(text, issues)
 
     def keywords_of(self, args: bytes) -> dict[str, Any]:
@@ -357,7 +360,7 @@ def _with_default(name: str, parameter: inspect.Parameter, hint: Any) -> Any:
     for custom in (True, False):
         try:
             serializer = serializer_of(adapter.core_schema, custom=custom)
-            adapter.validate_json(canonical_value(dumped(serializer, parameter.default)))
+            validator_of(adapter.core_schema).validate_json(canonical_value(dumped(serializer, parameter.default)))
         except ValueError:  # raised by pydantic, and for what JSON cannot hold
             continue
         return hint

@@ -12,7 +12,7 @@ from msgspec.json import Encoder, decode
 
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.tools.alike import alike
-from weftline.tools.stored_schema import dumped, is_lazy, serializer_of, validator_of
+from weftline.tools.stored_schema import dumped, needs_validator, serializer_of, validator_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, RootModel, ValidationError
@@ -38,7 +38,7 @@ class StoredForm:
     def __init__(self, model: type[BaseModel]) -> None:
         self._model = model
         self._schema = model.__pydantic_core_schema__
-        self._validator = validator_of(self._schema) if is_lazy(self._schema) else model.__pydantic_validator__
+        self._validator = validator_of(self._schema) if needs_validator(self._schema) else model.__pydantic_validator__
         self._serializer = serializer_of(self._schema, custom=True)
 
     @cached_property

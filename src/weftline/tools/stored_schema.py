@@ -19,16 +19,24 @@ _FIELDS = frozenset({"model-field", "dataclass-field", "typed-dict-field"})
 _WITH_FIELDS = frozenset({"model", "dataclass", "typed-dict"})
 _VALUES = frozenset({"metadata", "default", "expected", "members"})
 """The parts of a schema that are not schemas."""
+_NOT_NULL = frozenset({"int", "float", "bool", "str", "bytes", "decimal", "complex"}) | {
+    *("date", "time", "datetime", "timedelta", "uuid", "url", "multi-host-url"),
+    *("list", "tuple", "set", "frozenset", "dict", "model", "dataclass", "typed-dict", "definition-ref"),
+}
+"""Types that do not read null, besides some unions, literals and enumerations."""
 
 
 def validator_of(schema: CoreSchema) -> SchemaValidator:
-    """Returns what reads values of a schema, as pydantic does, except that an `Iterable` is read at once, as a list:
-    pydantic reads it when it is iterated over, and only once.
+    """Returns what reads values of a schema, as pydantic does, with two exceptions.
+
+    An `Iterable` is read at once, as a list: pydantic reads it when it is iterated over, and only once. And a field
+    whose default is None reads null, whatever its type is: pydantic does not check defaults, so many people write
+    `count: int = None`, and what a field has got must be read back from the log.
     """
     from pydantic_core import SchemaValidator
 
     # The third argument: the validators and serializers that models already have are not used for them.
-    return SchemaValidator(_rewritten(schema, _read_at_once), None, False)
+    return SchemaValidator(_rewritten(schema, _read_back), None, False)
 
 
 def serializer_of(schema: CoreSchema, *, custom: bool) -> SchemaSerializer:
@@ -48,12 +56,12 @@ def dumped(serializer: SchemaSerializer, value: object, *, only: str | None = No
     return serializer.to_python(value, mode="json", round_trip=True, warnings=False, include=include)
 
 
-def is_lazy(schema: CoreSchema) -> bool:
-    """Whether pydantic would read a part of such a value only when it is iterated over."""
+def needs_validator(schema: CoreSchema) -> bool:
+    """Whether `validator_of` reads such values in another way than pydantic."""
     found: list[_Schema] = []
 
     def look(one: _Schema) -> None:
-        if one["type"] == "generator":
+        if one["type"] == "generator" or _has_odd_none(one):
             found.append(one)
 
     _rewritten(schema, look)
@@ -82,6 +90,34 @@ def _changed(part: object, change: Callable[[_Schema], None]) -> object:
 def _read_at_once(schema: _Schema) -> None:
     if schema["type"] == "generator":
         schema["type"] = "list"
+
+
+def _read_back(schema: _Schema) -> None:
+    _read_at_once(schema)
+    if _has_odd_none(schema):
+        schema["schema"] = {"type": "nullable", "schema": schema["schema"]}
+
+
+def _has_odd_none(schema: _Schema) -> bool:
+    """Whether None is the default of a type that does not read null."""
+    if schema["type"] != "default" or schema.get("default", schema) is not None or schema.get("validate_default"):
+        return False
+    return _refuses_null(schema["schema"])
+
+
+def _refuses_null(schema: _Schema) -> bool:
+    match schema["type"]:
+        case "function-after":
+            return _refuses_null(schema["schema"])
+        case "union":
+            choices = cast("list[_Schema | tuple[_Schema, str]]", schema["choices"])
+            return all(_refuses_null(one[0] if isinstance(one, tuple) else one) for one in choices)
+        case "literal":
+            return None not in schema["expected"]
+        case "enum":
+            return all(member.value is not None for member in schema["members"])
+        case kind:
+            return kind in _NOT_NULL
 
 
 def _written_as_read(schema: _Schema, *, custom: bool) -> None:

@@ -15,6 +15,7 @@ created later to the other, before the first run.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -106,8 +107,11 @@ class Fleet:
         tasks = [run.task for run in self.residents.runs.values() if run.task is not None]
         await wait_while_running(tasks, timeout_s=drain_s)
 
-    async def abort(self) -> bool:
-        """Ends what is still running and makes everything appended durable. Returns whether the store accepted it."""
+    async def abort(self, *, hurry: asyncio.Event | None = None) -> bool:
+        """Ends what is still running and makes everything appended durable. Returns whether the store accepted it.
+
+        Once `hurry` is set, a store that refuses writes gets one last try.
+        """
         left = {run.task: run for run in self.residents.runs.values() if run.task is not None}
         for task in left:
             task.cancel()
@@ -117,7 +121,7 @@ class Fleet:
             left[task].move(GONE)
         self._tasks.cancel()
         self.residents.kept.stop()
-        lost = await self.log.finish(patience_s=LAST_TRY_S)
+        lost = await self.log.finish(patience_s=LAST_TRY_S, hurry=hurry)
         if lost:
             count = sum([run.log.next_seq - 1 - run.log.durable for run in lost])
             logger.error(

@@ -62,10 +62,7 @@ class Timers:
         """
         state, now = run.state, self._clock.now_us()
         deadlines = (earliest_deadline(state.questions, after=state.now), policies.deadline_at(state))
-        # If the clock was set back, the run knows a later time, and firing an earlier one would have no effect.
-        deadline_at = min(
-            [one for one in deadlines if one is not None and (one > now or state.now < now)], default=None
-        )
+        deadline_at = min([one for one in deadlines if one is not None], default=None)
         overdue = state.questions.due_at is not None and state.questions.due_at <= state.now
         if opens and overdue and run.work.plan.code is not None and not run.driving.opened:
             deadline_at = min(deadline_at or now + OPENING_GRACE_US, now + OPENING_GRACE_US)

@@ -24,7 +24,7 @@ from weftline.runtime.agent_code.code import PendingCall
 from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
 from weftline.runtime.model_calls.models import is_blind
 from weftline.runtime.people.awaits import ask_about_doubt, ask_back, with_edits
-from weftline.runtime.services import Outcome, Services, Sink
+from weftline.runtime.services import NotBegun, Outcome, Services, Sink
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.runtime.tool_calls.asking import AskingCall, tool_timeout_s
 from weftline.runtime.tool_calls.fallbacks import refused_in_clients_place
@@ -64,7 +64,10 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             return closed(command, call, work, doubt, "in_doubt", attempt=command.attempt)
         return closed(command, call, work, refused, "failed", attempt=command.attempt)
     if call.effect != "read":
-        await sink.durable()
+        try:
+            await sink.durable()
+        except asyncio.CancelledError as error:
+            raise _cut_off_before_it_began(error, command, call, work) from None
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
     notes = ProgressNotes(sink, call.id, call.name)
     context.on_progress, context.emit = notes.take, notes.emit
@@ -92,16 +95,18 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
                 pending = pending_call(command.index, state, work, turn=command.turn)
                 output = await code.execute(pending, context, partial(_invoked, command, call, tool, args, context))
         how = _how(output, tool)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
         _notify(context)
         if is_being_cancelled():
+            if _never_began(error, tool):
+                raise _cut_off_before_it_began(error, command, call, work) from None
             raise
         how, output = "failed", ToolOutput.of(prompts.calls.tool_cancelled_itself(call.name), is_error=True)
     except (Exception, SystemExit) as error:
         if deadline.expired:
             _notify(context)
-            waited = isinstance(error.__cause__, NeverBegan) and error.__cause__.tool == tool.spec.name
-            output = _timed_out(tool, timeout_s, begun=not waited or _may_have_happened(command, call))
+            waited = _never_began(error.__cause__, tool) and not _may_have_happened(command, call)
+            output = _timed_out(tool, timeout_s, begun=not waited)
             how = "in_doubt" if output.in_doubt else "timeout"
         else:
             extra = fields(run=context.run_id, tool=call.name, call=call.id)
@@ -146,6 +151,20 @@ async def _invoked(command: RunTool, call: Call, tool: Tool, args: bytes, contex
     if output.not_run and _may_have_happened(command, call):
         return ToolOutput.of(prompts.calls.changed_since_begun(call.tool), in_doubt=True, not_run=True)
     return output
+
+
+def _never_began(error: BaseException | None, tool: Tool) -> bool:
+    """Whether the tool was cut off while it was still waiting for a thread."""
+    return isinstance(error, NeverBegan) and error.tool == tool.spec.name
+
+
+def _cut_off_before_it_began(
+    error: asyncio.CancelledError, command: RunTool, call: Call, work: WorkingSet
+) -> asyncio.CancelledError:
+    if call.effect in _REPEATABLE:
+        return error  # whoever drives the run next makes the call
+    nothing = ToolOutput.of(prompts.calls.stopped_before_it_began(call.name), not_run=True)
+    return NotBegun(closed(command, call, work, nothing, "not_run", attempt=command.attempt))
 
 
 def _may_have_happened(command: RunTool, call: Call) -> bool:

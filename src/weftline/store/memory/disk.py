@@ -34,6 +34,7 @@ class MemoryDisk:
         """The epoch of the last owner that died uncleanly, until that death is charged."""
         self.records = records_in_memory()
         self.runs: dict[int, MemoryRun] = {}
+        self.latest_at = 0
         self.idempotency: dict[tuple[int, str, str], tuple[bytes, int]] = {}
         self.given: dict[str, dict[int, int]] = {}
         """The runs whose ids were chosen by clients, by id and workspace."""
@@ -146,6 +147,7 @@ class MemoryDisk:
 
     def apply(self, run: MemoryRun, write: Write) -> None:
         run.apply(write)
+        self.latest_at = next((item.at for item in reversed(write.items) if item.head), self.latest_at)
         self.set_due(run, run.row.due_at)
 
     def set_due(self, run: MemoryRun, at: int | None) -> None:

@@ -118,6 +118,9 @@ class MemoryLog:
     async def last_key(self) -> int:
         return max(self._disk.runs, default=0)
 
+    async def latest_at(self) -> int:
+        return self._disk.latest_at
+
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
         run = self._disk.runs.get(key)
         found = run.item(seq) if run else None

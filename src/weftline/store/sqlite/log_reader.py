@@ -69,6 +69,9 @@ class SqliteLogReader:
     async def last_key(self) -> int:
         return self._one("SELECT coalesce(max(key), 0) FROM runs")[0]
 
+    async def latest_at(self) -> int:
+        return self._one("SELECT coalesce((SELECT at FROM entries ORDER BY id DESC LIMIT 1), 0)")[0]
+
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
         here = _ON_THE_LOOP_BYTES if max_bytes is None else min(max_bytes, _ON_THE_LOOP_BYTES)
         try:

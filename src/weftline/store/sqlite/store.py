@@ -121,8 +121,8 @@ class SqliteStore:
                 crashpoints.hit(("store.closed",), "before")
                 self._db.execute("UPDATE store SET clean = 1 WHERE owner_epoch = ?", (self.owner_epoch,))
                 crashpoints.hit(("store.closed",), "after")
-            except apsw.Error:
-                logger.warning("the store could not be marked as cleanly closed", exc_info=True)
+            except apsw.Error as error:
+                logger.warning("the store could not be marked as cleanly closed; the next start recovers it: %s", error)
 
     def _finish(self) -> None:
         self._writer.close()

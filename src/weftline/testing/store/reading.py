@@ -150,7 +150,7 @@ async def the_newest_facts_are_as_many_as_fit(subject: Subject) -> None:
 
 async def runs_are_listed_the_newest_first(subject: Subject) -> None:
     log = subject.store.log
-    assert (await log.last_key(), await log.unfinished()) == (0, 0)
+    assert (await log.last_key(), await log.unfinished(), await log.latest_at()) == (0, 0, 0)
     workspace, other = await new_workspace(subject), await new_workspace(subject, "other")
     thread = await new_thread(subject, workspace)
     chains = [chain_of(log, key, workspace, thread=thread if key < 3 else None) for key in range(1, 6)]
@@ -186,7 +186,11 @@ async def runs_are_listed_the_newest_first(subject: Subject) -> None:
     assert await keys(RunFilter(workspace=workspace, metadata=(("env", "prod"),), before=2)) == [1]
     assert [row.queued for row in await log.runs(RunFilter(thread=thread))] == [True, False]
     assert await log.runs(RunFilter(workspace=other)) == [await the_row(log, 6)]
-    assert (await log.last_key(), await log.unfinished()) == (6, 5)
+    assert (await log.last_key(), await log.unfinished(), await log.latest_at()) == (6, 5, 5_000)
+    earlier = chains[4].append(b"b", deltas=(b"c",))
+    earlier.items[0].at = 4_000  # its clock was set back
+    await commit(log, earlier)
+    assert await log.latest_at() == 4_000
 
 
 async def runs_are_listed_by_when_they_changed(subject: Subject) -> None:

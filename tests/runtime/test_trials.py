@@ -1,0 +1,162 @@
+"""How long a run is on trial after the process died. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from runtime.kit import MoodyStore, engine_on, plan
+from weftline.kernel.entries import Fact
+from weftline.messages import Message
+from weftline.plan import RunPlan
+from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.fleet import fleet
+from weftline.runtime.fleet.idle_runs import KEEP_S
+from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
+from weftline.runtime.trials import MAX_READYING, PROBE_S, TRIAL_S
+from weftline.store.memory import MemoryDisk
+from weftline.store.memory.run import MemoryRun
+from weftline.testing.code import IdleCode
+from weftline.testing.simulation.loop import VirtualLoop
+
+SCRIPTS: dict[str, Any] = {"hangs": {"turns": [{"deltas": ["a", "b"], "delay_ms": 3_600_000}]}}
+
+
+class SlowToOpen(ServerTools):
+    def __init__(self) -> None:
+        super().__init__({})
+        self.may_open = asyncio.Event()
+
+    async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
+        await self.may_open.wait()
+        return Toolbox({})
+
+    def finish(self) -> None:
+        self.may_open.set()
+
+
+class SlowToWatch(ServerTools):
+    def __init__(self) -> None:
+        super().__init__({})
+        self.watcher = Watcher()
+
+    async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
+        return Toolbox({}, code=self.watcher)
+
+    def finish(self) -> None:
+        self.watcher.may_go_on.set()
+
+
+class Watcher(IdleCode):
+    watches = True
+
+    def __init__(self) -> None:
+        self.may_go_on = asyncio.Event()
+
+    async def on_facts(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+        await self.may_go_on.wait()
+
+
+Slow = SlowToOpen | SlowToWatch
+Recovered = Callable[[EmbeddedEngine, MemoryRun, Slow], Coroutine[Any, Any, None]]
+
+
+def recovered(
+    slow: Callable[[], Slow], scenario: Recovered, monkeypatch: pytest.MonkeyPatch, *, trial_size: int = 0
+) -> None:
+    """Plays what follows after a process died while a model was answering; with `trial_size`, the run is a suspect."""
+    monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
+
+    async def play() -> None:
+        disk = MemoryDisk()
+        dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
+        await dead.start()
+        await dead.create(await dead.workspace("acme"), plan("hangs"))
+        await asyncio.sleep(1)
+        (run,) = disk.runs.values()
+        assert run.items[-1].kind == "delta.text"
+        run.row.trial_size = trial_size
+        tools = slow()
+        it, _ = engine_on(MoodyStore(disk), SCRIPTS, tools=tools)
+        await it.start()
+        await scenario(it, run, tools)
+        tools.finish()
+        await it.stop(drain_s=0)
+        await dead.stop(drain_s=0)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(play())
+
+
+def is_on_trial(run: MemoryRun) -> bool:
+    return run.trial > 0
+
+
+def has_survived(run: MemoryRun) -> bool:
+    return run.trial < 0
+
+
+@pytest.mark.requirement("run.crash.poison")
+@pytest.mark.parametrize("slow", [SlowToOpen, SlowToWatch])
+def test_the_time_of_a_trial_counts_from_when_the_run_is_back_at_work(
+    slow: type[Slow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a killer survives its trial before it has done anything, and kills while an innocent is on trial."""
+
+    async def scenario(it: EmbeddedEngine, run: MemoryRun, tools: Slow) -> None:
+        await asyncio.sleep(3 * TRIAL_S)
+        assert is_on_trial(run)
+        tools.finish()
+        await asyncio.sleep(TRIAL_S - PROBE_S - 0.1)
+        assert is_on_trial(run)
+        await asyncio.sleep(PROBE_S + 0.2)
+        assert has_survived(run)
+
+    recovered(slow, scenario, monkeypatch)
+
+
+@pytest.mark.parametrize("slow", [SlowToOpen, SlowToWatch])
+def test_a_run_that_never_gets_back_to_work_does_not_keep_the_suspects_waiting(
+    slow: type[Slow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(it: EmbeddedEngine, run: MemoryRun, tools: Slow) -> None:
+        await asyncio.sleep(TRIAL_S * (MAX_READYING + 1) + 0.1)
+        assert has_survived(run)
+
+    recovered(slow, scenario, monkeypatch)
+
+
+@pytest.mark.requirement("run.crash.poison")
+def test_a_run_that_has_nothing_more_to_do_after_its_trial_is_not_charged_with_a_later_death(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(it: EmbeddedEngine, run: MemoryRun, tools: Slow) -> None:
+        await it.pause(run.row.key)
+        await asyncio.sleep(TRIAL_S * (MAX_READYING + 1) + 0.1)
+        assert has_survived(run)
+        tools.finish()
+        await asyncio.sleep(KEEP_S + 0.2)
+        assert run.row.due_at is None and run.trial == 0
+
+    recovered(SlowToOpen, scenario, monkeypatch)
+
+
+@pytest.mark.requirement("run.crash.poison")
+def test_a_suspect_that_is_paused_during_its_trial_and_resumed_later_is_on_trial_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(it: EmbeddedEngine, run: MemoryRun, tools: Slow) -> None:
+        await asyncio.sleep(0.1)
+        assert is_on_trial(run)
+        await it.pause(run.row.key)
+        tools.finish()
+        await asyncio.sleep(KEEP_S + 0.2)
+        assert run.row.due_at is None and run.trial == 0
+        await it.resume(run.row.key)
+        await asyncio.sleep(0.1)
+        assert is_on_trial(run)
+
+    recovered(SlowToOpen, scenario, monkeypatch, trial_size=2)
