@@ -10,12 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from runtime.kit import MoodyLog, MoodyStore, ended, engine_on, facts, plan
-from weftline.errors import RateLimited
+from weftline.errors import RateLimited, WeftlineError
 from weftline.kernel.entries import AwaitClosed, CallClosed, Limits
 from weftline.messages import ToolResults
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.providers.scripted import ScriptedProvider
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.fleet import idle_runs
 from weftline.runtime.fleet.timers import MAX_GRACE_US
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.people.answering import AwaitAnswer
@@ -290,5 +291,54 @@ def test_an_answer_is_accepted_although_tools_take_longer_to_open_than_a_run_sta
             world.opens.set()
             assert await editing == "approved"
             assert len(world.secrets) == opened + 1
+
+    on_virtual_time(scenario)
+
+
+def test_runs_whose_tools_are_being_opened_push_no_others_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for another would have it read again and again: it would leave before it was found."""
+    monkeypatch.setattr(idle_runs, "MAX_RETAINED", 4)
+
+    async def scenario(clock: WallClock) -> None:
+        world, store = Scripted(), MoodyStore(MemoryDisk())
+        async with EmbeddedEngine(store, models=world.models(), tools=world.tools(), clock=clock) as it:
+            space = await it.workspace("acme")
+            refunds = plan("refund", ServerRef("refund"))
+            run_ids = [await it.create(space, refunds) for _ in range(12)]
+            keys = [await it.locate(run_id, workspace=space) for run_id in run_ids]
+            await asyncio.sleep(60)
+            asked = {one.run: one.id for one in await it.stored.awaits(AwaitFilter(workspace=space))}
+            world.opens.clear()
+            edit = AwaitAnswer(outcome="approved", args={"n": 2})
+            editing = [
+                asyncio.ensure_future(it.answer_await(key, asked[key], edit, by="ann", person_of=as_named))
+                for key in keys[:9]
+            ]
+            await asyncio.sleep(1)
+            store.log.claimed.clear()
+            deny = AwaitAnswer(outcome="denied")
+            async with asyncio.timeout(60):
+                assert await it.answer_await(keys[9], asked[keys[9]], deny, by="ann", person_of=as_named) == "denied"
+                await it.stored.find(run_ids[10], workspace=space)
+                await it.cancel(keys[11])
+            assert sorted(store.log.claimed) == [keys[9], keys[11]], "each is read once"
+            world.opens.set()
+            assert await asyncio.gather(*editing) == ["approved"] * 9
+
+    on_virtual_time(scenario)
+
+
+def test_results_for_a_wait_that_is_none_open_no_tools() -> None:
+    async def scenario(clock: WallClock) -> None:
+        world, store = Scripted(), MoodyStore(MemoryDisk())
+        async with EmbeddedEngine(store, models=world.models(), tools=world.tools(), clock=clock) as it:
+            space = await it.workspace("acme")
+            run_id = await it.create(space, plan("refund", ServerRef("refund")))
+            key = await it.locate(run_id, workspace=space)
+            await asyncio.sleep(60)
+            opened = len(world.secrets)
+            with pytest.raises(WeftlineError, match="wait"):
+                await it.provide(key, "await_7", ())
+            assert len(world.secrets) == opened
 
     on_virtual_time(scenario)

@@ -21,13 +21,16 @@ class IdleRuns:
         self._loop = asyncio.get_running_loop()
         self._runs: dict[int, LiveRun] = {}
         """Longest parked first."""
+        self._busy: dict[int, LiveRun] = {}
+        """Those that could not be unloaded at the latest sweep. They do not count: others would have to leave for them,
+        and come back for nothing.
+        """
         self._timer: asyncio.TimerHandle | None = None
         self._sweeping_soon = False
 
     def keep(self, run: LiveRun) -> None:
-        run.touched_s = self._loop.time()
-        self._runs.pop(run.key, None)
-        self._runs[run.key] = run
+        self.drop(run)
+        self._add(run)
         self.sweep_if_full()
         if self._timer is None:
             self._timer = self._loop.call_later(KEEP_S, self._sweep)
@@ -35,6 +38,7 @@ class IdleRuns:
     def drop(self, run: LiveRun) -> None:
         """Called when the run is active again, or gone."""
         self._runs.pop(run.key, None)
+        self._busy.pop(run.key, None)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -46,29 +50,39 @@ class IdleRuns:
             self._sweeping_soon = True
             self._loop.call_soon(self._sweep_soon)
 
+    def _add(self, run: LiveRun) -> None:
+        run.touched_s = self._loop.time()
+        self._runs[run.key] = run
+
     def _sweep_soon(self) -> None:
         self._sweeping_soon = False
         self._sweep()
 
     def _sweep(self) -> None:
-        """Releases runs that have been parked for a while, and the oldest if there are too many.
-
-        Runs with something waiting to be written are kept until a later sweep, and so are those whose tools are being
-        opened: whoever answers such a run needs them, and would open them again and again.
-        """
+        """Releases runs that have been parked for a while, and the oldest if there are too many."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        for run in [run for run in self._busy.values() if not _is_busy(run)]:
+            del self._busy[run.key]
+            self._add(run)
+        for run in [run for run in self._runs.values() if _is_busy(run)]:
+            self._busy[run.key] = self._runs.pop(run.key)
         now = self._loop.time()
+        # Some more than necessary, as a sweep looks at all of them.
+        most = MAX_RETAINED if len(self._runs) <= MAX_RETAINED else MAX_RETAINED - MAX_RETAINED // 8
         for run in list(self._runs.values()):
-            if len(self._runs) <= MAX_RETAINED and run.touched_s > now - KEEP_S:
+            if len(self._runs) <= most and run.touched_s > now - KEEP_S:
                 break
             self._runs.pop(run.key, None)
-            if run.log.outbox.empty and not run.driving.is_opening:
-                self._unload(run)
-            elif not run.active and not run.gone:
-                run.touched_s = now
-                self._runs[run.key] = run
-        if self._runs and self._timer is None:
-            oldest = next(iter(self._runs.values()))
-            self._timer = self._loop.call_later(max(oldest.touched_s + KEEP_S - now, _SWEEP_S), self._sweep)
+            self._unload(run)
+        if self._timer is None and (self._runs or self._busy):
+            oldest_s = next((run.touched_s for run in self._runs.values()), now)
+            self._timer = self._loop.call_later(max(oldest_s + KEEP_S - now, _SWEEP_S), self._sweep)
+
+
+def _is_busy(run: LiveRun) -> bool:
+    """Whether the run has something waiting to be written, or its tools are being opened: whoever answers it needs
+    them, and would open them again and again.
+    """
+    return not run.log.outbox.empty or run.driving.is_opening

@@ -122,7 +122,7 @@ class ClientCalls:
         """Accepts the results of all calls of a turn that wait for somebody outside, under the id of that wait."""
         self._log.require_writable()
         run = await self._load(key)
-        if not _is_over(run):
+        if not _is_over(run) and (idempotency_key or await_id == external_id(run.state.turn - 1)):
             await self._open_tools(run)
             run = await self._load(key)
         names = {id: run.state.batch.calls[question.index].name for id, question in open_calls(run.state).items()}
