@@ -57,6 +57,7 @@ AGENTS = Kind(7, 5)
 AGENTS_UNDER_BUDGETS = Kind(42, 12)
 
 KILLS = Odds(kills=(4,))
+MANY_KILLS = Odds(kills=(12,))
 CALM = Odds(
     slowest_s=(FAST_S,), damages=(0.0,), kills=(0,), storm=0.0, stops=(0,), refuses=0.0, clock_is_set=0.0, stalls=0.0
 )
@@ -115,6 +116,10 @@ class Bug(Build):
             step=self._step() if self._step is not None else stepping.step,
             carry_out=self._carry_out(life.carry_out) if self._carry_out is not None else life.carry_out,
         )
+
+
+def asks_in_vain(order: Order, timeout_s: float = 5.0) -> None:
+    order.client_tool, order.answers, order.timeout_s = True, False, timeout_s
 
 
 class Flushes(SimulatedLog):

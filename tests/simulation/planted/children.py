@@ -8,7 +8,7 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from simulation.planted.bug import AGENTS, AGENTS_UNDER_BUDGETS, CALM, KILLS, Bug, Flushes
+from simulation.planted.bug import AGENTS, AGENTS_UNDER_BUDGETS, CALM, KILLS, MANY_KILLS, Bug, Flushes
 from weftline.kernel.bodies import encode
 from weftline.kernel.entries import ChildEnded, RunCreated, decode_fact
 from weftline.kernel.state import Command, FinishChild, State
@@ -92,7 +92,7 @@ class LeavesChildrenAlone(EmbeddedEngine):
 
 
 BUGS = (
-    Bug("begins_children_apart", "H1 C1 C4 C6 C9", log=BeginsChildrenApart, among=AGENTS, odds=KILLS),
+    Bug("begins_children_apart", "H1 C1 C4 C6 C9", log=BeginsChildrenApart, among=AGENTS, odds=MANY_KILLS),
     Bug("wakes_no_parents", "C6", log=WakesNoParents, among=AGENTS, odds=KILLS),
     Bug("counts_nothing_below", "H3", engine=CountsNothingBelow, among=AGENTS),
     Bug("lifts_budgets_below", "B3", log=LiftsBudgetsBelow, among=AGENTS_UNDER_BUDGETS),

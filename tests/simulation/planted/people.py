@@ -109,7 +109,7 @@ class ListsWhatIsAnswered(Flushes):
 
 
 def _waits_briefly(order: Order) -> None:
-    order.await_timeout_s = 3.0
+    order.await_timeout_s = 0.3
 
 
 BUGS = (
@@ -125,7 +125,7 @@ BUGS = (
         provoke=_waits_briefly,
     ),
     Bug("runs_what_was_asked_for", "C3", carry_out=runs_what_was_asked_for, among=PEOPLE),
-    Bug("lists_what_is_answered", "A1", log=ListsWhatIsAnswered, among=PEOPLE),
+    Bug("lists_what_is_answered", "A1", log=ListsWhatIsAnswered, among=PEOPLE, odds=CALM),
     Bug("reports_doubts", "A4", step=lambda: DecidesOnAnotherState(_reporting_doubts), among=QUESTIONS, odds=KILLS),
     Bug(
         "asks_for_nothing_that_is_missing", "A3", step=lambda: DecidesOnAnotherState(_missing_nothing), among=QUESTIONS

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
-from simulation.planted.bug import KILLS, Bug
+from simulation.planted.bug import CALM, KILLS, Bug, asks_in_vain
 from weftline.kernel.state import State
 from weftline.runtime import step as stepping
 from weftline.runtime.live import Draft, WorkingSet
@@ -72,6 +73,8 @@ BUGS = (
         "forgets_deadlines_while_commands_run",
         "D1 D2",
         step=lambda: forgets_deadlines_while_commands_run,
+        odds=CALM,
+        provoke=partial(asks_in_vain, timeout_s=2.0),
     ),
     Bug("leaves_out_what_it_was_told", "C8", step=lambda: leaves_out_what_it_was_told),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simulation.planted.bug import GIVEN_IDS, KILLS, Bug, Flushes
+from simulation.planted.bug import GIVEN_IDS, KILLS, LEASES, Bug, Flushes
 from store.planted import EpochsOnlyForWorkInFlight
 from weftline.store.base import Item, Loaded, LogStore, Write, Written
 from weftline.testing.simulation.odds import Odds
@@ -44,9 +44,14 @@ class ReadsInTheWrongOrder(Reads):
 
 
 class ReadsTheConversationOfAnother(Reads):
+    """Of a run that has come as far: with what fits less, a run hangs, and it takes a history of hours to notice."""
+
     async def spoil(self, loaded: Loaded) -> None:
-        others = await self.inner.facts(loaded.row.key - 1, kinds=("turn.completed", "call.closed"))
-        loaded.conversation = others or loaded.conversation
+        ours = [row.kind for row in loaded.conversation]
+        for key in range(1, loaded.row.key):
+            others = await self.inner.facts(key, kinds=("turn.completed", "call.closed"))
+            if ours and [row.kind for row in others[: len(ours)]] == ours:
+                loaded.conversation = others[: len(ours)]
 
 
 class ReadsTheThreadOfAnother(SimulatedLog):
@@ -143,7 +148,13 @@ BUGS = (
     Bug("reads_a_row_twice", "M1", log=ReadsARowTwice, odds=KILLS),
     Bug("misses_a_row", "M1", log=MissesARow, odds=KILLS),
     Bug("reads_in_the_wrong_order", "M1 C3", log=ReadsInTheWrongOrder, odds=KILLS),
-    Bug("reads_the_conversation_of_another_run", "M1 C6", log=ReadsTheConversationOfAnother, odds=KILLS),
+    Bug(
+        "reads_the_conversation_of_another_run",
+        "M1 C3 C6 C8 C13",
+        log=ReadsTheConversationOfAnother,
+        among=LEASES,
+        odds=KILLS,
+    ),
     Bug("reads_the_history_of_another_thread", "M1 C8", log=ReadsTheThreadOfAnother, odds=Odds(threads=(2,))),
     Bug("epochs_only_for_work_in_flight", "S7", log=lambda inner, wires: SimulatedLog(_epochs(inner), wires)),
     Bug("ends_twice", "C2 C5 K2 K6", log=EndsTwice),

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Self
 
-from simulation.planted.bug import CALM, CODE, Bug
+from simulation.planted.bug import CALM, CODE, PEOPLE, Bug, asks_in_vain
 from weftline.runtime.clock import Clock
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.hub import Subscription
 from weftline.runtime.live import LiveRun
 from weftline.testing.simulation.odds import Odds
-from weftline.testing.simulation.orders import Order
 
 
 class DropsEarlyTimers:
@@ -81,18 +80,14 @@ class DrivesSuspectsThatSomebodyWakes(EmbeddedEngine):
         return self
 
 
-def _asks_in_vain(order: Order) -> None:
-    order.client_tool, order.answers, order.timeout_s = True, False, 5.0
-
-
 BUGS = (
-    Bug("drives_suspects_that_somebody_wakes", "C13", engine=DrivesSuspectsThatSomebodyWakes),
+    Bug("drives_suspects_that_somebody_wakes", "C13", engine=DrivesSuspectsThatSomebodyWakes, among=PEOPLE),
     Bug(
         "drops_early_timers",
         "C6 D1",
         alarm=DropsEarlyTimers,
         odds=Odds(clock_is_set=1.0, set_by_s=(-3600.0,)),
-        provoke=_asks_in_vain,
+        provoke=asks_in_vain,
     ),
     Bug(
         "gives_what_code_asks_for_a_grace",
@@ -100,7 +95,7 @@ BUGS = (
         engine=GivesWhatCodeAsksForAGrace,
         among=CODE,
         odds=CALM,
-        provoke=_asks_in_vain,
+        provoke=asks_in_vain,
     ),
     Bug("loses_the_place_of_slow_readers", "S9 C6", engine=LosesThePlaceOfSlowReaders),
 )
