@@ -10,16 +10,15 @@ import signal
 import sys
 import tempfile
 from collections.abc import Generator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import argon2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forked import Nursery, fork_from
+from passwords import hash_quickly
 from weftline.sandbox import deno, monty
 from weftline.testing.recordings import recordings_dir
 
@@ -64,8 +63,7 @@ def project_root() -> Path:
 
 # Not fixtures for every test: each of those would take a tenth of a millisecond of each of ten thousand tests.
 def pytest_sessionstart(session: pytest.Session) -> None:
-    # As they are, a hash takes a fifth of a second of a processor, and tests need hundreds.
-    setattr(argon2, "PasswordHasher", partial(argon2.PasswordHasher, time_cost=1, memory_cost=64))  # noqa: B010
+    hash_quickly()
     if settings.get_current_profile_name() != "deep":
         fork_from(session.config.stash.get(_NURSERY, None) or Nursery())
         # Most tests run one piece of code in a sandbox: two more processes would start only to be killed.

@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from forked import Nursery, fork_from
+from passwords import hash_quickly
 from weftline.testing.crash import arm
 
 _LARGEST_REQUEST_BYTES = 1 << 20
@@ -72,6 +73,7 @@ def main(starter: socket.socket, door: socket.socket) -> None:
     """
     for name in _READ_BEFORE:
         importlib.import_module(name)
+    hash_quickly()
     gc.freeze()
     address = door.getsockname()
     arguments = copies(starter, door)
