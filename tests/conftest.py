@@ -43,7 +43,7 @@ gc.disable()
 # Nothing here may depend on how busy the machine is: no deadline, and no health check that watches the clock.
 settings.register_profile(
     "small",
-    max_examples=20,
+    max_examples=12,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -322,7 +322,7 @@ def test_the_server_answers_as_its_page_says(route: Route, described_page: Any, 
 
     # The generator writes what it likes, so its size and its misses say nothing about us. There are many operations.
     @settings(
-        max_examples=max(1, profile.max_examples // 10),
+        max_examples=max(2, profile.max_examples // 10),
         phases=[Phase.generate],
         suppress_health_check=[
             *profile.suppress_health_check,
