@@ -2,7 +2,8 @@
 
 Files are confined (`rooted_files`); commands are not: they have the rights of the user that runs Weftline. They do not
 see our environment, they end in time, and they leave nothing running: on Linux this includes processes that created
-their own session, unless they killed their supervisor first. Untrusted commands belong in `SandboxedContext`.
+their own session, unless their supervisor is killed first, or kept from acting by being stopped again and again.
+Untrusted commands belong in `SandboxedContext`.
 """
 
 from __future__ import annotations
