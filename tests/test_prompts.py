@@ -63,6 +63,7 @@ CONSTANTS: dict[str, str] = {
     "ANSWER_FUNCTION": "Delivers the final answer in the form that the caller needs.",
     "RESULT_FOLLOWS": "The result follows in the next message.",
     "FAILED_WITHOUT_WORDS": "The tool failed.",
+    "NO_THREAD": "The server could not start a thread.",
     "PATH_NOT_ALLOWED": "An argument of the tool is not allowed as a part of the address.",
     "HEADER_NOT_ALLOWED": "An argument of the tool has control characters, which a header cannot carry.",
     "NO_MCP": "MCP servers need the extra `mcp`, which is not installed here: pip install 'weftline[mcp]'.",
@@ -401,6 +402,13 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         ("pay",),
         {},
         "Not executed: the server was stopped before pay could begin. Nothing has been done. If the call is still "
+        "needed, make it again.",
+    ),
+    (
+        "no_thread",
+        ("pay",),
+        {},
+        "Not executed: the server could not start a thread for pay. Nothing has been done. If the call is still "
         "needed, make it again.",
     ),
     (

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from runtime.kit import MoodyStore, ended, engine_on, plan
-from weftline import Agent, ToolContext, tool
+from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, plan
+from weftline import Agent, ToolContext, prompts, tool
+from weftline.kernel.entries import CallClosed, Effect
 from weftline.plan import ServerRef
 from weftline.round_robin import on_behalf_of
 from weftline.store.memory import MemoryDisk
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ToolFailed
-from weftline.tools.workers import WORKSPACES_AT_FULL_USE, ToolWorkers
+from weftline.tools.workers import WORKSPACES_AT_FULL_USE, NeverBegan, NoThread, ToolWorkers
 
 
 class Stuck:
@@ -31,8 +32,8 @@ class Stuck:
 
 async def abandon(threads: ToolWorkers) -> tuple[Stuck, "asyncio.Task[str]"]:
     stuck = Stuck()
-    task = asyncio.create_task(threads.run(stuck))
-    await stuck.begun.wait()
+    task, begun = asyncio.create_task(threads.run(stuck)), asyncio.create_task(stuck.begun.wait())
+    await asyncio.wait([task, begun], return_when=asyncio.FIRST_COMPLETED)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -155,17 +156,165 @@ async def test_a_workspace_whose_threads_are_stuck_is_refused_and_no_other() -> 
 
 async def test_calls_that_wait_behind_stuck_ones_are_refused_with_them_and_take_no_room_from_others() -> None:
     threads = ToolWorkers(max_per_workspace=1, max_abandoned=2)
-    hanging = await hold(threads, 1, 40)
-    for stuck, task in hanging[:2]:
+    hanging, ran = await hold(threads, 1, 2), list[int]()
+    waiting = [asyncio.create_task(threads.run(partial(ran.append, number))) for number in range(38)]
+    for stuck, task in hanging:
         await stuck.begun.wait()
         task.cancel()
-    results = await asyncio.gather(*[task for _, task in hanging], return_exceptions=True)
-    assert [type(one) for one in results[2:]] == [ToolFailed] * 38
-    assert threads.abandoned == 2 and not any(stuck.begun.is_set() for stuck, _ in hanging[2:])
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [str(one) for one in results] == [prompts.remote.too_many_stuck(2)] * 38
+    assert (threads.abandoned, ran) == (2, [])
     on_behalf_of.set(2)
     assert await threads.run(lambda: "other") == "other"
     for stuck, _ in hanging:
         stuck.release.set()
+
+
+async def test_with_the_stuck_threads_of_sixteen_workspaces_the_calls_of_all_are_refused() -> None:
+    threads = ToolWorkers(max_per_workspace=1, max_abandoned=2)
+    ((running, task),), ran = await hold(threads, 99, 1), list[int]()
+    await running.begun.wait()
+    waiting = [asyncio.create_task(threads.run(partial(ran.append, number))) for number in range(3)]
+    stuck: list[Stuck] = []
+    for number in range(32):
+        assert not any(one.done() for one in waiting)
+        on_behalf_of.set(number // 2)
+        stuck.append((await abandon(threads))[0])
+    running.release.set()
+    assert await task == "late"
+    refused = await asyncio.gather(*waiting, return_exceptions=True)
+    on_behalf_of.set(100)
+    refused += await asyncio.gather(threads.run(partial(ran.append, 3)), return_exceptions=True)
+    assert ([str(one) for one in refused], ran) == ([prompts.remote.too_many_stuck(32)] * 4, [])
+    on_behalf_of.set(5)
+    with pytest.raises(ToolFailed) as full:
+        await threads.run(lambda: "refused")
+    assert str(full.value) == prompts.remote.too_many_stuck(2)
+    for one in stuck:
+        one.release.set()
+
+
+async def test_a_call_that_is_cancelled_as_it_is_refused_never_began() -> None:
+    threads = ToolWorkers(max_per_workspace=1, max_abandoned=1)
+    ((stuck, first),) = await hold(threads, 1, 1)
+    await stuck.begun.wait()
+
+    async def refused() -> None:
+        with pytest.raises(NeverBegan):
+            await threads.run(lambda: "refused", tool="pay")
+
+    second = asyncio.create_task(refused())
+    await asyncio.wait([second], timeout=0)
+    first.cancel()
+    second.cancel()
+    await second
+    assert (first.cancelled(), threads.abandoned) == (True, 1)
+    stuck.release.set()
+
+
+async def test_a_call_that_is_cancelled_when_it_has_just_returned_leaves_no_thread_behind() -> None:
+    threads = ToolWorkers(max_per_workspace=1, max_abandoned=1)
+    ((stuck, first),) = await hold(threads, 1, 1)
+    await stuck.begun.wait()
+    next_began = threading.Event()
+    second = asyncio.create_task(threads.run(next_began.set))
+    await asyncio.wait([second], timeout=0)
+    stuck.release.set()
+    assert next_began.wait(TIMEOUT_S), "the event loop stands still until the thread has gone on to the next call"
+    first.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
+    assert (first.cancelled(), threads.abandoned) == (True, 0)
+    assert await threads.run(lambda: "next") == "next"
+
+
+class Shortage:
+    """While it lasts, the system starts no thread for a tool."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lasts = True
+        self.refused = threading.Semaphore(0)
+        start = threading.Thread.start
+
+        def start_if_possible(thread: threading.Thread) -> None:
+            if self.lasts and thread.name == "weftline-tool":
+                self.refused.release()
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_if_possible)
+
+
+async def test_a_call_is_never_made_once_its_caller_knows_that_there_was_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads, shortage, ran = ToolWorkers(max_per_workspace=2), Shortage(monkeypatch), list[int]()
+    refused = [threads.run(partial(ran.append, number), tool="pay") for number in range(5)]
+    async with asyncio.timeout(TIMEOUT_S):
+        results = await asyncio.gather(*refused, return_exceptions=True)
+    assert [isinstance(one, NoThread) and one.tool for one in results] == ["pay"] * 5
+    shortage.lasts = False
+    async with asyncio.timeout(TIMEOUT_S):  # all places in the pool are free
+        both = threading.Barrier(2)
+        await asyncio.gather(threads.run(both.wait), threads.run(both.wait))
+    assert ran == []
+
+
+async def test_calls_wait_for_the_threads_that_there_are_if_no_more_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads, shortage = ToolWorkers(max_per_workspace=2), Shortage(monkeypatch)
+    shortage.lasts = False
+    ((stuck, first),) = await hold(threads, 1, 1)
+    await stuck.begun.wait()
+    shortage.lasts = True
+    waiting = [asyncio.create_task(threads.run(threading.get_ident)) for _ in range(3)]
+    await asyncio.wait(waiting, timeout=0)
+    assert not any(one.done() for one in waiting)
+    while shortage.refused.acquire(blocking=False):
+        pass
+    stuck.release.set()
+    async with asyncio.timeout(TIMEOUT_S):
+        assert await first == "late"
+        assert len(set(await asyncio.gather(*waiting))) == 1
+    assert shortage.refused.acquire(blocking=False), "the thread itself was to start another, for the calls in its way"
+    shortage.lasts = False
+    both = threading.Barrier(2)
+    async with asyncio.timeout(TIMEOUT_S):
+        await asyncio.gather(threads.run(both.wait), threads.run(both.wait))
+
+
+async def test_a_call_that_found_no_thread_gets_the_next_that_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, shortage = ToolWorkers(max_per_workspace=3), Shortage(monkeypatch)
+    shortage.lasts = False
+    ((stuck, first),) = await hold(threads, 1, 1)
+    await stuck.begun.wait()
+    shortage.lasts = True
+    both = threading.Barrier(2)
+    waiting = asyncio.create_task(threads.run(both.wait))
+    await asyncio.wait([waiting], timeout=0)
+    shortage.lasts = False
+    async with asyncio.timeout(TIMEOUT_S):
+        await asyncio.gather(threads.run(both.wait), waiting)
+    stuck.release.set()
+    assert await first == "late"
+
+
+async def test_no_call_waits_for_a_thread_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, shortage = ToolWorkers(max_per_workspace=2), Shortage(monkeypatch)
+    shortage.lasts = False
+    ((stuck, first),), ran = await hold(threads, 1, 1), list[int]()
+    await stuck.begun.wait()
+    shortage.lasts = True
+    waiting = [asyncio.create_task(threads.run(partial(ran.append, number))) for number in range(3)]
+    await asyncio.wait(waiting, timeout=0)
+    first.cancel()
+    async with asyncio.timeout(TIMEOUT_S):
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(one) for one in results] == [NoThread] * 3
+    stuck.release.set()
+    shortage.lasts = False
+    assert await threads.run(lambda: "next") == "next"
+    assert ran == []
 
 
 async def test_a_call_that_is_withdrawn_leaves_its_turn_to_the_next() -> None:
@@ -241,3 +390,66 @@ async def test_a_tool_that_never_got_a_thread_is_not_in_doubt(monkeypatch: pytes
         stuck.release.set()
     await asyncio.gather(*[task for _, task in others])
     assert done == (["ordered"] if composed else [])
+
+
+@pytest.mark.parametrize("composed", [False, True])
+async def test_a_tool_for_which_no_thread_can_be_started_is_not_executed(
+    monkeypatch: pytest.MonkeyPatch, composed: bool
+) -> None:
+    """One that has called such a tool has failed: it may have done something before that."""
+    threads, shortage = ToolWorkers(), Shortage(monkeypatch)
+    monkeypatch.setattr("weftline.tools.function.shared_workers", lambda: threads)
+    done: list[str] = []
+
+    @tool(effect="once")
+    def pay(amount: int) -> str:
+        """Pays."""
+        done.append("paid")
+        return "paid"
+
+    @tool(effect="once")
+    async def order(amount: int, context: ToolContext) -> str:
+        """Orders, then pays."""
+        done.append("ordered")
+        return (await pay.invoke(b'{"amount":1}', context)).text
+
+    used = order if composed else pay
+    result = await Agent(ScriptedModel([calls(used.name, amount=1), "Done."]), tools=[used]).run("Go.")
+    (call,) = result.calls
+    expected = ("failed", prompts.remote.NO_THREAD) if composed else ("not_run", prompts.calls.no_thread("pay"))
+    assert (call.how, call.result) == expected
+    shortage.lasts = False
+    await threads.run(lambda: None)
+    assert done == (["ordered"] if composed else [])
+
+
+@pytest.mark.parametrize(("effect", "how"), [("idempotent", "in_doubt"), ("read", "not_run")])
+async def test_a_call_that_cannot_be_repeated_for_lack_of_a_thread_is_in_doubt(
+    monkeypatch: pytest.MonkeyPatch, effect: Effect, how: str
+) -> None:
+    pools = [ToolWorkers()]
+    monkeypatch.setattr("weftline.tools.function.shared_workers", lambda: pools[-1])
+    stuck, begun = Stuck(), list[int]()
+
+    @tool(effect=effect)
+    def pay(amount: int) -> str:
+        """Pays."""
+        begun.append(amount)
+        return stuck()
+
+    scripts: dict[str, Any] = {
+        "pay": {"turns": [{"tool_calls": [{"name": "pay", "args": {"amount": 5}}]}, {"text": "Done."}]}
+    }
+    disk = MemoryDisk()
+    before, _ = engine_on(MoodyStore(disk), scripts, tools={"pay": pay})
+    await before.start()
+    space = await before.workspace("acme")
+    run = await before.create(space, plan("pay", ServerRef("pay")))
+    await stuck.begun.wait()
+    await before.stop(drain_s=0)
+    pools.append(ToolWorkers())
+    Shortage(monkeypatch)
+    async with engine_on(MoodyStore(disk), scripts, tools={"pay": pay})[0] as after:
+        heads = await facts(after, run, space)
+    assert ([head.how for head in heads if isinstance(head, CallClosed)], begun) == ([how], [5])
+    stuck.release.set()

@@ -207,6 +207,10 @@ def stopped_before_it_began(tool: str) -> str:
     return f"Not executed: the server was stopped before {tool} could begin. {_ASK_AGAIN}"
 
 
+def no_thread(tool: str) -> str:
+    return f"Not executed: the server could not start a thread for {tool}. {_ASK_AGAIN}"
+
+
 def tool_cancelled_itself(tool: str) -> str:
     return (
         f"{tool} was interrupted by an error of its own before it finished. "

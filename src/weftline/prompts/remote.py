@@ -103,6 +103,9 @@ def missing_secret(name: str) -> str:
     return f"The tool has no secret {name!r}; it must be set up first."
 
 
+NO_THREAD = "The server could not start a thread."
+
+
 def too_many_stuck(count: int) -> str:
     return (
         f"Too many earlier tool calls ({count}) never returned from their threads; "

@@ -44,7 +44,7 @@ from weftline.tools.signature import (
     injected_of,
     resolved_hints,
 )
-from weftline.tools.workers import NeverBegan, shared_workers
+from weftline.tools.workers import NeverBegan, NoThread, shared_workers
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
@@ -250,6 +250,8 @@ class FunctionTool(Generic[P, R, D]):
                 raise asyncio.CancelledError(*inner.args) from None
         try:
             result = await shared_workers().run(lambda: self._outcome_in_thread(call, context), tool=self.name)
+        except NoThread:
+            raise  # more is to be said about it than that it failed
         except ToolFailed as error:
             return error_of(error)
         except asyncio.CancelledError:

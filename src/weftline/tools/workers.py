@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from weftline import prompts
@@ -36,10 +37,11 @@ left_behind: ContextVar[Callable[[asyncio.Future[None]], None] | None] = Context
 
 
 class _Job(Generic[T]):
-    __slots__ = ("abandoned", "begun", "call", "context", "done", "ended", "future", "loop", "owner")
+    __slots__ = ("abandoned", "begun", "call", "context", "done", "ended", "future", "loop", "owner", "tool")
 
-    def __init__(self, call: Callable[[], T]) -> None:
+    def __init__(self, call: Callable[[], T], tool: str) -> None:
         self.call = call
+        self.tool = tool
         self.owner = on_behalf_of.get()
         self.context = contextvars.copy_context()
         self.loop = asyncio.get_running_loop()
@@ -76,6 +78,14 @@ class NeverBegan(asyncio.CancelledError):
         self.tool = tool
 
 
+class NoThread(ToolFailed):
+    """No thread could be started for a call of `tool`, so that it has done nothing."""
+
+    def __init__(self, tool: str) -> None:
+        super().__init__(prompts.remote.NO_THREAD, kind="unavailable")
+        self.tool = tool
+
+
 class ToolWorkers:
     """Daemon threads: `max_per_workspace` for each workspace, and for all together a few times as many.
 
@@ -98,6 +108,7 @@ class ToolWorkers:
         """Calls that have or are about to get a thread, without the abandoned ones."""
         self._abandoned = _Count()
         self._idle = 0
+        """Threads without a call, including those that have just been started."""
 
     @property
     def abandoned(self) -> int:
@@ -111,12 +122,13 @@ class ToolWorkers:
 
         Raises:
             NeverBegan: if it was cancelled before it began, and is all that `tool` does.
+            NoThread: if no thread can be started, and there is none to wait for.
             ToolFailed: if too many threads of the workspace, or of all of them, are already stuck.
         """
-        job = _Job(call)
+        job = _Job(call, tool)
         with self._lock:
             if self._is_stuck(job.owner):
-                raise _too_many_stuck(self._abandoned.of(job.owner))
+                raise self._too_many_stuck(job)
             self._queues.setdefault(job.owner, deque()).append(job)
             self._admit()
         try:
@@ -141,8 +153,7 @@ class ToolWorkers:
                     job.ended = job.loop.create_future()
                     notify(job.ended)
                 self._admitted.remove(job.owner)
-                if self._is_stuck(job.owner):
-                    self._refuse_queued(job.owner)
+                self._refuse_stuck()
                 self._admit()
             return False
 
@@ -152,10 +163,29 @@ class ToolWorkers:
             owner, self._max_abandoned, workspaces=WORKSPACES_ALL_STUCK
         )
 
-    def _refuse_queued(self, owner: int | None) -> None:
-        for job in self._queues.pop(owner, ()):
+    def _refuse_stuck(self) -> None:
+        """Refuses what waits for a thread in workspaces where no call may begin any more."""
+        for owner in self._waiting():
+            if self._is_stuck(owner):
+                self._refuse(owner, self._too_many_stuck)
+
+    def _too_many_stuck(self, job: _Job[Any]) -> ToolFailed:
+        own = self._abandoned.of(job.owner)
+        return ToolFailed(prompts.remote.too_many_stuck(own if own >= self._max_abandoned else self._abandoned.total))
+
+    def _waiting(self) -> set[int | None]:
+        """Returns the workspaces with calls that have not begun."""
+        return {*self._queues, *[job.owner for job in self._ready]}
+
+    def _refuse(self, owner: int | None, why: Callable[[_Job[Any]], ToolFailed]) -> None:
+        """Refuses all calls of a workspace that have not begun."""
+        ready = [job for job in self._ready if job.owner == owner]
+        for job in ready:
+            self._ready.remove(job)
+            self._admitted.remove(owner)
+        for job in (*ready, *self._queues.pop(owner, ())):
             job.done = True
-            job.report(None, _too_many_stuck(self._abandoned.of(owner)))
+            job.report(None, why(job))
 
     def _withdraw(self, job: _Job[Any]) -> None:
         queue = self._queues.get(job.owner)
@@ -175,25 +205,40 @@ class ToolWorkers:
                 if self._admitted.has_room(owner, self.max_per_workspace, workspaces=WORKSPACES_AT_FULL_USE):
                     break
             else:
-                return
+                break
             queue = self._queues[owner]
             self._ready.append(queue.popleft())
             self._admitted.add(owner)
+            self._lock.notify()
             if queue:
                 self._queues.move_to_end(owner)
             else:
                 del self._queues[owner]
-            if self._idle >= len(self._ready):
-                self._lock.notify()
-            else:
+        self._start_threads()
+
+    def _start_threads(self) -> None:
+        """Starts a thread for each call that may begin and that no idle thread will take.
+
+        If the system refuses to start one, the calls wait for those that there are. If there are none but stuck ones,
+        all calls that wait are refused.
+        """
+        while self._idle < len(self._ready):
+            try:
                 threading.Thread(target=self._work, name="weftline-tool", daemon=True).start()
+            except Exception as error:  # too many threads, or too little memory
+                executing = self._admitted.total - len(self._ready)
+                if not executing and not self._idle:
+                    for owner in self._waiting():
+                        self._refuse(owner, partial(_no_thread, error.with_traceback(None)))
+                return
+            self._idle += 1
 
     def _work(self) -> None:
         job: _Job[Any] | None = None
         while True:
             with self._lock:
-                self._idle += 1
                 if job is not None:
+                    self._idle += 1
                     job.done = True
                     (self._abandoned if job.abandoned else self._admitted).remove(job.owner)
                     job = None  # an idle thread must not keep the last call's arguments and result alive
@@ -235,8 +280,10 @@ class _Count:
         return self.total < max_per_workspace * workspaces and self.of(owner) < max_per_workspace
 
 
-def _too_many_stuck(count: int) -> ToolFailed:
-    return ToolFailed(prompts.remote.too_many_stuck(count))
+def _no_thread(cause: Exception, job: _Job[Any]) -> NoThread:
+    error = NoThread(job.tool)
+    error.__cause__ = cause
+    return error
 
 
 def _settle(job: _Job[Any], value: object, error: Exception | None) -> None:

@@ -38,7 +38,7 @@ from weftline.tools.asking import Ask
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen, ends_run
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
-from weftline.tools.workers import NeverBegan
+from weftline.tools.workers import NeverBegan, NoThread
 from weftline.trace_context import inside_span
 
 logger = logging.getLogger(__name__)
@@ -139,8 +139,17 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
 
 async def _invoked(command: RunTool, call: Call, tool: Tool, args: bytes, context: ToolContext) -> ToolOutput:
     """The tool's own result, with its bounds, telemetry and server data."""
-    with inside_span(context.traceparent):
-        output = await tool.invoke(args, context)
+    try:
+        with inside_span(context.traceparent):
+            output = await tool.invoke(args, context)
+    except NoThread as error:
+        if not _never_began(error, tool):
+            raise
+        extra = fields(run=context.run_id, tool=call.name, call=call.id)
+        logger.error("run %s: no thread for the tool %s: %s", context.run_id, call.name, error.__cause__, extra=extra)
+        if _may_have_happened(command, call):
+            return ToolOutput.of(prompts.calls.in_doubt(call.tool), in_doubt=True, not_run=True)
+        return ToolOutput.of(prompts.calls.no_thread(call.tool), not_run=True)
     if output.bounds is not None or bounded_of(tool):
         output = with_bounds(tool, output)
     if context.telemetry is not None and output.telemetry is None:
@@ -154,8 +163,8 @@ async def _invoked(command: RunTool, call: Call, tool: Tool, args: bytes, contex
 
 
 def _never_began(error: BaseException | None, tool: Tool) -> bool:
-    """Whether the tool was cut off while it was still waiting for a thread."""
-    return isinstance(error, NeverBegan) and error.tool == tool.spec.name
+    """Whether the tool got no thread, or was cut off while it was still waiting for one."""
+    return isinstance(error, NeverBegan | NoThread) and error.tool == tool.spec.name
 
 
 def _cut_off_before_it_began(
