@@ -12,7 +12,8 @@ from weftline.plan import ServerRef
 from weftline.round_robin import on_behalf_of
 from weftline.store.memory import MemoryDisk
 from weftline.testing import ScriptedModel, calls
-from weftline.tools.base import ToolFailed
+from weftline.tools.base import ToolFailed, ToolOutput
+from weftline.tools.function import FunctionTool
 from weftline.tools.workers import WORKSPACES_AT_FULL_USE, NeverBegan, NoThread, ToolWorkers
 
 
@@ -392,9 +393,16 @@ async def test_a_tool_that_never_got_a_thread_is_not_in_doubt(monkeypatch: pytes
     assert done == (["ordered"] if composed else [])
 
 
-@pytest.mark.parametrize("composed", [False, True])
+@pytest.mark.parametrize(
+    ("name", "how", "text", "did"),
+    [
+        ("pay", "not_run", prompts.calls.no_thread("pay"), []),
+        ("order", "failed", prompts.remote.NO_THREAD, ["ordered"]),
+        ("custom", "failed", prompts.calls.tool_failed("custom", prompts.remote.NO_THREAD), ["ordered"]),
+    ],
+)
 async def test_a_tool_for_which_no_thread_can_be_started_is_not_executed(
-    monkeypatch: pytest.MonkeyPatch, composed: bool
+    monkeypatch: pytest.MonkeyPatch, name: str, how: str, text: str, did: list[str]
 ) -> None:
     """One that has called such a tool has failed: it may have done something before that."""
     threads, shortage = ToolWorkers(), Shortage(monkeypatch)
@@ -413,14 +421,21 @@ async def test_a_tool_for_which_no_thread_can_be_started_is_not_executed(
         done.append("ordered")
         return (await pay.invoke(b'{"amount":1}', context)).text
 
-    used = order if composed else pay
-    result = await Agent(ScriptedModel([calls(used.name, amount=1), "Done."]), tools=[used]).run("Go.")
-    (call,) = result.calls
-    expected = ("failed", prompts.remote.NO_THREAD) if composed else ("not_run", prompts.calls.no_thread("pay"))
-    assert (call.how, call.result) == expected
+    class Custom(FunctionTool):
+        async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+            done.append("ordered")
+            return await pay.invoke(args, context)
+
+    def unused(amount: int) -> str:
+        raise AssertionError
+
+    tools = [pay, order, Custom(unused, name="custom", effect="once")]
+    model = ScriptedModel([calls(name, amount=1), "Done."])
+    result = await Agent(model, tools=[one for one in tools if one.name == name]).run("Go.")
+    assert [(call.how, call.result) for call in result.calls] == [(how, text)]
     shortage.lasts = False
     await threads.run(lambda: None)
-    assert done == (["ordered"] if composed else [])
+    assert done == did
 
 
 @pytest.mark.parametrize(("effect", "how"), [("idempotent", "in_doubt"), ("read", "not_run")])
