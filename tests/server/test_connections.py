@@ -196,13 +196,22 @@ async def test_what_stands_around_a_chunked_body_is_bounded(strict: ServerProces
     assert got.status in (400, 431)
 
 
-async def test_requests_that_pile_up_on_one_connection_behind_a_stream_end_it(strict: ServerProcess) -> None:
+async def test_requests_that_pile_up_on_one_connection_behind_a_stream_are_answered_when_it_ends(
+    strict: ServerProcess,
+) -> None:
     key = await asyncio.to_thread(new_key, strict)
-    async with aiohttp.ClientSession() as http:
-        run = await Api(http, strict.url, "acme", key).start("stuck")
-    stream = f"GET /api/v1/workspaces/acme/agent-runs/{run}/stream HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n\r\n"
-    got = await exchange(strict, stream.encode() + (HEAD + b"\r\n") * 100)
-    assert got.status in (0, 200) and b"0\r\n\r\n" not in got.body
+    async with aiohttp.ClientSession() as http, asyncio.timeout(TIMEOUT_S):
+        api = Api(http, strict.url, "acme", key)
+        run = await api.start("stuck")
+        reader, writer = await connect(strict)
+        writer.write(f"GET {api.base}/agent-runs/{run}/stream HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n\r\n".encode())
+        writer.write((HEAD + b"\r\n") * 100)
+        assert b" 200 " in await reader.readline()
+        assert (await api.post(f"agent-runs/{run}/cancel", {})).status == 200
+        data = await reader.read()  # to the end: it is idle after the last
+        writer.close()
+    stream, _, rest = data.partition(b"\r\n0\r\n\r\n")
+    assert b'"cancelled"' in stream and rest.count(b"HTTP/1.1 200 OK\r\n") == 100
 
 
 async def ask_on(writer: asyncio.StreamWriter, request: bytes) -> None:

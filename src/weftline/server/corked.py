@@ -20,13 +20,15 @@ class Corked:
     It has no `__getattr__`, which would slow down every other look-up.
     """
 
-    __slots__ = ("_loop", "_pending", "_size", "_transport")
+    __slots__ = ("_loop", "_pending", "_size", "_transport", "held")
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._pending: list[bytes] = []
         self._size = 0
+        self.held = False
+        """Whether reading is not resumed, whoever asks for it."""
 
     def write(self, data: bytes) -> None:
         if not self._pending:
@@ -68,7 +70,8 @@ class Corked:
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        self._transport.resume_reading()
+        if not self.held:
+            self._transport.resume_reading()
 
     def get_write_buffer_size(self) -> int:
         return self._transport.get_write_buffer_size()

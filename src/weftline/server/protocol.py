@@ -37,12 +37,17 @@ from weftline.server.listener import refusal
 from weftline.server.upgrades import parser_of_rest
 
 _MAX_PIPELINED = 8
-"""How many requests may wait for earlier responses on their connection. With more, it is closed after these."""
+"""How many requests may wait for earlier responses on their connection. What follows them is not parsed until then."""
+_VERSION = b"/1."
+"""In the first line of every head, so a read has at most as many requests."""
+_PIECE_BYTES = 1024
+"""What is parsed at once of a read with many requests, since the parser cannot stop between two."""
 _LINGER_S, _LINGER_BYTES = 2.0, 1024 * 1024
 """How long, and how many bytes, a client that was refused may keep sending before it has read the reason."""
 _CHUNK_OVERHEAD = 16
 """The most bytes around each byte of a chunked body; chunks of a single byte have six."""
-
+_UNREAD: Any = deque[object](maxlen=0)
+"""Where the headers after a chunked body go: nobody reads them."""
 
 _QUERY, _FRAGMENT = b"?#"
 """As numbers: bytes find one five times as fast as they find other bytes."""
@@ -84,6 +89,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._address = address
         self._queued: deque[Exchange] = deque()
         """Requests that wait for the responses before theirs."""
+        self._held = b""
+        """What was received after these and is not parsed yet."""
         self._open: list[Exchange] = []
         """Those without a complete response, and perhaps the last one that has one."""
         self._phase = _IDLE
@@ -97,6 +104,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         """Bytes of the head, or of the body with its framing, in earlier chunks or at the beginning of this one."""
         self._chunk = 0
         self._body_bytes = 0
+        self._body_end = 0
+        """How many bytes had been received with the latest piece of the body."""
         self._body_until_s = 0.0
         self._seen = 0
         """How many bytes of the body had arrived at the last check."""
@@ -125,6 +134,9 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         for timer in (self._deadline, self._idle, self._stall):
             if timer is not None:
                 timer.cancel()
+        self._queued.clear()
+        self._held = b""
+        self._refusal = None  # its traceback leads back here
         lost, self._open = self._open, []
         for exchange in lost:
             exchange.lose()
@@ -135,8 +147,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
     # Receiving
 
     def data_received(self, data: bytes) -> None:
-        parser = self.parser
-        if parser is None:
+        if self.parser is None:
             return
         if self._refusal is not None:
             self._received += len(data)
@@ -144,9 +155,31 @@ class CorkedHttpProtocol(HttpToolsProtocol):
                 self.flow.pause_reading()
             return
         self._idle_since_s = None
-        begun_as = self._phase
-        self._chunk = len(data)
-        self._received += len(data)
+        if self._queued or data.count(_VERSION) > _MAX_PIPELINED:
+            self._parse_some(self._held + data, self._phase)
+        else:
+            self._parse(data, self._phase)
+
+    def _parse_some(self, data: bytes, begun_as: _Phase) -> None:
+        """Parses until too many requests wait, and holds the rest."""
+        for at in range(0, len(data), _PIECE_BYTES):
+            if len(self._queued) >= _MAX_PIPELINED:
+                self._held, self._corked.held = data[at:], True
+                self._corked.pause_reading()
+                return
+            self._parse(data[at : at + _PIECE_BYTES], begun_as)
+            if self._refusal is not None:
+                break
+            begun_as = self._phase
+        self._held, self._corked.held = b"", False
+        if not self.flow.read_paused:
+            self._corked.resume_reading()
+
+    def _parse(self, data: bytes, begun_as: _Phase) -> None:
+        """`begun_as` is the phase that has a deadline already."""
+        parser: Any = self.parser
+        self._chunk = size = len(data)
+        self._received += size
         while data:
             try:
                 parser.feed_data(data)
@@ -163,6 +196,8 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             self._check(begun_as)
         elif self._deadline is not None:
             self._due_in(None)
+            if self._answered:  # before the request was complete
+                self.on_response_complete()
 
     def on_message_begin(self) -> None:
         if self._reads_on:
@@ -189,12 +224,10 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         limit = self._limits.max_head_bytes
         if (self._received > limit or self._chunk > limit) and self._head_bytes() > limit:
             raise self._refused(self._head_too_large())
-        if len(self._queued) >= _MAX_PIPELINED:
-            raise self._refused(InvalidRequest("There are too many requests on this connection at once."))
         exchange, answered = self._exchange(), self._answered
         self.cycle = exchange  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._phase, self._received, self._body_bytes = _BODY, 0, 0
-        self.headers = []  # for trailers after a chunked body; the request was checked by its head
+        self._phase, self._received, self._body_bytes, self._body_end = _BODY, 0, 0, 0
+        self.headers = self._watched = _UNREAD
         if answered:
             self._open = [exchange]
             self._start(exchange)
@@ -269,6 +302,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
+        self._body_end = self._received
         exchange = self.cycle
         if exchange.response_complete:
             return
@@ -298,6 +332,10 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         if self._queued:
             del self._open[0]  # responses are in order, and a connection may never be idle
             self._start(self._queued.popleft())
+            if self._held and not self._queued:
+                self._parse_some(self._held, _IDLE)
+            elif self._deadline is not None:
+                self._start_deadline()
             return
         self._idle_since_s = self.loop.time()
         if self._idle is None:
@@ -316,18 +354,16 @@ class CorkedHttpProtocol(HttpToolsProtocol):
     def _check(self, begun_as: _Phase) -> None:
         """Limits the size and time of what is incomplete, after some bytes were received."""
         limits = self._limits
-        around = (1 + _CHUNK_OVERHEAD) * self._body_bytes if self._phase is _BODY else 0
-        if self._received > limits.max_head_bytes + around:
+        allowed = limits.max_head_bytes
+        if self._phase is _BODY:
+            allowed += min(self._body_end, (1 + _CHUNK_OVERHEAD) * self._body_bytes)
+        if self._received > allowed:
             self._refuse(self._head_too_large())
         elif self._phase is _IDLE:
             if self._deadline is None and self._answered:
                 self._due_in(limits.head_timeout_s)  # line breaks alone do not keep a connection open
         elif self._phase is not begun_as:
-            if self._phase is _HEAD:
-                self._due_in(limits.head_timeout_s)
-            else:
-                self._body_until_s = self.loop.time() + limits.body_timeout_s
-                self._check_progress()
+            self._start_deadline()
 
     @property
     def _answered(self) -> bool:
@@ -350,12 +386,22 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         if seconds is not None:
             self._deadline = self.loop.call_later(seconds, self._late)
 
+    def _start_deadline(self) -> None:
+        """For the head or the body."""
+        if self._phase is _HEAD:
+            self._due_in(self._limits.head_timeout_s)
+        else:
+            self._body_until_s = self.loop.time() + self._limits.body_timeout_s
+            self._check_progress()
+
     def _check_progress(self) -> None:
         """Checks the progress of a body periodically, with one timer rather than one that every piece resets."""
         self._seen = self._received
         self._due_in(min(self._limits.body_pause_s, self._body_until_s - self.loop.time()))
 
     def _late(self) -> None:
+        if self._queued and self._refusal is None:
+            return  # it was perhaps not read, and has its time when the next response is complete
         if self._phase is _BODY and self._refusal is None and self.loop.time() < self._body_until_s:
             paused_by_us = self.flow.read_paused
             if self._received != self._seen or paused_by_us:
@@ -373,7 +419,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         return error
 
     def _refuse(self, error: WeftlineError) -> None:
-        """Ends the connection, with an error response unless another response is in progress.
+        """Ends the connection, with an error response unless another response is in progress or complete.
 
         Earlier requests are answered first.
         """
@@ -382,18 +428,23 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._all.on_refused(error)
+        if self._queued and self._phase is _BODY:  # it waits, and will not be handled
+            self._queued.pop()
+            self._open.pop()
+            self.cycle = self._open[-1]  # pyright: ignore[reportIncompatibleVariableOverride]
+            self._phase = _IDLE
         if not self._answered:
             if self._phase is not _BODY:
                 self.cycle.keep_alive = False
-                self._due_in(self._limits.head_timeout_s)  # one of them may be a stream that never ends
                 return
-            if self.cycle.response_started or self._queued:
+            if self.cycle.response_started:
                 self.transport.close()
                 return
             # Handlers that wait for the body see a disconnect, and their responses are not sent.
             self.cycle.disconnected = True
             self.cycle.wake()
-        self.transport.write(refusal(error, headers=self._all.headers_of_refusal(self._origin())))
+        if self._phase is not _BODY or not self.cycle.response_complete:
+            self.transport.write(refusal(error, headers=self._all.headers_of_refusal(self._origin())))
         # Closing at once while the client still writes would discard the response before it is read.
         self.transport.write_eof()
         self.flow.resume_reading()
