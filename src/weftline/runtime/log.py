@@ -7,7 +7,8 @@ waiters and fans out. State may run ahead of the log; effects may not.
 While the store refuses writes (disk full, locked, read-only), nothing new is accepted; what drivers have appended waits
 here and is retried. A request from outside that was in the refused flush fails at once, and its run is dropped from
 memory, to continue from its log once the store accepts writes again. If that would lose work that is done or under way,
-the request waits for the store together with it.
+the request waits for the store together with it. At a stop, what a store still refuses is given up for good: a caller
+who is told that nothing was kept must not find it there later.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from weftline.kernel.entries import FORMAT, KIND, CallClosed, TurnCompleted
 from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime.batching import FairBatches
 from weftline.runtime.clock import Clock
-from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
+from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter, is_being_cancelled
 from weftline.runtime.noted_facts import NOTED, note
 from weftline.store.base import ITEM_BYTES, LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
 
@@ -78,6 +79,9 @@ class Log:
         self._flushing: asyncio.Future[Any] | None = None
         """The current flush or probe."""
         self._retry_s = 0.0
+        self._retrying: asyncio.TimerHandle | None = None
+        self._given_up = False
+        """Whether nothing is written any more: the engine has stopped, and its store refused writes to the last."""
         self._writable: asyncio.Future[None] | None = None
         self.refusal: WeftlineError | None = None
         """Why the store refuses writes; None while it accepts them."""
@@ -190,8 +194,9 @@ class Log:
         """
         seq = run.log.next_seq - 1 if upto is None else upto
         future = self._loop.create_future()
-        if run.residency is GONE and run.log.outbox.empty and run.log.durable < seq:
-            future.set_exception(_not_accepting())  # the run was dropped: this will never be written
+        dropped = run.residency is GONE and run.log.outbox.empty
+        if (dropped or self._given_up) and run.log.durable < seq:
+            future.set_exception(_not_accepting())  # this will never be written
             return future
         waiter = Waiter(seq, future, outside)
         if run.log.waiters is None:
@@ -219,6 +224,8 @@ class Log:
             raise asyncio.CancelledError
         # Everything but the entries is filled in when it is flushed.
         write = Write(run.key, run.log.epoch, 0, 0, [], version=0, status="", due_at=None, format=FORMAT)
+        if self._given_up:
+            return write  # for nobody: whoever waits for it is refused
         run.log.outbox.pending = write
         self._touched.append(run)
         if self._flushing is None and self.refusal is None:
@@ -294,7 +301,7 @@ class Log:
 
     async def finish(self, *, patience_s: float, hurry: asyncio.Event | None = None) -> list[LiveRun]:
         """Returns when everything appended is durable, or when the store has refused for `patience_s`, or until `hurry`
-        was set, and one more try has failed: then with the runs of which something is lost.
+        was set, and one more try has failed: then with the runs of which something is lost, which is final.
 
         A store that accepts writes is waited for however slow it is: giving up would discard answers that have been
         paid for.
@@ -311,17 +318,28 @@ class Log:
                     await self._tried
                 else:
                     await asyncio.wait([self._tried, hurried], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-                if last and self.refusal is not None:
-                    lost = [run for run in self._touched if run.log.next_seq - 1 > run.log.durable]
-                    for run in lost:
-                        self._fail_waiters(run, _not_accepting())
-                    return lost
+                if last and self.refusal is not None and self._flushing is None:
+                    break
                 if not last and (hurried.done() or self._loop.time() >= until):
                     last = True  # one more try: the loop may have been blocked until now
                     self.hurry()
         finally:
             hurried.cancel()
-        return []
+        return [] if self.refusal is None else self._give_up()
+
+    def _give_up(self) -> list[LiveRun]:
+        """Drops what a refusing store has not accepted, and never tries again; returns the runs of which something is
+        lost. Nothing may be in flight.
+        """
+        self._given_up = True
+        if self._retrying is not None:
+            self._retrying.cancel()
+        left, self._touched = self._touched, []
+        for run in left:
+            _unbook(run, run.log.outbox.pending)
+            run.log.outbox.pending = None
+            self._fail_waiters(run, _not_accepting())
+        return [run for run in left if run.log.next_seq - 1 > run.log.durable]
 
     def _take(self) -> _Batch:
         """Takes what is waiting, as it will be written. Whatever cannot be encoded is left out, so that it does not
@@ -411,7 +429,9 @@ class Log:
 
     def _try_later(self) -> None:
         self._retry_s = min(max(self._retry_s * 2, _RETRY_FIRST_S), _RETRY_MAX_S)
-        self._loop.call_later(self._retry_s, self._retry)
+        if self._retrying is not None:
+            self._retrying.cancel()
+        self._retrying = self._loop.call_later(self._retry_s, self._retry)
 
     def hurry(self) -> None:
         """Retries a refusing store at once, and then at the initial interval again."""
@@ -420,7 +440,7 @@ class Log:
             self._retry()
 
     def _retry(self) -> None:
-        if self._flushing is not None:
+        if self._flushing is not None or self._given_up:
             return
         if self._touched:
             self._flush()
@@ -433,8 +453,13 @@ class Log:
         """
         try:
             await self._store.probe()
-        except WeftlineError as error:
-            self.refusal = error
+        except (Exception, asyncio.CancelledError) as error:
+            if is_being_cancelled():
+                raise
+            if isinstance(error, WeftlineError):
+                self.refusal = error
+            else:
+                logger.error("the store could not be probed; trying again", exc_info=error)
             self._try_later()
         else:
             self._is_well()
@@ -470,7 +495,10 @@ class Log:
 def _results(batch: _Batch, flushing: asyncio.Future[list[Written]]) -> Sequence[Written]:
     """What became of each write. If nobody knows, its run is read again: it continues from whatever is stored."""
     try:
-        return flushing.result()
+        results = flushing.result()
+        if len(results) != len(batch.writes):
+            raise RuntimeError(f"{len(batch.writes)} writes have {len(results)} results")
+        return results
     except StoreError as error:
         each = Written("refused", error=error)
     except (Exception, asyncio.CancelledError) as error:

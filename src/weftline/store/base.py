@@ -483,7 +483,9 @@ class LogStore(LogReader, Protocol):
         ...
 
     async def probe(self) -> None:
-        """Makes a dummy write. Raises `StoreError` while the store accepts no writes."""
+        """Makes a dummy write. Raises `StoreError` while the store accepts no writes; any other error counts as a failed
+        try too.
+        """
         ...
 
     def next_epoch(self) -> int:
