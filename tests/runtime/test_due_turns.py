@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from runtime.test_parked import HOUR_US, World, asking, on_virtual_time
 from weftline.runtime.embedded import EmbeddedEngine
+from weftline.runtime.fleet import due_runs
 from weftline.runtime.fleet.due_runs import MAX_LOADING
 from weftline.store.memory import MemoryDisk
 from weftline.testing.simulation.server import WallClock
@@ -43,6 +47,37 @@ def test_due_runs_are_loaded_a_few_at_a_time_and_workspaces_take_turns() -> None
             await asyncio.sleep(60)
             assert sorted(log.claimed) == [*many, *few], "each is loaded once"
             assert await statuses(it, [*many, *few]) == {"succeeded"}
+
+    on_virtual_time(scenario)
+
+
+def test_others_have_a_turn_after_each_page_of_due_runs_although_the_store_has_every_page_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(due_runs, "_PAGE", 4)
+
+    async def scenario(clock: WallClock) -> None:
+        world = World(MemoryDisk(), clock)
+        it, log = world.engine, world.log
+        turns = 0
+        pages: list[int] = []
+        due = log.due
+
+        def take_turn() -> None:
+            nonlocal turns
+            turns += 1
+
+        async def page(*args: Any, **options: Any) -> Any:
+            pages.append(turns)
+            asyncio.get_running_loop().call_soon(take_turn)
+            return await due(*args, **options)
+
+        async with it:
+            await waiting(it, await it.workspace("acme"), 12)
+            await asyncio.sleep(60)
+            monkeypatch.setattr(log, "due", page, raising=False)
+            await asyncio.sleep(3600)
+            assert pages[:4] == [0, 1, 2, 3]
 
     on_virtual_time(scenario)
 
