@@ -25,7 +25,7 @@ BASE = frozenset(
     | {"weftline.a2a_responses", "weftline.mcp_responses", "weftline.percent"}
     | {"weftline.failure", "weftline.outcome"}
     | {"weftline.fences", "weftline.surrogates"}
-    | {"weftline.deadlines", "weftline.trace_context"}
+    | {"weftline.callers", "weftline.deadlines", "weftline.trace_context"}
     | {"weftline.labels", "weftline.reminders"}
     | {"weftline.titles", "weftline.round_robin", "weftline.engine_options", "weftline.run_ids"}
 )
@@ -75,6 +75,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.reminders": frozenset(),
     "weftline.schema_cost": frozenset({"weftline.percent"}),
     "weftline.suggestions": frozenset(),
+    "weftline.callers": frozenset(),
     "weftline.deadlines": frozenset(),
     "weftline.trace_context": frozenset(),
     "weftline.surrogates": frozenset(),

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from weftline.callers import current_caller
 from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import StateBody, encode
@@ -122,6 +123,8 @@ class Driver:
         on_behalf_of.set(run.workspace)
         current_run.set(work)
         current_request.set(None)  # the request that woke the run has been answered by now
+        if current_caller.get() is not None:
+            current_caller.set(None)
         if incoming_traceparent.get() is not None:
             incoming_traceparent.set(None)
         try:

@@ -173,7 +173,7 @@ class EmbeddedEngine:
         creator.connect(fleet)
         self.create = cast(Create, creator.create)
         """Not a method that forwards: its options would become a dictionary for every run."""
-        opener.connect(loader=fleet.loader, mover=fleet.dispatcher)
+        opener.connect(loader=fleet.loader, mover=fleet.dispatcher, until_ended=self._until_end_is_stored)
         self._log = fleet.log
         self._recovery = fleet.recovery
         self._lineage = fleet.lineage
@@ -249,6 +249,7 @@ class EmbeddedEngine:
 
         Returns False if the store refused some of it until the end, which comes at once when `hurry` is set.
         """
+        self._opener.stop()
         whole = await self._fleet.abort(hurry=hurry)
         self._hub.end_all()
         return whole
@@ -510,6 +511,9 @@ class EmbeddedEngine:
     async def _until_ended(self, run: LiveRun) -> None:
         """Returns when a run that was cancelled has ended, which it does after those below it."""
         await self._lineage.require_known_below(run)
+        await self._until_end_is_stored(run)
+
+    async def _until_end_is_stored(self, run: LiveRun) -> None:
         await self._hub.until_ended(run.key, run.id, after=run.log.durable)
 
     # Reading

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from weftline.errors import Conflict
 from weftline.kernel.bodies import RenderedBody, decode_message, encode
@@ -15,6 +15,7 @@ from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime import ids
 from weftline.runtime.agent_code.inside import RunInside
+from weftline.runtime.asked_openings import AskedOpenings
 from weftline.runtime.deploys import NO_DEPLOY, deploy_for
 from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.live import Draft, LiveRun
@@ -45,16 +46,28 @@ class RunOpener:
         self._tools = tools
         self._names = names
 
-    def connect(self, *, loader: RunLoader, mover: RunMover) -> None:
+    def connect(
+        self, *, loader: RunLoader, mover: RunMover, until_ended: Callable[[LiveRun], Coroutine[Any, Any, None]]
+    ) -> None:
         self._loader = loader
         self._mover = mover
+        self._asked = AskedOpenings(self._open_toolbox, until_ended=until_ended)
+
+    def stop(self) -> None:
+        """Refuses requests that wait for tools."""
+        self._asked.stop()
 
     async def open_tools(self, run: LiveRun) -> None:
-        """Creates the tools of a run that is not driven, to check an outside request about one of its calls."""
+        """Creates the tools of a run that is not driven, to check an outside request about one of its calls. Returns
+        without them if the run ends first.
+
+        Raises `Unavailable` if that takes too long, or the engine stops, and `ConnectionResetError` if the caller goes
+        away.
+        """
         if run.work.toolbox is None:
             if not self._tools.knows(run.work.plan):
                 raise Conflict("The agent of this run is not registered here, so changed arguments cannot be checked.")
-            await self._open_toolbox(run)
+            await self._asked.wait(run)
 
     async def open(self, run: LiveRun) -> Sequence[Draft]:
         """Reads everything before it changes the conversation, so that a failure on the way can be retried."""

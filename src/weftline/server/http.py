@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, MutableMapping
+from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -12,6 +13,7 @@ from msgspec import Struct
 
 from weftline.api.parsing import parsed
 from weftline.api.principal import Principal
+from weftline.callers import current_caller
 from weftline.errors import InvalidRequest, TooLarge
 from weftline.log_context import RequestInfo
 from weftline.percent import fields
@@ -262,6 +264,15 @@ class Request(Struct, eq=False):
             if mine is not None and mine.cancelling():
                 raise
             raise ConnectionResetError from None
+
+    @contextmanager
+    def may_end_waits(self) -> Generator[None]:
+        """Inside, a long wait ends with `ConnectionResetError` if the client goes away; everything else is finished."""
+        token = current_caller.set(self.scope.get(DISCONNECT))
+        try:
+            yield
+        finally:
+            current_caller.reset(token)
 
     async def disconnected(self) -> None:
         """Waits until the client has gone."""

@@ -468,8 +468,7 @@ class LogStore(LogReader, Protocol):
         The future is done when those that fit are durable. Flushes take effect in call order, awaited or not.
 
         A `StoreError`, raised or in the future, means that nothing was written and that the same writes may succeed
-        later. After any other exception, or with another number of results, nobody knows what was written, and the runs
-        are loaded again.
+        later. After any other exception, or too few results, nobody knows what was written: the runs are loaded again.
 
         The same transaction changes these records, with queries of `weftline.store.records`:
 
@@ -484,9 +483,7 @@ class LogStore(LogReader, Protocol):
         ...
 
     async def probe(self) -> None:
-        """Makes a dummy write. Raises `StoreError` while the store accepts no writes. After any other error it is tried
-        again, too.
-        """
+        """Makes a dummy write. Raises `StoreError` while the store accepts no writes."""
         ...
 
     def next_epoch(self) -> int:

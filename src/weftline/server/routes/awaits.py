@@ -112,18 +112,19 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
     who = principal.who
     # The same answer from somebody else is a different one, so that it is clear whose answer counted.
     request_id = token_hex(16) if once is None else f"{who} {once}"
-    answered = await answer_run(
-        app.workspaces,
-        app.engine,
-        key,
-        sent,
-        run_id=run_id,
-        await_id=await_id,
-        by=who,
-        request=request_id,
-        idempotency_key=once or "",
-        warnings=warnings,
-    )
+    with request.may_end_waits():
+        answered = await answer_run(
+            app.workspaces,
+            app.engine,
+            key,
+            sent,
+            run_id=run_id,
+            await_id=await_id,
+            by=who,
+            request=request_id,
+            idempotency_key=once or "",
+            warnings=warnings,
+        )
     return Response(encode(answered))
 
 

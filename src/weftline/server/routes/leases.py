@@ -37,7 +37,8 @@ async def release(app: App, request: Request, principal: Principal) -> Response:
     key = await locate_run(app, request, principal)
     sent, unknown = await request.read(_LEASE)
     warnings = app.unknown_fields.warnings(request, unknown)
-    return Response(encode(await release_call(app.engine, key, sent, warnings=warnings)))
+    with request.may_end_waits():
+        return Response(encode(await release_call(app.engine, key, sent, warnings=warnings)))
 
 
 ROUTES = (

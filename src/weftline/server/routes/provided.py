@@ -23,9 +23,9 @@ async def provide(app: App, request: Request, principal: Principal) -> Response:
     sent = await request.read(_RESULTS)
     warnings = app.unknown_fields.warnings(request, sent.unknown)
     await_id, once = request.params["awaitId"], idempotency_key(request) or ""
-    return Response(
-        encode(await answer_calls(app.engine, key, await_id, sent, idempotency_key=once, warnings=warnings))
-    )
+    with request.may_end_waits():
+        accepted = await answer_calls(app.engine, key, await_id, sent, idempotency_key=once, warnings=warnings)
+    return Response(encode(accepted))
 
 
 ROUTES = (

@@ -115,7 +115,8 @@ async def tool_results(app: App, request: Request, principal: Principal) -> Resp
     body = await request.read(_RESULT, user_agent=request.header(b"user-agent") or "")
     warnings = app.unknown_fields.warnings(request, body.unknown)
     once = idempotency_key(request) or ""
-    return Response(encode(await answer_call(app.engine, key, body, idempotency_key=once, warnings=warnings)))
+    with request.may_end_waits():
+        return Response(encode(await answer_call(app.engine, key, body, idempotency_key=once, warnings=warnings)))
 
 
 async def cancel(app: App, request: Request, principal: Principal) -> Response:
