@@ -240,6 +240,26 @@ async def test_a_request_has_one_response_even_if_its_body_fails_later(rest: byt
         assert connection.wire.statuses == [401] and connection.wire.closed
 
 
+@pytest.mark.parametrize("header", [b"Connection: close", b"Expect: 100-continue"])
+async def test_a_client_that_still_sends_can_read_the_response_before_its_connection_is_closed(header: bytes) -> None:
+    """Closing it at once would reset it, and what the client has not read would be lost."""
+    head = post(b"early", 20).replace(b"Host: x\r\n", b"Host: x\r\n%b\r\n" % header)
+    async with connected() as connection:
+        await connection.send(head)
+        assert connection.wire.statuses == [401]
+        assert connection.wire.ended and not connection.wire.closed
+        await connection.send(b"x" * 10, GET)
+        assert connection.app.handled == 1 and not connection.wire.closed
+        connection.clock.wait(3)
+        assert connection.wire.closed and connection.wire.statuses == [401]
+
+
+async def test_a_connection_whose_last_request_is_complete_is_closed_at_once() -> None:
+    async with connected() as connection:
+        await connection.send(b"GET /quick HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert connection.wire.statuses == [200] and connection.wire.closed
+
+
 # Requests that wait for others
 
 

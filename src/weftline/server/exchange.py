@@ -34,7 +34,7 @@ class Exchange(Struct, eq=False):
     flow: FlowControl
     default_headers: list[tuple[bytes, bytes]]
     on_response: Callable[[], object]
-    """Called when the response is complete."""
+    """Called when the response is complete. It also ends the connection unless `keep_alive` says to keep it."""
     keep_alive: bool = True
     waiting_for_100_continue: bool = False
     body: bytearray = field(default_factory=bytearray)
@@ -159,6 +159,4 @@ class Exchange(Struct, eq=False):
         self.response_complete = True
         if self.waits:
             self.wake()
-        if not self.keep_alive:
-            self.transport.close()
         self.on_response()

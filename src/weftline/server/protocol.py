@@ -328,6 +328,13 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         """Like uvicorn's, but checks one timer periodically rather than starting a new one after each response."""
         if self.transport.is_closing():
             return
+        answered = self._open[0]
+        if not answered.keep_alive:
+            if answered.more_body:
+                self._linger()
+            else:
+                self.transport.close()
+            return
         self.flow.resume_reading()
         if self._queued:
             del self._open[0]  # responses are in order, and a connection may never be idle
@@ -445,7 +452,14 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             self.cycle.wake()
         if self._phase is not _BODY or not self.cycle.response_complete:
             self.transport.write(refusal(error, headers=self._all.headers_of_refusal(self._origin())))
-        # Closing at once while the client still writes would discard the response before it is read.
+        self._linger()
+
+    def _linger(self) -> None:
+        """Ends the connection when the client has had time to read the last response. Closing at once while it still
+        writes would discard that.
+        """
+        self._refusal = self._refusal or InvalidRequest("The request was answered before it was complete.")
+        self._received = 0
         self.transport.write_eof()
         self.flow.resume_reading()
         self._due_in(_LINGER_S)
