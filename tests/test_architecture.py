@@ -27,7 +27,13 @@ BASE = frozenset(
     | {"weftline.fences", "weftline.surrogates"}
     | {"weftline.callers", "weftline.deadlines", "weftline.trace_context"}
     | {"weftline.labels", "weftline.reminders"}
-    | {"weftline.titles", "weftline.round_robin", "weftline.engine_options", "weftline.run_ids"}
+    | {
+        "weftline.titles",
+        "weftline.round_robin",
+        "weftline.interruption",
+        "weftline.engine_options",
+        "weftline.run_ids",
+    }
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts"}
@@ -81,6 +87,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.surrogates": frozenset(),
     "weftline.titles": frozenset(),
     "weftline.round_robin": frozenset(),
+    "weftline.interruption": frozenset(),
     "weftline.bounded": frozenset({"weftline.round_robin"}),
     "weftline.a2a_responses": frozenset({"weftline.json_size"}),
     "weftline.net": BASE | {"weftline._version"},

@@ -392,13 +392,13 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "look did not finish within 2.5 seconds and was stopped. You may call it again.",
     ),
     (
-        "tool_never_began",
+        "timed_out_before_start",
         ("pay", 2.5),
         {},
         "pay could not begin within 2.5 seconds, because too many tools are running. It did nothing.",
     ),
     (
-        "stopped_before_it_began",
+        "stopped_before_start",
         ("pay",),
         {},
         "Not executed: the server was stopped before pay could begin. Nothing has been done. If the call is still "

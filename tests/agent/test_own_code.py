@@ -40,12 +40,13 @@ async def test_a_gate_that_lets_a_cancellation_escape_blocks_the_call() -> None:
     assert ([call.how for call in result.calls], len(asked)) == (["blocked"], 1)
 
 
-async def test_a_gate_that_exits_the_program_blocks_the_call() -> None:
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()], ids=type)
+async def test_a_gate_that_exits_the_program_blocks_the_call(error: BaseException) -> None:
     agent = Agent(ScriptedModel([calls("pay", amount=1), "Done."]), tools=[pay])
 
     @agent.on(ToolGate)
     def leaves(gate: ToolGate) -> None:
-        raise SystemExit(1)
+        raise error
 
     assert [call.how for call in (await agent.run("Go.")).calls] == ["blocked"]
 

@@ -215,6 +215,21 @@ def test_a_clock_that_is_set_right_again_is_followed_again() -> None:
     assert clock.now_us() == system == 10_045 * SECOND
 
 
+def test_a_clock_that_is_set_nearly_right_again_does_not_jump_ahead() -> None:
+    system = elapsed = 10_000 * SECOND
+    clock = SteadyClock(lambda: system * 1000, monotonic=lambda: elapsed * 1000)
+    assert clock.now_us() == system
+    system -= 3600 * SECOND
+    elapsed += SECOND
+    system += SECOND
+    assert clock.now_us() == 10_001 * SECOND
+    system += 3600 * SECOND - 20_000  # it had been 20 ms fast
+    assert clock.now_us() == 10_001 * SECOND
+    elapsed += SECOND
+    system += SECOND
+    assert clock.now_us() == system == 10_002 * SECOND - 20_000
+
+
 def test_a_clock_that_is_set_forward_and_back_never_goes_back() -> None:
     system = elapsed = 10_000 * SECOND
     clock = SteadyClock(lambda: system * 1000, monotonic=lambda: elapsed * 1000)

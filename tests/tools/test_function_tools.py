@@ -413,6 +413,15 @@ class Silent(Exception):
         raise RuntimeError
 
 
+class Shut(Exception):
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError
+
+
+class Odd(BaseException):
+    pass
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
@@ -421,8 +430,11 @@ class Silent(Exception):
         (KeyError("x"), "KeyError: 'x'"),
         (RuntimeError(), "RuntimeError"),
         (Silent(), "Silent"),
+        (Shut(), "Shut"),
+        (Odd("x"), "Odd: x"),
         (StopIteration("s"), "StopIteration: s"),
         (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
         (ValueError("\ud800"), "ValueError: \ufffd"),
         (asyncio.CancelledError("mine"), "CancelledError: mine"),
     ],
@@ -437,7 +449,7 @@ async def test_what_a_tool_raises_is_an_error_result_of_that_call(
         raise error
 
     outputs = [await call(tool(plain))]
-    if not isinstance(error, StopIteration):
+    if type(error) is not StopIteration:
         # A coroutine that raises StopIteration raises RuntimeError by the language's own rule.
         async def unblocked() -> None:
             raise error

@@ -14,7 +14,7 @@ from weftline.store.memory import MemoryDisk
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ToolFailed, ToolOutput
 from weftline.tools.function import FunctionTool
-from weftline.tools.workers import WORKSPACES_AT_FULL_USE, NeverBegan, NoThread, ToolWorkers
+from weftline.tools.workers import WORKSPACES_AT_FULL_USE, NoThread, ToolWorkers, not_started
 
 
 class Stuck:
@@ -201,8 +201,9 @@ async def test_a_call_that_is_cancelled_as_it_is_refused_never_began() -> None:
     await stuck.begun.wait()
 
     async def refused() -> None:
-        with pytest.raises(NeverBegan):
+        with pytest.raises(asyncio.CancelledError) as cancelled:
             await threads.run(lambda: "refused", tool="pay")
+        assert not_started(cancelled.value) == "pay"
 
     second = asyncio.create_task(refused())
     await asyncio.wait([second], timeout=0)
@@ -211,6 +212,18 @@ async def test_a_call_that_is_cancelled_as_it_is_refused_never_began() -> None:
     await second
     assert (first.cancelled(), threads.abandoned) == (True, 1)
     stuck.release.set()
+
+
+async def test_a_timeout_of_a_call_that_waits_for_a_thread_is_a_timeout() -> None:
+    threads = ToolWorkers(max_per_workspace=1)
+    ((busy, first),) = await hold(threads, 1, 1)
+    await busy.begun.wait()
+    with pytest.raises(TimeoutError) as late:
+        async with asyncio.timeout(0):
+            await threads.run(lambda: "never", tool="pay")
+    assert not_started(late.value.__cause__) == "pay"
+    busy.release.set()
+    await first
 
 
 async def test_a_call_that_is_cancelled_when_it_has_just_returned_leaves_no_thread_behind() -> None:

@@ -199,11 +199,11 @@ def tool_timed_out(tool: str, timeout_s: float, *, in_doubt: bool) -> str:
     return f"{stopped} It is not known whether it took effect. {FIND_OUT}" if in_doubt else f"{stopped} {_AGAIN}"
 
 
-def tool_never_began(tool: str, timeout_s: float) -> str:
+def timed_out_before_start(tool: str, timeout_s: float) -> str:
     return f"{tool} could not begin within {timeout_s:g} seconds, because too many tools are running. It did nothing."
 
 
-def stopped_before_it_began(tool: str) -> str:
+def stopped_before_start(tool: str) -> str:
     return f"Not executed: the server was stopped before {tool} could begin. {_ASK_AGAIN}"
 
 

@@ -61,6 +61,7 @@ class SteadyClock:
         self._wall = wall
         self._monotonic = monotonic
         self._ahead_us = 0
+        """By how much the latest time was ahead of the system's."""
         self._latest = 0
         # What the time was at some moment of the monotonic clock. Reading that one too for every time would cost runs
         # more than it is worth.
@@ -69,30 +70,22 @@ class SteadyClock:
 
     def now_us(self) -> int:
         wall = self._wall() // 1000
-        if wall >= self._latest:
-            self._latest = wall
-            if wall >= self._mark_again:
-                self._ahead_us = 0
-                self._mark(wall)
-            return wall
-        now = wall + self._ahead_us
-        if now < self._latest:
-            now = self._go_on(wall)
-        self._latest = now
-        return now
-
-    def _mark(self, now: int) -> None:
-        self._marked_us, self._marked_at_ns = now, self._monotonic()
-        self._mark_again = now + _MARK_US
+        if wall < self._latest:
+            return self._go_on(wall)
+        self._latest = wall
+        if wall >= self._mark_again:
+            self._ahead_us = 0
+            self._marked_us, self._marked_at_ns = wall, self._monotonic()
+            self._mark_again = wall + _MARK_US
+        return wall
 
     def _go_on(self, wall: int) -> int:
-        """The time, after the system's clock was set back."""
+        """The time, while the system's clock is behind."""
         elapsed_us = (self._monotonic() - self._marked_at_ns) // 1000
-        now = max(self._latest, self._marked_us + elapsed_us)
+        self._latest = now = max(self._latest, self._marked_us + elapsed_us)
+        self._mark_again = 0  # as soon as it is set right
         back_us = now - wall - self._ahead_us
         self._ahead_us = now - wall
-        self._mark(now)
-        self._mark_again = 0  # as soon as it is set right
         if back_us > _REPORT_US:
             logger.warning(
                 "the system's clock was set back by about %.0f s: until the next start, times in the logs of runs"

@@ -14,6 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from weftline.callers import current_caller
+from weftline.interruption import is_being_cancelled
 from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import StateBody, encode
@@ -42,12 +43,12 @@ from weftline.runtime import ids
 from weftline.runtime import step as stepping
 from weftline.runtime.agent_code.code import RunCode
 from weftline.runtime.fleet.lineage import OnCalls
-from weftline.runtime.live import CUT_BEGUN, GONE, WATCHING, Draft, LiveRun, WorkingSet, is_being_cancelled
+from weftline.runtime.live import CUT_BEGUN, GONE, WATCHING, Draft, LiveRun, WorkingSet
 from weftline.runtime.log import Log
 from weftline.runtime.model_calls.model_call import abandoned
 from weftline.runtime.public_errors import in_public
 from weftline.runtime.run_sink import RunSink
-from weftline.runtime.services import NotBegun, Outcome, Services, Sink
+from weftline.runtime.services import NotStarted, Outcome, Services, Sink
 from weftline.runtime.step import Step, take_in, thread_end, time_has_come
 from weftline.runtime.tool_calls.children import NewChild
 from weftline.runtime.tool_calls.toolbox import EMPTY
@@ -431,7 +432,7 @@ class Driver:
             if self.stopping and is_being_cancelled():
                 if isinstance(command, CallModel) and work.answering:
                     self._record_abandoned(run, command)
-                elif isinstance(error, NotBegun):
+                elif isinstance(error, NotStarted):
                     self.record(run, self._accepted(run, error.outcome))
             raise
         if outcome is None:

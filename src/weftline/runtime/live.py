@@ -389,9 +389,3 @@ class LiveRun(Struct, eq=False):
         wake = self.driving.wake
         if wake is not None and not wake.done():
             wake.set_result(None)
-
-
-def is_being_cancelled() -> bool:
-    """Whether the current task was cancelled; if not, a `CancelledError` is a failure of the code it called."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

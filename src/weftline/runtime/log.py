@@ -21,12 +21,13 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from weftline.errors import StoreError, Unavailable, WeftlineError
+from weftline.interruption import is_being_cancelled
 from weftline.kernel.bodies import encode
 from weftline.kernel.entries import FORMAT, KIND, CallClosed, TurnCompleted
 from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime.batching import FairBatches
 from weftline.runtime.clock import Clock
-from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter, is_being_cancelled
+from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
 from weftline.runtime.noted_facts import NOTED, note
 from weftline.store.base import ITEM_BYTES, LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
 

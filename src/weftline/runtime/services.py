@@ -43,7 +43,7 @@ class Outcome(Struct, frozen=True):
     """The plan of the run that executes the call, if the fact begins one."""
 
 
-class NotBegun(asyncio.CancelledError):
+class NotStarted(asyncio.CancelledError):
     """The cancellation of a command that has done nothing yet. `outcome` is for a run that does not try it again."""
 
     def __init__(self, outcome: Outcome) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 from weftline import prompts
 from weftline.canonical import NotCanonical, canonical_value
 from weftline.failure import Failure
+from weftline.interruption import is_interruption
 from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.log_context import fields
@@ -44,7 +45,7 @@ from weftline.tools.signature import (
     injected_of,
     resolved_hints,
 )
-from weftline.tools.workers import NeverBegan, NoThread, shared_workers
+from weftline.tools.workers import NoThread, set_not_started, shared_workers
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
@@ -246,8 +247,9 @@ class FunctionTool(Generic[P, R, D]):
         if not self._in_thread:
             try:
                 return await self._outcome(call, context)
-            except NeverBegan as inner:  # of a tool that this one has called
-                raise asyncio.CancelledError(*inner.args) from None
+            except asyncio.CancelledError as error:
+                set_not_started(error, "")  # it may be from a tool that this one has called
+                raise
         try:
             result = await shared_workers().run(lambda: self._outcome_in_thread(call, context), tool=self.name)
         except NoThread:
@@ -338,13 +340,9 @@ class FunctionTool(Generic[P, R, D]):
             value = call()
             if inspect.isawaitable(value):
                 value = await value
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+        except BaseException as error:
+            if is_interruption(error):
                 raise
-            # This call was not cancelled: a cancellation escaped from the tool's own code.
-            return self._failed(error, context)
-        except (Exception, SystemExit) as error:
             return self._failed(error, context)
         return output_of(value, tool_name=self.name)
 
@@ -357,12 +355,16 @@ class FunctionTool(Generic[P, R, D]):
 
     def _failed(self, error: BaseException, context: ToolContext[Any]) -> ToolOutput:
         """Returns the error for the model; only the log says where it happened. `ToolFailed` is not logged."""
-        if isinstance(error, ToolQuestion):
-            return self._asking(error)
-        if not isinstance(error, ToolFailed):
-            extra = fields(run=context.run_id, tool=self.name, call=context.call_id)
-            _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error, extra=extra)
-        return error_of(error)
+        try:
+            if isinstance(error, ToolQuestion):
+                return self._asking(error)
+            if not isinstance(error, ToolFailed):
+                extra = fields(run=context.run_id, tool=self.name, call=context.call_id)
+                _log.error("run %s: the tool %s failed", context.run_id, self.name, exc_info=error, extra=extra)
+            return error_of(error)
+        except Exception:  # of a class that does not even let others see its attributes
+            _log.exception("run %s: the error of tool %s cannot be described", context.run_id, self.name)
+            return ToolOutput.of(type(error).__name__, is_error=True)
 
     def _asking(self, question: ToolQuestion) -> ToolOutput:
         """Returns the question, or an error if one of its options would not be a valid result."""

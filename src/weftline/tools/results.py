@@ -69,7 +69,7 @@ def output_bytes(parts: Iterable[UserPart]) -> int:
 
 def reason_of(error: BaseException) -> str:
     """Returns the message of an error, or its type if the message is empty."""
-    return str(error) or type(error).__name__
+    return _message_of(error) or type(error).__name__
 
 
 def error_of(error: BaseException) -> ToolOutput:

@@ -25,6 +25,7 @@ from weftline.tools.base import ToolFailed
 
 T = TypeVar("T")
 
+_NOT_STARTED = "_weftline_not_started"
 THREADS_PER_WORKSPACE = 32
 STUCK_PER_WORKSPACE = 64
 WORKSPACES_AT_FULL_USE = 4
@@ -70,20 +71,22 @@ class _Job(Generic[T]):
             pass
 
 
-class NeverBegan(asyncio.CancelledError):
-    """The cancellation of a call of `tool` that was still waiting for a thread, so that it has done nothing."""
-
-    def __init__(self, tool: str, *args: object) -> None:
-        super().__init__(*args)
-        self.tool = tool
-
-
 class NoThread(ToolFailed):
     """No thread could be started for a call of `tool`, so that it has done nothing."""
 
     def __init__(self, tool: str) -> None:
         super().__init__(prompts.remote.NO_THREAD, kind="unavailable")
         self.tool = tool
+
+
+def not_started(error: BaseException | None) -> str:
+    """Returns the tool whose call did not start, and so has done nothing, if that is what the error means."""
+    return error.tool if isinstance(error, NoThread) else getattr(error, _NOT_STARTED, "")
+
+
+def set_not_started(error: asyncio.CancelledError, tool: str) -> None:
+    """Marks a cancellation. A class of its own would not be one for `asyncio.timeout` in Python 3.11."""
+    setattr(error, _NOT_STARTED, tool)
 
 
 class ToolWorkers:
@@ -118,10 +121,10 @@ class ToolWorkers:
     async def run(self, call: Callable[[], T], *, tool: str = "") -> T:
         """Runs `call` in a thread, with the caller's contextvars. When cancelled, it returns at once.
 
-        A call that was still queued when it was cancelled never starts.
+        A call that was still queued when it was cancelled never starts. If it is all that `tool` does, `not_started`
+        recognizes the error.
 
         Raises:
-            NeverBegan: if it was cancelled before it began, and is all that `tool` does.
             NoThread: if no thread can be started, and there is none to wait for.
             ToolFailed: if too many threads of the workspace, or of all of them, are already stuck.
         """
@@ -134,8 +137,8 @@ class ToolWorkers:
         try:
             return await job.future
         except asyncio.CancelledError as cancelled:
-            if self._give_up(job) and tool:
-                raise NeverBegan(tool, *cancelled.args) from None
+            if self._give_up(job):
+                set_not_started(cancelled, tool)
             raise
 
     def _give_up(self, job: _Job[Any]) -> bool:

@@ -12,6 +12,7 @@ from weftline.agent.context import RunContext
 from weftline.agent.hooking.point_checks import check
 from weftline.agent.hooks import OTHER_NAMES, Point
 from weftline.agent.hooks_outside import POINTS
+from weftline.interruption import is_interruption
 from weftline.suggestions import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -24,17 +25,6 @@ else:
     D = TypeVar("D", contravariant=True)
 P = TypeVar("P", bound=Point)
 W = TypeVar("W")
-
-
-def _raise_if_foreign(error: BaseException) -> None:
-    """Raises errors that are not the hook's own: interrupts, and the cancellation of the run."""
-    if isinstance(error, Exception | SystemExit):
-        return
-    from asyncio import CancelledError, current_task  # already loaded, since a task is running
-
-    task = current_task()
-    if not isinstance(error, CancelledError) or (task is not None and task.cancelling()):
-        raise error
 
 
 class HookFailed(Exception):
@@ -140,7 +130,8 @@ class Hooks:
             try:
                 await _call_hook(one, point, context)
             except BaseException as error:
-                _raise_if_foreign(error)
+                if is_interruption(error):
+                    raise
                 logger.exception("the hook %s at %s failed", one.name, point.name)
                 return error
         return None
@@ -153,7 +144,8 @@ class Hooks:
             try:
                 await _call_hook(one, point, context)
             except BaseException as error:
-                _raise_if_foreign(error)
+                if is_interruption(error):
+                    raise
                 logger.exception("the hook %s at %s failed", one.name, point.name)
                 return one.name, error
             if decided():
@@ -168,7 +160,8 @@ class Hooks:
                 await _call_hook(one, point, context)
                 check(point)
             except BaseException as error:
-                _raise_if_foreign(error)
+                if is_interruption(error):
+                    raise
                 logger.exception("the hook %s at %s failed; its changes are dropped", one.name, point.name)
                 for name, value in before.items():
                     setattr(point, name, value)
@@ -180,7 +173,8 @@ class Hooks:
             try:
                 await _call_hook(one, point, context)
             except BaseException as error:
-                _raise_if_foreign(error)
+                if is_interruption(error):
+                    raise
                 logger.exception("the hook %s at %s failed", one.name, point.name)
                 if one.fail_closed:
                     raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error

@@ -35,6 +35,7 @@ from weftline.agent.skills.allowed import ToolNames
 from weftline.agent.skills.toolset import Skills
 from weftline.agent.subagents import Subagent
 from weftline.errors import Conflict, InvalidRequest, invalid_field
+from weftline.interruption import is_interruption
 from weftline.kernel.deploys import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox, ToolSource
@@ -256,7 +257,9 @@ class AgentTools:
                 check_deps(agent.deps, deps)
             else:
                 deps, owned = await _deps(setup, info)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             # A retry would fail in the same way: the run ends, and its log has the error.
             logger.exception("run %s: what its agent (%s) needs could not be created", run.id, plan.code)
             problem = f"What the agent needs could not be created: {type(error).__name__}: {error}", error

@@ -7,11 +7,12 @@ import logging
 from msgspec import UNSET, Raw
 
 from weftline.canonical import NotCanonical, canonical_value
+from weftline.interruption import is_being_cancelled
 from weftline.kernel import bodies, policies
 from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.state import ConsultPolicy, State
 from weftline.runtime.agent_code.code import Judged, PendingTurn
-from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
+from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.services import Outcome
 from weftline.runtime.tool_calls.tool_call import pending_call
 from weftline.runtime.tool_calls.toolbox import EMPTY

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.errors import WeftlineError
+from weftline.interruption import is_being_cancelled
 from weftline.kernel import bodies
 from weftline.kernel.budgeting import summary_slot
 from weftline.kernel.compaction import is_too_large
@@ -25,7 +26,7 @@ from weftline.providers.assemble import Assembler
 from weftline.providers.base import ModelRequest, ProviderError
 from weftline.providers.catalog import ResolvedModel
 from weftline.providers.throttle import close_stream, open_stream
-from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
+from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls.cutting import (
     Cut,
     Span,

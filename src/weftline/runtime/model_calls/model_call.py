@@ -15,6 +15,7 @@ from weftline import prompts
 from weftline.canonical import NotCanonical, canonical
 from weftline.errors import WeftlineError
 from weftline.fences import without_fence
+from weftline.interruption import is_being_cancelled
 from weftline.json_size import excess
 from weftline.kernel import bodies
 from weftline.kernel.bodies import note_body
@@ -37,7 +38,7 @@ from weftline.providers.throttle import close_stream, open_stream
 from weftline.runtime.agent_code.code import CodeFailed, RunCode
 from weftline.runtime.agent_code.noting import ProviderNotes
 from weftline.runtime.conversation import Conversation
-from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
+from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls.argument_deltas import ArgumentDeltas
 from weftline.runtime.model_calls.deltas import Deltas
 from weftline.runtime.model_calls.models import attempt_limit, cost_nusd, cost_of, model_id, resolve

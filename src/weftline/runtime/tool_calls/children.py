@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.failure import Failure
+from weftline.interruption import is_being_cancelled
 from weftline.kernel import bodies, policies
 from weftline.kernel.bodies import FinalResult
 from weftline.kernel.entries import FORMAT, KIND, RULES, CallStarted, How, Parent, RunCreated
@@ -18,7 +19,7 @@ from weftline.outcome import ChildLink, Telemetry
 from weftline.plan import RunPlan, encode_plan
 from weftline.runtime import ids
 from weftline.runtime.agent_code.code import ChildEnd, ChildLimits
-from weftline.runtime.live import Draft, LiveRun, WorkingSet, is_being_cancelled
+from weftline.runtime.live import Draft, LiveRun, WorkingSet
 from weftline.runtime.services import Outcome, Services
 from weftline.runtime.tool_calls.tool_call import closed, new_context, pending_call
 from weftline.runtime.tool_calls.toolbox import EMPTY

@@ -17,11 +17,12 @@ from msgspec.structs import replace
 from weftline import prompts
 from weftline.canonical import NotCanonical, canonical, digest
 from weftline.failure import Failure
+from weftline.interruption import is_being_cancelled, is_interruption
 from weftline.kernel.bodies import AskBody, TurnBody, TurnCall, turn_body, turn_call
 from weftline.kernel.entries import AskedCall
 from weftline.messages import Assistant, ToolCall, joined_text
 from weftline.runtime.agent_code.code import RunCode
-from weftline.runtime.live import WorkingSet, is_being_cancelled
+from weftline.runtime.live import WorkingSet
 from weftline.runtime.pacing import LARGE_CHARS
 from weftline.runtime.people.awaits import put_to_people
 from weftline.runtime.services import Services
@@ -188,8 +189,8 @@ async def _prepared(
             joined_text(input_invalid_result(tool, error).parts) if code is None else code.describe_invalid(tool, error)
         )
         return _Rejected(text, hinting.invalid_arguments(tool, call, error))
-    except (Exception, SystemExit, asyncio.CancelledError) as error:
-        if is_being_cancelled():
+    except BaseException as error:
+        if is_being_cancelled() or is_interruption(error):
             raise
         logger.exception("run %s: the tool %s failed to prepare a call", work.run_id, call.name)
         late = deadline is not None and deadline.expired

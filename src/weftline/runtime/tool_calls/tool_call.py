@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from weftline import prompts
 from weftline.canonical import NotCanonical, digest
 from weftline.failure import Failure, Hint
+from weftline.interruption import is_being_cancelled, is_interruption
 from weftline.kernel import bodies
 from weftline.kernel.calls import asks_about_doubt
 from weftline.kernel.entries import CallClosed, CallStarted, How
@@ -21,10 +22,10 @@ from weftline.log_context import fields
 from weftline.outcome import ChildLink
 from weftline.runtime import ids
 from weftline.runtime.agent_code.code import PendingCall
-from weftline.runtime.live import Draft, WorkingSet, is_being_cancelled
+from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls.models import is_blind
 from weftline.runtime.people.awaits import ask_about_doubt, ask_back, with_edits
-from weftline.runtime.services import NotBegun, Outcome, Services, Sink
+from weftline.runtime.services import NotStarted, Outcome, Services, Sink
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.runtime.tool_calls.asking import AskingCall, tool_timeout_s
 from weftline.runtime.tool_calls.fallbacks import refused_in_clients_place
@@ -38,7 +39,7 @@ from weftline.tools.asking import Ask
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen, ends_run
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
-from weftline.tools.workers import NeverBegan, NoThread
+from weftline.tools.workers import NoThread, not_started
 from weftline.trace_context import inside_span
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
         try:
             await sink.durable()
         except asyncio.CancelledError as error:
-            raise _cut_off_before_it_began(error, command, call, work) from None
+            raise _cancelled_before_start(error, command, call, work) from None
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
     notes = ProgressNotes(sink, call.id, call.name)
     context.on_progress, context.emit = notes.take, notes.emit
@@ -98,14 +99,16 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     except asyncio.CancelledError as error:
         _notify(context)
         if is_being_cancelled():
-            if _never_began(error, tool):
-                raise _cut_off_before_it_began(error, command, call, work) from None
+            if _not_started(error, tool):
+                raise _cancelled_before_start(error, command, call, work) from None
             raise
         how, output = "failed", ToolOutput.of(prompts.calls.tool_cancelled_itself(call.name), is_error=True)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interruption(error):
+            raise
         if deadline.expired:
             _notify(context)
-            waited = _never_began(error.__cause__, tool) and not _may_have_happened(command, call)
+            waited = _not_started(error.__cause__, tool) and not _may_have_happened(command, call)
             output = _timed_out(tool, timeout_s, begun=not waited)
             how = "in_doubt" if output.in_doubt else "timeout"
         else:
@@ -143,7 +146,7 @@ async def _invoked(command: RunTool, call: Call, tool: Tool, args: bytes, contex
         with inside_span(context.traceparent):
             output = await tool.invoke(args, context)
     except NoThread as error:
-        if not _never_began(error, tool):
+        if not _not_started(error, tool):
             raise
         extra = fields(run=context.run_id, tool=call.name, call=call.id)
         logger.error("run %s: no thread for the tool %s: %s", context.run_id, call.name, error.__cause__, extra=extra)
@@ -162,18 +165,18 @@ async def _invoked(command: RunTool, call: Call, tool: Tool, args: bytes, contex
     return output
 
 
-def _never_began(error: BaseException | None, tool: Tool) -> bool:
-    """Whether the tool got no thread, or was cut off while it was still waiting for one."""
-    return isinstance(error, NeverBegan | NoThread) and error.tool == tool.spec.name
+def _not_started(error: BaseException | None, tool: Tool) -> bool:
+    """Whether the tool got no thread, or was cancelled while it was still waiting for one."""
+    return not_started(error) == tool.spec.name
 
 
-def _cut_off_before_it_began(
+def _cancelled_before_start(
     error: asyncio.CancelledError, command: RunTool, call: Call, work: WorkingSet
 ) -> asyncio.CancelledError:
     if call.effect in _REPEATABLE:
         return error  # whoever drives the run next makes the call
-    nothing = ToolOutput.of(prompts.calls.stopped_before_it_began(call.name), not_run=True)
-    return NotBegun(closed(command, call, work, nothing, "not_run", attempt=command.attempt))
+    nothing = ToolOutput.of(prompts.calls.stopped_before_start(call.name), not_run=True)
+    return NotStarted(closed(command, call, work, nothing, "not_run", attempt=command.attempt))
 
 
 def _may_have_happened(command: RunTool, call: Call) -> bool:
@@ -227,8 +230,8 @@ async def _ask(
         if isinstance(answer, Happened):
             output = output_of(answer.result, tool_name=call.name)
             return with_bounds(tool, output) if output.bounds is not None or bounded_of(tool) else output
-    except (Exception, SystemExit, asyncio.CancelledError):
-        if is_being_cancelled():
+    except BaseException as error:
+        if is_being_cancelled() or is_interruption(error):
             raise
         logger.exception("run %s: reconciling %s failed", context.run_id, call.name)
         return Unknown()
@@ -251,7 +254,7 @@ def _how(output: ToolOutput, tool: Tool | None) -> How:
 def _timed_out(tool: Tool, timeout_s: float, *, begun: bool) -> ToolOutput:
     """The result of a call that timed out. Nobody waits for its answer, but what it started may still take effect."""
     if not begun:
-        return ToolOutput.of(prompts.calls.tool_never_began(tool.spec.name, timeout_s), is_error=True)
+        return ToolOutput.of(prompts.calls.timed_out_before_start(tool.spec.name, timeout_s), is_error=True)
     in_doubt = tool.effect not in _REPEATABLE
     text = prompts.calls.tool_timed_out(tool.spec.name, timeout_s, in_doubt=in_doubt)
     # For a call that is closed as timed out, kind and hint follow from that.

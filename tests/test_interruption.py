@@ -1,0 +1,54 @@
+"""What called code raises is its own failure, except for interruptions of the caller."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from weftline.interruption import is_interruption
+
+OWN = [Exception("x"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), BaseException("x")]
+
+
+@pytest.mark.parametrize("error", OWN, ids=type)
+async def test_what_called_code_raises_by_itself_is_no_interruption(error: BaseException) -> None:
+    assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler, "the runner of asyncio has its own"
+    assert not is_interruption(error)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit()], ids=type)
+async def test_a_cancellation_of_the_task_is_an_interruption(error: BaseException) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    assert is_interruption(error)
+    task.uncancel()
+
+
+INTERRUPTED = """
+import asyncio, os, signal
+from weftline import Agent, tool
+from weftline.testing import ScriptedModel, calls
+
+@tool
+async def wait() -> str:
+    "Waits."
+    os.kill(os.getpid(), signal.SIGINT)
+    return "not interrupted"
+
+loop = asyncio.new_event_loop()
+loop.run_until_complete(Agent(ScriptedModel([calls("wait"), "Done."]), tools=[wait]).run("Go."))
+print("went on")
+"""
+
+
+def test_ctrl_c_ends_a_program_whose_loop_does_not_handle_it() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
+    assert "went on" not in ended.stdout
+    assert "KeyboardInterrupt" in ended.stderr
