@@ -122,9 +122,10 @@ async def test_messages_come_in_their_order() -> None:
 
 async def test_an_application_that_fails_without_an_answer_is_a_500() -> None:
     wire = Wire()
-    exchange(wire).end()
+    answer = exchange(wire)
+    answer.end()
     assert wire.sent.startswith(b"HTTP/1.1 500 ") and wire.sent.endswith(b"\r\n\r\nInternal Server Error")
-    assert wire.closed
+    assert answer.response_complete and not answer.keep_alive
 
 
 async def test_an_answer_that_breaks_off_closes_its_connection() -> None:

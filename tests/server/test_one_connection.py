@@ -108,7 +108,7 @@ class Wire(asyncio.Transport):
 
 
 class App:
-    """Answers `/early` before it has the body, `/slow` when `go` is set, and the rest at once."""
+    """Answers `/early` before it has the body, `/slow` when `go` is set, `/broken` never, and the rest at once."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -116,6 +116,8 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.handled += 1
+        if scope["path"] == "/broken":
+            return
         if scope["path"] == "/slow":
             await self.go.wait()
         if scope["path"] != "/early":
@@ -192,18 +194,31 @@ async def test_headers_after_a_body_are_not_kept(trailer: bytes) -> None:
         assert connection.wire.statuses == [200]
 
 
-@pytest.mark.parametrize(("path", "statuses"), [(b"quick", [431]), (b"early", [401])])
 @pytest.mark.parametrize("trailers", [b"a:b\r\n" * 200, b"a" * 1000], ids=["many", "one"])
-async def test_a_large_body_earns_no_room_for_headers_after_it(
-    path: bytes, statuses: list[int], trailers: bytes
-) -> None:
+async def test_a_large_body_earns_no_room_for_headers_after_it(trailers: bytes) -> None:
     async with connected() as connection:
-        await connection.send(CHUNKED % path, *[b"2710\r\n%b\r\n" % (b"x" * 10_000)] * 20)
+        await connection.send(CHUNKED % b"quick", *[b"2710\r\n%b\r\n" % (b"x" * 10_000)] * 20)
         assert not connection.wire.ended
         await connection.send(b"0\r\n", *[trailers] * 4)
         assert not connection.wire.ended
         await connection.send(trailers)
-        assert connection.wire.ended and connection.wire.statuses == statuses
+        assert connection.wire.ended and connection.wire.statuses == [431]
+
+
+async def test_the_framing_of_a_chunked_body_is_limited() -> None:
+    async with connected() as connection:
+        await connection.send(CHUNKED % b"quick", *[b"1\r\nx\r\n" * 10_000] * 20)
+        assert not connection.wire.ended
+        await connection.send(b"1\r\nx\r\n" * 10_000)
+        assert connection.wire.statuses == [400] and b"chunks" in connection.wire.sent
+        assert connection.wire.ended and not connection.wire.closed
+
+
+async def test_a_large_body_may_have_as_much_framing() -> None:
+    async with connected() as connection:
+        await connection.send(CHUNKED % b"quick", *[(b"7\r\n%b\r\n" % (b"x" * 7)) * 5_000] * 50)
+        await connection.send(b"0\r\n\r\n")
+        assert connection.wire.statuses == [200] and not connection.wire.ended
 
 
 # Responses before the end of their requests
@@ -228,6 +243,38 @@ async def test_a_connection_answered_early_is_not_idle_while_its_next_request_is
         connection.app.go.set()
         await settled()
         assert connection.wire.statuses == [401, 200] and not connection.wire.ended
+
+
+@pytest.mark.parametrize("head", [post(b"early", 100_000), CHUNKED % b"early" + b"186a0\r\n"], ids=["sized", "chunked"])
+async def test_a_connection_answered_early_is_closed_if_much_of_its_request_follows(head: bytes) -> None:
+    async with connected() as connection:
+        await connection.send(head, b"x" * 60_000)
+        assert connection.wire.statuses == [401] and not connection.wire.ended
+        await connection.send(b"x" * 10_000)
+        assert connection.wire.ended and not connection.wire.closed
+        await connection.send(b"x" * 30_000, GET)
+        assert connection.app.handled == 1
+        connection.clock.wait(3)
+        assert connection.wire.closed and connection.wire.statuses == [401]
+
+
+async def test_a_client_that_keeps_sending_on_a_closing_connection_is_not_read_for_ever() -> None:
+    async with connected() as connection:
+        await connection.send(post(b"early", 10**9), *[b"x" * 60_000] * 10)
+        assert connection.wire.ended and connection.wire.reads
+        await connection.send(*[b"x" * 60_000] * 10)
+        assert not connection.wire.reads
+        connection.clock.wait(3)
+        assert connection.wire.closed
+
+
+async def test_a_handler_that_fails_before_it_has_the_body_gives_500_that_can_be_read() -> None:
+    async with connected() as connection:
+        await connection.send(post(b"broken", 20) + b"x")
+        assert connection.wire.statuses == [500] and connection.wire.ended and not connection.wire.closed
+        await connection.send(b"x" * 19 + GET)
+        connection.clock.wait(3)
+        assert connection.wire.closed and connection.app.handled == 1
 
 
 @pytest.mark.parametrize("rest", [b"", b"1\r\nx\r\n", b"nonsense\r\n"])
@@ -343,8 +390,22 @@ async def test_a_slow_response_is_sent_even_if_what_follows_its_request_is_refus
         assert not connection.wire.ended
         connection.app.go.set()
         await settled()
-        assert connection.wire.statuses == [200] * (1 + rest.startswith(GET)) and connection.wire.closed
+        assert connection.wire.statuses == [200] * (1 + rest.startswith(GET))
+        assert connection.wire.ended and not connection.wire.closed
         assert connection.app.handled == len(connection.wire.statuses)
+        connection.clock.wait(3)
+        assert connection.wire.closed
+
+
+async def test_a_client_that_waits_for_100_is_not_told_to_go_on_once_it_is_refused() -> None:
+    head = post(b"slow", 20).replace(b"Host: x\r\n", b"Host: x\r\nExpect: 100-continue\r\n")
+    async with connected() as connection:
+        await connection.send(head)
+        connection.clock.wait(10 * LIMITS.body_timeout_s)
+        assert connection.wire.statuses == [408]
+        connection.app.go.set()
+        await settled()
+        assert connection.wire.statuses == [408]
 
 
 # Connections that are gone

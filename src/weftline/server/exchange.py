@@ -58,7 +58,7 @@ class Exchange(Struct, eq=False):
     __repr__ = object.__repr__  # the credential of the request belongs in no log
 
     async def receive(self) -> dict[str, Any]:
-        if self.waiting_for_100_continue and not self.transport.is_closing():
+        if self.waiting_for_100_continue and not (self.disconnected or self.transport.is_closing()):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
         self.flow.resume_reading()
@@ -111,7 +111,8 @@ class Exchange(Struct, eq=False):
                 self._start(500, (_TEXT, (b"content-length", b"%d" % len(_FAILED)), _CLOSE))
                 self._write(_FAILED, more=False)
                 self._complete()
-            self.transport.close()
+            else:
+                self.transport.close()
 
     def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.response_started = True

@@ -9,7 +9,7 @@ How long a client may take:
                   (keep_alive_s after an answer)
 
 In the middle of a body it may pause for `body_pause_s`. At any time, it may take `stall_timeout_s` to read what is
-sent.
+sent. When a request is refused, or answered long before its end, the connection is CLOSING, and nothing more is parsed.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ _VERSION = b"/1."
 _PIECE_BYTES = 1024
 """What is parsed at once of a read with many requests, since the parser cannot stop between two."""
 _LINGER_S, _LINGER_BYTES = 2.0, 1024 * 1024
-"""How long, and how many bytes, a client that was refused may keep sending before it has read the reason."""
-_CHUNK_OVERHEAD = 16
-"""The most bytes around each byte of a chunked body; chunks of a single byte have six."""
+"""How long, and how many bytes, a client may keep sending on a connection that is closing."""
+_REST_BYTES = 64 * 1024
+"""How much of a request may come after its response, so that the connection can be used for another one."""
+_FRAMING_BYTES = 1024 * 1024
+"""How much the framing of a chunked body may take if that is more than the body."""
 _UNREAD: Any = deque[object](maxlen=0)
 """Where the headers after a chunked body go: nobody reads them."""
 
@@ -59,9 +61,11 @@ class _Phase(Enum):
     IDLE = "idle"
     HEAD = "head"
     BODY = "body"
+    CLOSING = "closing"
+    """It may send what it likes."""
 
 
-_IDLE, _HEAD, _BODY = _Phase
+_IDLE, _HEAD, _BODY, _CLOSING = _Phase
 """Module names, since looking up an enum member is ten times as slow as an attribute."""
 
 
@@ -110,6 +114,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._seen = 0
         """How many bytes of the body had arrived at the last check."""
         self._refusal: WeftlineError | None = None
+        """Why the parser was stopped."""
         self._deadline: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._idle_since_s: float | None = None
@@ -149,7 +154,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.parser is None:
             return
-        if self._refusal is not None:
+        if self._phase is _CLOSING:
             self._received += len(data)
             if self._received > _LINGER_BYTES:
                 self.flow.pause_reading()
@@ -168,7 +173,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
                 self._corked.pause_reading()
                 return
             self._parse(data[at : at + _PIECE_BYTES], begun_as)
-            if self._refusal is not None:
+            if self._phase is _CLOSING:
                 break
             begun_as = self._phase
         self._held, self._corked.held = b"", False
@@ -197,7 +202,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         elif self._deadline is not None:
             self._due_in(None)
             if self._answered:  # before the request was complete
-                self.on_response_complete()
+                self._begin_idle()
 
     def on_message_begin(self) -> None:
         if self._reads_on:
@@ -321,8 +326,6 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             self.cycle.more_body, self.cycle.news = False, True
             if self.cycle.waits:
                 self.cycle.wake()
-        elif not self.cycle.keep_alive:
-            self.transport.close()
 
     def on_response_complete(self) -> None:
         """Like uvicorn's, but checks one timer periodically rather than starting a new one after each response."""
@@ -330,20 +333,25 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             return
         answered = self._open[0]
         if not answered.keep_alive:
-            if answered.more_body:
+            if answered.more_body or self._phase is _CLOSING:
                 self._linger()
             else:
                 self.transport.close()
             return
         self.flow.resume_reading()
-        if self._queued:
+        if answered.more_body:
+            self._received = 0
+        elif self._queued:
             del self._open[0]  # responses are in order, and a connection may never be idle
             self._start(self._queued.popleft())
             if self._held and not self._queued:
                 self._parse_some(self._held, _IDLE)
             elif self._deadline is not None:
                 self._start_deadline()
-            return
+        else:
+            self._begin_idle()
+
+    def _begin_idle(self) -> None:
         self._idle_since_s = self.loop.time()
         if self._idle is None:
             self._idle = self.loop.call_later(self._limits.keep_alive_s, self._check_idle)
@@ -360,12 +368,14 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def _check(self, begun_as: _Phase) -> None:
         """Limits the size and time of what is incomplete, after some bytes were received."""
-        limits = self._limits
-        allowed = limits.max_head_bytes
-        if self._phase is _BODY:
-            allowed += min(self._body_end, (1 + _CHUNK_OVERHEAD) * self._body_bytes)
-        if self._received > allowed:
+        limits, in_body = self._limits, self._phase is _BODY
+        if in_body and self.cycle.response_complete:
+            if self._received > _REST_BYTES:
+                self._linger()
+        elif self._received - (self._body_end if in_body else 0) > limits.max_head_bytes:
             self._refuse(self._head_too_large())
+        elif in_body and self._received - self._body_bytes > max(_FRAMING_BYTES, self._body_bytes):
+            self._refuse(InvalidRequest("The chunks of the body are too small."))
         elif self._phase is _IDLE:
             if self._deadline is None and self._answered:
                 self._due_in(limits.head_timeout_s)  # line breaks alone do not keep a connection open
@@ -407,14 +417,14 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._due_in(min(self._limits.body_pause_s, self._body_until_s - self.loop.time()))
 
     def _late(self) -> None:
-        if self._queued and self._refusal is None:
+        if self._queued and self._phase is not _CLOSING:
             return  # it was perhaps not read, and has its time when the next response is complete
-        if self._phase is _BODY and self._refusal is None and self.loop.time() < self._body_until_s:
+        if self._phase is _BODY and self.loop.time() < self._body_until_s:
             paused_by_us = self.flow.read_paused
             if self._received != self._seen or paused_by_us:
                 self._check_progress()
                 return
-        if self._phase is _IDLE or self._refusal is not None:
+        if self._phase is _IDLE or self._phase is _CLOSING:
             self.abort()
         else:
             part = self._phase.value
@@ -430,7 +440,6 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
         Earlier requests are answered first.
         """
-        self._refusal = error
         self._due_in(None)
         if self.transport.is_closing():
             return
@@ -442,7 +451,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             self._phase = _IDLE
         if not self._answered:
             if self._phase is not _BODY:
-                self.cycle.keep_alive = False
+                self.cycle.keep_alive, self._phase = False, _CLOSING
                 return
             if self.cycle.response_started:
                 self.transport.close()
@@ -458,8 +467,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         """Ends the connection when the client has had time to read the last response. Closing at once while it still
         writes would discard that.
         """
-        self._refusal = self._refusal or InvalidRequest("The request was answered before it was complete.")
-        self._received = 0
+        self._phase, self._received = _CLOSING, 0
         self.transport.write_eof()
         self.flow.resume_reading()
         self._due_in(_LINGER_S)
