@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,17 @@ def memory_kb(pid: int) -> float:
     """Memory that the process alone holds: what it shares with others, such as libraries, does not count."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:")))
+
+
+def settled_kb(pid: int) -> float:
+    """The memory of a process once it does not grow any more: what a server loads after its start is not counted."""
+    last, same = memory_kb(pid), 0
+    while same < 5:
+        time.sleep(0.2)
+        now = memory_kb(pid)
+        same = same + 1 if now <= last * 1.002 else 0
+        last = max(last, now)
+    return last
 
 
 class Child:

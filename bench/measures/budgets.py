@@ -31,10 +31,13 @@ def budgets(machine: Machine) -> list[Row]:
 async def _measured(folder: str, rounds: int) -> list[Row]:
     under: list[float] = []
     without: list[float] = []
-    async with Engine(folder) as engine:
-        for _ in range(rounds):
-            without.append(await _cost_ms(engine, None))
-            under.append(await _cost_ms(engine, Budget(tokens=10**9, calls=10**6, seconds=10**6)))
+    free = [_agents(f"free-{number}", None) for number in range(rounds)]
+    budget = Budget(tokens=10**9, calls=10**6, seconds=10**6)
+    bound = [_agents(f"bound-{number}", budget) for number in range(rounds)]
+    async with Engine(folder, agents=[agent for batch in (*free, *bound) for agent in batch]) as engine:
+        for unlimited, limited in zip(free, bound, strict=True):
+            without.append(await _cost_ms(engine, unlimited))
+            under.append(await _cost_ms(engine, limited))
     floor = min(without)
     each_us = tuple([max(cost - floor, 0.0) / _RESERVATIONS * 1e3 for cost in under])
     note = f"{_TURNS} turns, a call in each; floor: the same under no limit"
@@ -46,21 +49,23 @@ async def _measured(folder: str, rounds: int) -> list[Row]:
     ]
 
 
-async def _cost_ms(engine: Engine, budget: Budget | None) -> float:
-    agents = [
+def _agents(name: str, budget: Budget | None) -> list[Agent]:
+    """One for each run, since each plays its script once."""
+    return [
         Agent(
             ScriptedModel([*[calls("look", place=f"place {n}") for n in range(_TURNS - 1)], "Done."]),
-            name=f"looker-{time.perf_counter_ns()}",
+            name=f"{name}-{number}",
             tools=[look],
             limits=Limits(loop_soft=0),
             budget=budget,
         )
-        for _ in range(_RUNS)
+        for number in range(_RUNS)
     ]
-    for agent in agents:
-        engine.register(agent)
+
+
+async def _cost_ms(engine: Engine, agents: list[Agent]) -> float:
     begun = time.process_time()  # of all threads, the writer's too; what the disk takes is the same
     for agent in agents:
         run = await engine.start(agent, "Where?")
         await run.result()
-    return (time.process_time() - begun) / _RUNS * 1e3
+    return (time.process_time() - begun) / len(agents) * 1e3

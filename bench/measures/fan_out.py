@@ -9,7 +9,7 @@ import msgspec
 
 from bench import workloads
 from bench.machine import Machine, create, post
-from bench.processes import Child, memory_kb
+from bench.processes import Child, settled_kb
 from bench.rows import Row
 from bench.subscribers import Delivered
 
@@ -70,10 +70,10 @@ def _readers(port: int, path: str, key: str) -> Child:
 def _attach(readers: Child, pid: int) -> float:
     """Lets the readers attach; returns what each of the later ones added to the server's memory."""
     _expect_attached(readers)
-    before = memory_kb(pid)
+    before = settled_kb(pid)
     readers.go()
     _expect_attached(readers)
-    after = memory_kb(pid)
+    after = settled_kb(pid)
     readers.go()
     return (after - before) / MORE
 

@@ -32,4 +32,4 @@ def parked(machine: Machine) -> list[Row]:
 def _park(server: Server, *, upto: int) -> None:
     body = workloads.body("scripted:client", tools=(workloads.CLIENT_TOOL,))
     load(Job(port=server.port, key=server.key, mode="post", body=body, limit=BATCH, rounds=1, seconds=60))
-    wait_for_count(server, "SELECT count(*) FROM pending", upto)
+    wait_for_count(server, "SELECT count(*) FROM runs WHERE due_at > 0", upto)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 
 from bench import workloads
 from bench.machine import Machine, Server, create, follow
-from bench.processes import Child, memory_kb
+from bench.processes import Child, settled_kb
 from bench.rows import Row
 
 READERS = 1000
@@ -28,24 +26,13 @@ def slow_readers(machine: Machine) -> list[Row]:
 
 
 def _grown_mb(server: Server, path: str, size: int) -> float:
-    before = memory_kb(server.pid)
+    before = settled_kb(server.pid)
     with Child("bench.stuck", str(server.port), server.key, str(READERS), path) as readers:
         if (line := readers.line()) != "attached":
             raise RuntimeError(f"the readers could not attach: {line!r}")
-        grown = _settled_kb(server) - before
+        grown = settled_kb(server.pid) - before
         readers.go()
         sizes = msgspec.json.decode(readers.line(), type=list[int])
     if not sizes or min(sizes) < size:
         raise RuntimeError("a reader did not get its whole log")
     return grown / 1024
-
-
-def _settled_kb(server: Server) -> float:
-    """The memory of the server once it does not grow any more."""
-    last, same = memory_kb(server.pid), 0
-    while same < 5:
-        time.sleep(0.2)
-        now = memory_kb(server.pid)
-        same = same + 1 if now <= last * 1.002 else 0
-        last = max(last, now)
-    return last

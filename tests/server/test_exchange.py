@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from uvicorn.protocols.http.flow_control import FlowControl
 
 from weftline.server.exchange import Exchange
 
@@ -15,6 +14,7 @@ class Wire:
         self.sent = b""
         self.closed = False
         self.writes = 0
+        self.write_paused = False
 
     def write(self, data: bytes) -> None:
         self.sent += data
@@ -33,7 +33,6 @@ def exchange(wire: Wire, *, method: str = "GET", keep_alive: bool = True) -> Exc
     return Exchange(
         scope=scope,
         transport=transport,
-        flow=FlowControl(transport),
         default_headers=[(b"date", b"today")],
         keep_alive=keep_alive,
         on_response=lambda: None,

@@ -7,11 +7,11 @@ import socket
 from typing import Any
 
 import uvloop
-from uvicorn import Config
 from uvicorn.server import ServerState
 
 from weftline.server.connections import ConnectionLimits, Connections
-from weftline.server.protocol import CorkedHttpProtocol
+from weftline.server.http import Receive, Scope, Send
+from weftline.server.protocol import HttpProtocol
 
 
 def test_an_answer_to_a_client_that_has_just_gone_is_dropped_quietly() -> None:
@@ -21,11 +21,12 @@ def test_an_answer_to_a_client_that_has_just_gone_is_dropped_quietly() -> None:
     async def answer_and_lose() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: mishaps.append(context))
-        config = Config(app=lambda: None, loop="none", http=CorkedHttpProtocol, log_config=None)
-        config.load()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None: ...
+
         ours, theirs = socket.socketpair()
         with theirs:
-            protocol = CorkedHttpProtocol(config, ServerState(), {}, loop, connections=Connections(ConnectionLimits()))
+            protocol = HttpProtocol(app, ServerState(), Connections(ConnectionLimits()))
             transport, _ = await loop.create_connection(lambda: protocol, sock=ours)
             corked = protocol.transport
             transport.abort()

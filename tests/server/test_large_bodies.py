@@ -10,7 +10,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-import uvicorn
 from uvicorn.server import ServerState
 
 from weftline.errors import RateLimited, Unavailable
@@ -20,7 +19,7 @@ from weftline.server.declared import Body, Declared
 from weftline.server.exchange import Exchange
 from weftline.server.http import Receive, Request, Scope, Send
 from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
-from weftline.server.protocol import CorkedHttpProtocol
+from weftline.server.protocol import HttpProtocol
 from weftline.testing import ServerProcess
 
 from .conftest import new_key
@@ -136,13 +135,11 @@ async def listening(limits: ConnectionLimits, *, reads: asyncio.Event) -> AsyncG
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
-    config = uvicorn.Config(app, http=CorkedHttpProtocol, ws="none", lifespan="off", log_config=None)  # pyright: ignore[reportArgumentType]
-    config.load()
     state, connections = ServerState(), Connections(limits)
 
-    def protocol() -> CorkedHttpProtocol:
+    def protocol() -> HttpProtocol:
         connections.enter("")
-        return CorkedHttpProtocol(config, state, {}, connections=connections)
+        return HttpProtocol(app, state, connections)
 
     server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
     async with server:

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 import uvloop
-from uvicorn import Config
 from uvicorn.server import ServerState
 
 from weftline.server.connections import ConnectionLimits, Connections
 from weftline.server.exchange import Exchange
 from weftline.server.http import Receive, Scope, Send
-from weftline.server.protocol import CorkedHttpProtocol
+from weftline.server.protocol import HttpProtocol
 
 LIMITS = ConnectionLimits(max_head_bytes=4096, head_timeout_s=15, body_timeout_s=300, body_pause_s=30, keep_alive_s=120)
 GET = b"GET /quick HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -128,10 +127,8 @@ class App:
         await send({"type": "http.response.body", "body": b""})
 
 
-def protocol_of(app: App, limits: ConnectionLimits, loop: Any) -> CorkedHttpProtocol:
-    config = Config(app, loop="none", http=CorkedHttpProtocol, ws="none", lifespan="off", log_config=None)  # pyright: ignore[reportArgumentType]
-    config.load()
-    return CorkedHttpProtocol(config, ServerState(), {}, loop, connections=Connections(limits))
+def protocol_of(app: App, limits: ConnectionLimits, loop: Any) -> HttpProtocol:
+    return HttpProtocol(app, ServerState(), Connections(limits), loop=loop)
 
 
 class Connection:
@@ -336,11 +333,11 @@ async def test_a_handler_that_listens_does_not_let_more_in_while_too_many_wait()
     """As `receive` does, which resumes reading to learn whether the client is gone."""
     async with connected() as connection:
         await connection.send(SLOW + GET * 8)
-        connection.protocol.flow.resume_reading()
+        connection.protocol.transport.resume_reading()
         assert connection.wire.reads
         for _ in range(10):  # though a transport that obeys sends no more after the first
             await connection.send(GET * 3)
-            connection.protocol.flow.resume_reading()
+            connection.protocol.transport.resume_reading()
             assert not connection.wire.reads
         assert exchanges() < 20
         connection.clock.wait(10 * LIMITS.body_timeout_s)
@@ -354,7 +351,7 @@ async def test_what_is_incomplete_behind_the_requests_that_wait_has_its_time_aft
     async with connected() as connection:
         await connection.send(SLOW + GET * count + b"GET /qui")
         if count > 8:
-            connection.protocol.flow.resume_reading()
+            connection.protocol.transport.resume_reading()
         connection.clock.wait(10.9 * LIMITS.head_timeout_s)
         connection.app.go.set()
         await settled()

@@ -222,10 +222,12 @@ class Transport:
     def is_closing(self) -> bool:
         return False
 
+    def set_write_buffer_limits(self, *, high: int) -> None: ...
+
 
 async def test_small_writes_of_one_turn_of_the_loop_are_one_and_large_ones_are_not_kept_back() -> None:
     transport = Transport()
-    corked = Corked(cast("asyncio.Transport", transport), asyncio.get_running_loop())
+    corked = Corked(cast("asyncio.Transport", transport), asyncio.get_running_loop(), stall_timeout_s=300)
     for _ in range(3):
         corked.write(b"x" * 10)
     assert transport.writes == []

@@ -1,8 +1,8 @@
 """A transport with one write per iteration of the loop.
 
-For uvicorn, all frames that a stream gets at once are separate writes, and each would be a system call. Here they are
-joined and written at the end of the loop's iteration, or earlier if they are large, as only then does the transport
-notice a slow client.
+A stream gets many frames at once, and each of them written on its own would be a system call. Here they are joined and
+written at the end of the loop's iteration, or earlier if they are large, as only then does the transport notice a slow
+client.
 """
 
 from __future__ import annotations
@@ -17,18 +17,44 @@ WRITE_BYTES = 8 * 1024
 class Corked:
     """A transport that collects writes until the end of the loop's iteration, or until they are large.
 
-    It has no `__getattr__`, which would slow down every other look-up.
+    A client that takes `stall_timeout_s` without reading what waits for it is disconnected. There may be thousands of
+    them, so what only slow clients need is created for them.
     """
 
-    __slots__ = ("_loop", "_pending", "_size", "_transport", "held")
+    __slots__ = (
+        "_held",
+        "_loop",
+        "_pending",
+        "_reads",
+        "_size",
+        "_stall",
+        "_stall_timeout_s",
+        "_transport",
+        "_unsent",
+        "_writable",
+        "read_paused",
+        "write_paused",
+    )
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, *, stall_timeout_s: float
+    ) -> None:
         self._transport = transport
         self._loop = loop
+        self._stall_timeout_s = stall_timeout_s
         self._pending: list[bytes] = []
         self._size = 0
-        self.held = False
-        """Whether reading is not resumed, whoever asks for it."""
+        self._reads = True
+        self._held = False
+        self.read_paused = False
+        self.write_paused = False
+        """Whether much is waiting to be sent."""
+        self._writable: asyncio.Event | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._unsent = 0
+        transport.set_write_buffer_limits(high=WRITE_BYTES)
+
+    # Writing
 
     def write(self, data: bytes) -> None:
         if not self._pending:
@@ -45,13 +71,6 @@ class Corked:
         elif data and not self._transport.is_closing():
             self._transport.write(data)
 
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
     def write_eof(self) -> None:
         self._flush()
         self._transport.write_eof()
@@ -63,18 +82,73 @@ class Corked:
                 return  # the client left in this iteration of the loop
             self._transport.write(b"".join(pending))
 
-    def abort(self) -> None:
-        self._transport.abort()
+    async def drain(self) -> None:
+        """Waits until little is waiting to be sent, or the client is gone."""
+        if self.write_paused:
+            self._writable = self._writable or asyncio.Event()
+            await self._writable.wait()
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        if self._stall is None:
+            self._watch_stall()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _watch_stall(self) -> None:
+        self._unsent = self._transport.get_write_buffer_size()
+        self._stall = self._loop.call_later(self._stall_timeout_s, self._check_stall)
+
+    def _check_stall(self) -> None:
+        if self._transport.get_write_buffer_size() < self._unsent:
+            self._watch_stall()
+        else:
+            self._stall = None
+            self._transport.abort()
+
+    # Reading
+
+    def hold(self, held: bool) -> None:
+        """Reads nothing until it is called again, whoever asks for it."""
+        self._held = held
+        self._read_or_pause()
 
     def pause_reading(self) -> None:
-        self._transport.pause_reading()
+        self.read_paused = True
+        self._read_or_pause()
 
     def resume_reading(self) -> None:
-        if not self.held:
-            self._transport.resume_reading()
+        if self.read_paused:
+            self.read_paused = False
+            self._read_or_pause()
 
-    def get_write_buffer_size(self) -> int:
-        return self._transport.get_write_buffer_size()
+    def _read_or_pause(self) -> None:
+        reads = not (self._held or self.read_paused)
+        if reads != self._reads and not self._transport.is_closing():
+            self._reads = reads
+            if reads:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    # The connection
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._transport.get_extra_info(name, default)

@@ -1,7 +1,6 @@
 """One request and its response on a connection, and the head of the response, which is written at once.
 
-Uvicorn matches two regular expressions against every header that it sends. Ours are created here, mostly from trusted
-values, so the head is checked as a whole.
+Headers are created here, mostly from trusted values, so a head is checked as a whole rather than header by header.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import Struct, field
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from weftline.server.corked import Corked
+from weftline.server.heads import STATUS_LINES
 from weftline.server.http import DISCONNECT, Scope
 
 _CHUNKED = (b"transfer-encoding", b"chunked")
@@ -31,7 +29,6 @@ class Exchange(Struct, eq=False):
 
     scope: Scope
     transport: Corked
-    flow: FlowControl
     default_headers: list[tuple[bytes, bytes]]
     on_response: Callable[[], object]
     """Called when the response is complete. It also ends the connection unless `keep_alive` says to keep it."""
@@ -61,7 +58,7 @@ class Exchange(Struct, eq=False):
         if self.waiting_for_100_continue and not (self.disconnected or self.transport.is_closing()):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
-        self.flow.resume_reading()
+        self.transport.resume_reading()
         while not (self.news or self.disconnected or self.response_complete):
             self._awake = self._awake or asyncio.Event()
             self._awake.clear()
@@ -73,8 +70,8 @@ class Exchange(Struct, eq=False):
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     async def send(self, message: Any) -> None:
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
+        if self.transport.write_paused and not self.disconnected:
+            await self.transport.drain()
         if self.disconnected:
             return
         kind = message["type"]
@@ -137,7 +134,7 @@ class Exchange(Struct, eq=False):
         head = b"".join(lines)
         if _LINE_FEED in head or _RETURN in head or _NULL in head:
             raise RuntimeError("A header of the response has a line break or a null byte.")
-        head = STATUS_LINE[status] + b"\r\n".join(lines)
+        head = STATUS_LINES[status] + b"\r\n".join(lines)
         if length is None:
             self.transport.write(head)
         else:

@@ -1,15 +1,44 @@
-"""Checks the heads of requests. What we do not support is refused, so that no proxy reads a request differently."""
+"""The heads of requests, and the first lines of responses.
+
+What we do not support is refused, so that no proxy reads a request differently.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from http import HTTPStatus
+
+import httptools
 
 from weftline.errors import InvalidRequest, WeftlineError
+from weftline.percent import decoded
 
+STATUS_LINES = {status: b"HTTP/1.1 %d \r\n" % status for status in range(100, 600)} | {
+    int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
+}
 WATCHED = frozenset({b"host", b"expect", b"transfer-encoding", b"content-encoding"})
 """The headers that `check_head` checks."""
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+(?:%25[A-Za-z0-9._~-]+)?\])(?::[0-9]{0,5})?")
+
+_QUERY, _FRAGMENT = b"?#"
+"""As numbers: bytes find one five times as fast as they find other bytes."""
+
+
+def path_and_query(target: bytes) -> tuple[bytes, bytes]:
+    """Raises `httptools.HttpParserInvalidURLError` for what is neither a path nor a URL."""
+    if target.startswith(b"/") and _QUERY not in target and _FRAGMENT not in target:
+        return target, b""
+    url = httptools.parse_url(target)
+    return url.path, url.query or b""
+
+
+def readable(path: bytes) -> str:
+    """Decodes a path, except for escaped slashes, which are part of a name and not separators."""
+    if b"%" not in path:
+        return path.decode("ascii")
+    kept = path.replace(b"%2F", b"%252F").replace(b"%2f", b"%252f")
+    return decoded(kept).decode("utf-8", "replace")
 
 
 def check_head(version: str, method: bytes, watched: Sequence[tuple[bytes, bytes]]) -> bool:

@@ -26,6 +26,7 @@ T = TypeVar("T")
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 StreamedResponse: TypeAlias = Callable[[], Awaitable[None]]
 """A response that takes long: it is sent after the handler has returned and released what it held."""

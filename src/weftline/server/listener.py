@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from weftline.errors import RateLimited, Unavailable, WeftlineError
 from weftline.server.connections import Connections
+from weftline.server.heads import STATUS_LINES
 from weftline.server.http import NO_SNIFFING, Headers
 from weftline.wire.errors import error_body
 
@@ -130,21 +131,6 @@ def refusal(error: WeftlineError, *, headers: Headers = ()) -> bytes:
     """Returns a complete response, after which the connection is closed."""
     body = error_body(error, "")
     retry = f"retry-after: {error.details['retry_after_s']}\r\n" if "retry_after_s" in error.details else ""
-    head = (
-        f"HTTP/1.1 {error.status} {_PHRASES[error.status]}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{retry}connection: close\r\n"
-    )
+    head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{retry}connection: close\r\n"
     lines = [b"%b: %b\r\n" % header for header in (NO_SNIFFING, *headers)]
-    return b"".join([head.encode(), *lines, b"\r\n", body])
-
-
-_PHRASES = {
-    400: "Bad Request",
-    408: "Request Timeout",
-    415: "Unsupported Media Type",
-    417: "Expectation Failed",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    501: "Not Implemented",
-    503: "Service Unavailable",
-}
+    return b"".join([STATUS_LINES[error.status], head.encode(), *lines, b"\r\n", body])

@@ -1,6 +1,7 @@
-"""Uvicorn's HTTP protocol with one write per iteration of the loop, and with limits for untrusted clients.
+"""HTTP/1.1 for uvicorn's server, with limits for untrusted clients.
 
-`server.corked` puts the writes together, and `server.exchange` the head of a response and its body.
+`server.corked` puts the writes of an iteration of the loop together, and `server.exchange` the head of a response and
+its body.
 
 How long a client may take:
 
@@ -15,26 +16,26 @@ sent. When a request is refused, or answered long before its end, the connection
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from enum import Enum
 from functools import partial
 from typing import Any, cast
 
 import httptools
-from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
 from weftline.errors import InvalidRequest, WeftlineError
-from weftline.percent import decoded
 from weftline.server.connections import Connections
-from weftline.server.corked import WRITE_BYTES, Corked
+from weftline.server.corked import Corked
 from weftline.server.exchange import Exchange
-from weftline.server.heads import WATCHED, check_head
-from weftline.server.http import DISCONNECT, FLOW, Disconnect
+from weftline.server.heads import WATCHED, check_head, path_and_query, readable
+from weftline.server.http import DISCONNECT, FLOW, Application, Disconnect, Scope
 from weftline.server.listener import refusal
 from weftline.server.upgrades import parser_of_rest
+
+logger = logging.getLogger(__name__)
 
 _MAX_PIPELINED = 8
 """How many requests may wait for earlier responses on their connection. What follows them is not parsed until then."""
@@ -48,11 +49,11 @@ _REST_BYTES = 64 * 1024
 """How much of a request may come after its response, so that the connection can be used for another one."""
 _FRAMING_BYTES = 1024 * 1024
 """How much the framing of a chunked body may take if that is more than the body."""
+_BODY_BYTES_HELD = 64 * 1024
+"""How much of a body is read before its handler asks for it."""
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 _UNREAD: Any = deque[object](maxlen=0)
 """Where the headers after a chunked body go: nobody reads them."""
-
-_QUERY, _FRAGMENT = b"?#"
-"""As numbers: bytes find one five times as fast as they find other bytes."""
 
 
 class _Phase(Enum):
@@ -69,29 +70,71 @@ _IDLE, _HEAD, _BODY, _CLOSING = _Phase
 """Module names, since looking up an enum member is ten times as slow as an attribute."""
 
 
-class CorkedHttpProtocol(HttpToolsProtocol):
-    """Adds two things to the scope: `weftline.disconnect` (`Disconnect`) and `weftline.flow` (`Flow`)."""
+class HttpProtocol(asyncio.Protocol):
+    """One connection. There may be thousands of them, mostly open streams, so it is small.
 
-    cycle: Exchange  # pyright: ignore[reportIncompatibleVariableOverride]
-    """The latest exchange; None before the first."""
+    Adds two things to the scope: `weftline.disconnect` (`Disconnect`) and `weftline.flow` (`Flow`).
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_address",
+        "_all",
+        "_app",
+        "_body_bytes",
+        "_body_end",
+        "_body_until_s",
+        "_chunk",
+        "_client",
+        "_deadline",
+        "_headers",
+        "_held",
+        "_idle",
+        "_idle_since_s",
+        "_latest",
+        "_limits",
+        "_loop",
+        "_open",
+        "_parser",
+        "_phase",
+        "_queued",
+        "_reads_on",
+        "_received",
+        "_refusal",
+        "_scheme",
+        "_seen",
+        "_server",
+        "_state",
+        "_upgrades",
+        "_url",
+        "_usual",
+        "_watched",
+        "transport",
+    )
 
     def __init__(
         self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
+        app: Application,
+        state: ServerState,
         connections: Connections,
+        *,
         address: str = "",
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._asgi = {"version": self.asgi_version, "spec_version": "2.3"}
+        self._app = app
+        self._state = state
         self._all = connections
         self._limits = connections.limits
-        self._reads_on = False
         self._address = address
-        self._queued: deque[Exchange] = deque()
+        self._loop = loop or asyncio.get_running_loop()
+        self.transport: Corked
+        self._parser: httptools.HttpRequestParser | None = None
+        """None when there is no connection."""
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._reads_on = False
+        self._latest: Exchange | None = None
+        self._queued: list[Exchange] = []
         """Requests that wait for the responses before theirs."""
         self._held = b""
         """What was received after these and is not parsed yet."""
@@ -119,32 +162,50 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         self._idle: asyncio.TimerHandle | None = None
         self._idle_since_s: float | None = None
         """When the last response was complete; None if the client has sent something since."""
-        self._stall: asyncio.TimerHandle | None = None
-        self._unsent = 0
 
     # The connection
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        transport.set_write_buffer_limits(high=WRITE_BYTES)
-        self._corked = Corked(transport, self.loop)
-        super().connection_made(cast(Any, self._corked))
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = Corked(
+            cast("asyncio.Transport", transport), self._loop, stall_timeout_s=self._limits.stall_timeout_s
+        )
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        wire = cast(Any, transport)
+        self._server, self._client = get_local_addr(wire), get_remote_addr(wire)
+        self._scheme = "https" if is_ssl(wire) else "http"
+        self._state.connections.add(cast(Any, self))
         self._all.opened(self)
         self._due_in(self._limits.head_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        cast(Any, self).cycle = None  # it would keep the connection in memory, and the other way round
-        super().connection_lost(exc)
+        self._state.connections.discard(cast(Any, self))
         self._all.closed(self)
         self._all.leave(self._address)
-        for timer in (self._deadline, self._idle, self._stall):
+        for timer in (self._deadline, self._idle):
             if timer is not None:
                 timer.cancel()
+        # Each of these would keep the connection in memory, and the other way round.
+        self._parser = self._latest = self._refusal = None
         self._queued.clear()
         self._held = b""
-        self._refusal = None  # its traceback leads back here
         lost, self._open = self._open, []
         for exchange in lost:
             exchange.lose()
+        self.transport.resume_writing()
+
+    def shutdown(self) -> None:
+        """Closes the connection when the response in progress is complete."""
+        if self._latest is None or self._latest.response_complete:
+            self.transport.close()
+        else:
+            self._latest.keep_alive = False
+
+    def pause_writing(self) -> None:
+        self.transport.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.transport.resume_writing()
 
     def abort(self) -> None:
         self.transport.abort()
@@ -152,12 +213,12 @@ class CorkedHttpProtocol(HttpToolsProtocol):
     # Receiving
 
     def data_received(self, data: bytes) -> None:
-        if self.parser is None:
+        if self._parser is None:
             return
         if self._phase is _CLOSING:
             self._received += len(data)
             if self._received > _LINGER_BYTES:
-                self.flow.pause_reading()
+                self.transport.pause_reading()
             return
         self._idle_since_s = None
         if self._queued or data.count(_VERSION) > _MAX_PIPELINED:
@@ -169,20 +230,19 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         """Parses until too many requests wait, and holds the rest."""
         for at in range(0, len(data), _PIECE_BYTES):
             if len(self._queued) >= _MAX_PIPELINED:
-                self._held, self._corked.held = data[at:], True
-                self._corked.pause_reading()
+                self._held = data[at:]
+                self.transport.hold(True)
                 return
             self._parse(data[at : at + _PIECE_BYTES], begun_as)
             if self._phase is _CLOSING:
                 break
             begun_as = self._phase
-        self._held, self._corked.held = b"", False
-        if not self.flow.read_paused:
-            self._corked.resume_reading()
+        self._held = b""
+        self.transport.hold(False)
 
     def _parse(self, data: bytes, begun_as: _Phase) -> None:
         """`begun_as` is the phase that has a deadline already."""
-        parser: Any = self.parser
+        parser: Any = self._parser
         self._chunk = size = len(data)
         self._received += size
         while data:
@@ -192,8 +252,7 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as upgrade:
                 data = data[upgrade.args[0] :]
                 self._upgrades = False
-                parser = parser_of_rest(self, self.scope["headers"])
-                cast(Any, self).parser = parser
+                self._parser = parser = parser_of_rest(self, self._exchange.scope["headers"])
             except httptools.HttpParserError:
                 self._refuse(self._refusal or InvalidRequest("This is not an HTTP request."))
                 return
@@ -208,75 +267,80 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         if self._reads_on:
             self._read_on(after_close=False)
         self._phase = _HEAD
-        self.url, self.headers, self._watched = b"", [], []
+        self._url, self._headers, self._watched = b"", [], []
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         if name in WATCHED:
             self._watched.append((name, value))
-        elif name == b"connection" and self._phase is _BODY and self.cycle.keep_alive:
+        elif name == b"connection" and self._phase is _BODY and self._exchange.keep_alive:
             # It is meaningless after a body, but the parser takes it for a header and would stop reading.
             self._read_on(after_close=True)
-        self.headers.append((name, value))
+        self._headers.append((name, value))
 
     def _read_on(self, *, after_close: bool) -> None:
         """Tells the parser whether another request may follow one that closes the connection."""
         self._reads_on = after_close
-        parser = cast(Any, self).parser
+        parser = self._parser
+        assert parser is not None
         parser.set_dangerous_leniencies(lenient_keep_alive=after_close, lenient_data_after_close=after_close)
 
     def on_headers_complete(self) -> None:
         limit = self._limits.max_head_bytes
         if (self._received > limit or self._chunk > limit) and self._head_bytes() > limit:
             raise self._refused(self._head_too_large())
-        exchange, answered = self._exchange(), self._answered
-        self.cycle = exchange  # pyright: ignore[reportIncompatibleVariableOverride]
+        exchange, answered = self._new_exchange(), self._answered
+        self._latest = exchange
         self._phase, self._received, self._body_bytes, self._body_end = _BODY, 0, 0, 0
-        self.headers = self._watched = _UNREAD
+        self._headers = self._watched = _UNREAD
         if answered:
             self._open = [exchange]
             self._start(exchange)
         else:
-            self.flow.pause_reading()
+            self.transport.pause_reading()
             self._open.append(exchange)
             self._queued.append(exchange)
 
+    @property
     def _exchange(self) -> Exchange:
+        """The latest one, when there was one."""
+        assert self._latest is not None
+        return self._latest
+
+    def _new_exchange(self) -> Exchange:
         """Creates the exchange for a request whose head is complete."""
-        parser = self.parser
+        parser = self._parser
         assert parser is not None
         version, method = parser.get_http_version(), parser.get_method()
         self._upgrades = parser.should_upgrade()
         waits = False
         if self._watched != self._usual or self._upgrades or version != "1.1":
             waits = self._judge(version, method)
-        path, query = self.url, b""
-        if not path.startswith(b"/") or _QUERY in path or _FRAGMENT in path:
-            url = httptools.parse_url(path)
-            path, query = url.path, url.query or b""
-        scope: Any = {
+        path, query = path_and_query(self._url)
+        scope: Scope = {
             "type": "http",
-            "asgi": self._asgi,
+            "asgi": _ASGI,
             "http_version": version,
             "method": method.decode("ascii"),
-            "path": _readable(path) if b"%" in path else path.decode("ascii"),
+            "path": readable(path),
             "raw_path": path,
             "query_string": query,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-            "root_path": self.root_path,
-            "headers": self.headers,
+            "server": self._server,
+            "client": self._client,
+            "scheme": self._scheme,
+            "root_path": "",
+            "headers": self._headers,
             DISCONNECT: Disconnect(),
-            FLOW: self.flow,
+            FLOW: self.transport,
         }
-        self.scope = scope
         return Exchange(
             scope,
-            self._corked,
-            self.flow,
-            self.server_state.default_headers,
-            self.on_response_complete,
+            self.transport,
+            self._state.default_headers,
+            self._complete,
             version != "1.0" and parser.should_keep_alive(),
             waits,
         )
@@ -292,28 +356,27 @@ class CorkedHttpProtocol(HttpToolsProtocol):
 
     def _start(self, exchange: Exchange) -> None:
         """Lets the application handle a request, in a task of its own."""
-        app = cast(Any, self.app)  # pyright: ignore[reportUnknownMemberType]
-        task = self.loop.create_task(app(exchange.scope, exchange.receive, exchange.send))
-        self.tasks.add(task)
+        task = self._loop.create_task(self._app(exchange.scope, exchange.receive, exchange.send))
+        self._state.tasks.add(task)
         task.add_done_callback(partial(self._handled, exchange))
 
     def _handled(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
+        self._state.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self.logger.error("a request failed", exc_info=error)
+            logger.error("a request failed", exc_info=error)
         if not exchange.response_complete:
             exchange.end()
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         self._body_end = self._received
-        exchange = self.cycle
+        exchange = self._exchange
         if exchange.response_complete:
             return
         exchange.body += body
-        if len(exchange.body) > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
+        if len(exchange.body) > _BODY_BYTES_HELD:
+            self.transport.pause_reading()
         exchange.news = True
         if exchange.waits:
             exchange.wake()
@@ -322,13 +385,14 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         if self._upgrades:
             return  # only the parser thinks so
         self._phase, self._received = _IDLE, 0
-        if not self.cycle.response_complete:
-            self.cycle.more_body, self.cycle.news = False, True
-            if self.cycle.waits:
-                self.cycle.wake()
+        exchange = self._exchange
+        if not exchange.response_complete:
+            exchange.more_body, exchange.news = False, True
+            if exchange.waits:
+                exchange.wake()
 
-    def on_response_complete(self) -> None:
-        """Like uvicorn's, but checks one timer periodically rather than starting a new one after each response."""
+    def _complete(self) -> None:
+        """Called when a response is complete."""
         if self.transport.is_closing():
             return
         answered = self._open[0]
@@ -338,12 +402,12 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             else:
                 self.transport.close()
             return
-        self.flow.resume_reading()
+        self.transport.resume_reading()
         if answered.more_body:
             self._received = 0
         elif self._queued:
             del self._open[0]  # responses are in order, and a connection may never be idle
-            self._start(self._queued.popleft())
+            self._start(self._queued.pop(0))
             if self._held and not self._queued:
                 self._parse_some(self._held, _IDLE)
             elif self._deadline is not None:
@@ -352,24 +416,25 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             self._begin_idle()
 
     def _begin_idle(self) -> None:
-        self._idle_since_s = self.loop.time()
+        """Checks one timer periodically, rather than starting a new one after each response."""
+        self._idle_since_s = self._loop.time()
         if self._idle is None:
-            self._idle = self.loop.call_later(self._limits.keep_alive_s, self._check_idle)
+            self._idle = self._loop.call_later(self._limits.keep_alive_s, self._check_idle)
 
     def _check_idle(self) -> None:
         self._idle = None
         if self._idle_since_s is None:
             return  # the next response sets it again
-        left_s = self._idle_since_s + self._limits.keep_alive_s - self.loop.time()
+        left_s = self._idle_since_s + self._limits.keep_alive_s - self._loop.time()
         if left_s > 0:
-            self._idle = self.loop.call_later(left_s, self._check_idle)
+            self._idle = self._loop.call_later(left_s, self._check_idle)
         else:
             self.transport.close()
 
     def _check(self, begun_as: _Phase) -> None:
         """Limits the size and time of what is incomplete, after some bytes were received."""
         limits, in_body = self._limits, self._phase is _BODY
-        if in_body and self.cycle.response_complete:
+        if in_body and self._exchange.response_complete:
             if self._received > _REST_BYTES:
                 self._linger()
         elif self._received - (self._body_end if in_body else 0) > limits.max_head_bytes:
@@ -385,10 +450,10 @@ class CorkedHttpProtocol(HttpToolsProtocol):
     @property
     def _answered(self) -> bool:
         """Whether no response is in progress."""
-        return not self.cycle or self.cycle.response_complete
+        return self._latest is None or self._latest.response_complete
 
     def _head_bytes(self) -> int:
-        return len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
+        return len(self._url) + sum([len(name) + len(value) + 4 for name, value in self._headers])
 
     def _head_too_large(self) -> WeftlineError:
         limit = self._limits.max_head_bytes
@@ -401,26 +466,26 @@ class CorkedHttpProtocol(HttpToolsProtocol):
             self._deadline.cancel()
             self._deadline = None
         if seconds is not None:
-            self._deadline = self.loop.call_later(seconds, self._late)
+            self._deadline = self._loop.call_later(seconds, self._late)
 
     def _start_deadline(self) -> None:
         """For the head or the body."""
         if self._phase is _HEAD:
             self._due_in(self._limits.head_timeout_s)
         else:
-            self._body_until_s = self.loop.time() + self._limits.body_timeout_s
+            self._body_until_s = self._loop.time() + self._limits.body_timeout_s
             self._check_progress()
 
     def _check_progress(self) -> None:
         """Checks the progress of a body periodically, with one timer rather than one that every piece resets."""
         self._seen = self._received
-        self._due_in(min(self._limits.body_pause_s, self._body_until_s - self.loop.time()))
+        self._due_in(min(self._limits.body_pause_s, self._body_until_s - self._loop.time()))
 
     def _late(self) -> None:
         if self._queued and self._phase is not _CLOSING:
             return  # it was perhaps not read, and has its time when the next response is complete
-        if self._phase is _BODY and self.loop.time() < self._body_until_s:
-            paused_by_us = self.flow.read_paused
+        if self._phase is _BODY and self._loop.time() < self._body_until_s:
+            paused_by_us = self.transport.read_paused
             if self._received != self._seen or paused_by_us:
                 self._check_progress()
                 return
@@ -447,19 +512,20 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         if self._queued and self._phase is _BODY:  # it waits, and will not be handled
             self._queued.pop()
             self._open.pop()
-            self.cycle = self._open[-1]  # pyright: ignore[reportIncompatibleVariableOverride]
+            self._latest = self._open[-1]
             self._phase = _IDLE
-        if not self._answered:
+        latest = self._latest
+        if latest is not None and not latest.response_complete:
             if self._phase is not _BODY:
-                self.cycle.keep_alive, self._phase = False, _CLOSING
+                latest.keep_alive, self._phase = False, _CLOSING
                 return
-            if self.cycle.response_started:
+            if latest.response_started:
                 self.transport.close()
                 return
             # Handlers that wait for the body see a disconnect, and their responses are not sent.
-            self.cycle.disconnected = True
-            self.cycle.wake()
-        if self._phase is not _BODY or not self.cycle.response_complete:
+            latest.disconnected = True
+            latest.wake()
+        if self._phase is not _BODY or latest is None or not latest.response_complete:
             self.transport.write(refusal(error, headers=self._all.headers_of_refusal(self._origin())))
         self._linger()
 
@@ -469,40 +535,11 @@ class CorkedHttpProtocol(HttpToolsProtocol):
         """
         self._phase, self._received = _CLOSING, 0
         self.transport.write_eof()
-        self.flow.resume_reading()
+        self.transport.resume_reading()
         self._due_in(_LINGER_S)
 
     def _origin(self) -> str | None:
         """Returns the origin of the page that sends the request, if that part of the head has arrived."""
-        scope = cast("dict[str, Any] | None", self.scope)  # None before the first request
-        headers = self.headers if self._phase is _HEAD else scope["headers"] if scope is not None else ()
+        latest = self._latest
+        headers = self._headers if self._phase is _HEAD else () if latest is None else latest.scope["headers"]
         return next((value.decode("latin-1") for name, value in headers if name == b"origin"), None)
-
-    # Sending
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unsent = self.transport.get_write_buffer_size()
-        if self._stall is None:
-            self._stall = self.loop.call_later(self._limits.stall_timeout_s, self._still_stalled)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-
-    def _still_stalled(self) -> None:
-        self._stall = None
-        unsent = self.transport.get_write_buffer_size()
-        if unsent >= self._unsent:
-            self.abort()
-        else:
-            self._unsent = unsent
-            self._stall = self.loop.call_later(self._limits.stall_timeout_s, self._still_stalled)
-
-
-def _readable(path: bytes) -> str:
-    """Decodes a path, except for escaped slashes, which are part of a name and not separators."""
-    kept = path.replace(b"%2F", b"%252F").replace(b"%2f", b"%252f")
-    return decoded(kept).decode("utf-8", "replace")

@@ -44,7 +44,7 @@ from weftline.server.connections import Connections
 from weftline.server.listener import Listener
 from weftline.server.oauth.documents import read_document
 from weftline.server.options import ServerOptions, server_options
-from weftline.server.protocol import CorkedHttpProtocol
+from weftline.server.protocol import HttpProtocol
 from weftline.server.router import Route
 from weftline.server.routes import FIRST
 from weftline.server.sse import BEAT_S
@@ -90,9 +90,21 @@ class Settings(Struct, frozen=True):
 class _Server(uvicorn.Server):
     """Uvicorn without its own signal handlers and listener, as stopping follows our own order."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
-        super().__init__(config)
+    def __init__(self, app: App, connections: Connections) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="none",
+                http=asyncio.Protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                server_header=False,
+                proxy_headers=False,
+            )
+        )
         self.servers = []
+        self._app = app
         self.listening = asyncio.Event()
         self._closing = asyncio.Event()
         self._connections = connections
@@ -148,8 +160,8 @@ class _Server(uvicorn.Server):
             self._connections.abort()
             await asyncio.wait({listening}, timeout=_HURRIED_FLUSH_S)
 
-    def _new_protocol(self, address: str) -> CorkedHttpProtocol:
-        return CorkedHttpProtocol(self.config, self.server_state, {}, connections=self._connections, address=address)
+    def _new_protocol(self, address: str) -> HttpProtocol:
+        return HttpProtocol(self._app, self.server_state, self._connections, address=address)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -297,21 +309,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     connections.on_refused = app.refused_early
     if options.cors is not None:
         connections.headers_of_refusal = options.cors.early_headers
-    server = _Server(
-        uvicorn.Config(
-            app,
-            loop="none",
-            http=CorkedHttpProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=2048,
-        ),
-        connections,
-    )
+    server = _Server(app, connections)
     with Stopping(drain_s=settings.drain_s) as stopping:
         listening = asyncio.create_task(server.serve(sockets=[sock]))
         await server.listening.wait()
