@@ -20,20 +20,11 @@ from source_tree import SRC, Import, Module, imports, is_inside, nodes, package_
 MAX_LINES = 600
 
 BASE = frozenset(
-    {"weftline.messages", "weftline.errors", "weftline.canonical", "weftline.json_size", "weftline.prompts"}
-    | {"weftline.framing", "weftline.log_context", "weftline.redaction", "weftline.schema_cost", "weftline.suggestions"}
-    | {"weftline.a2a_responses", "weftline.mcp_responses", "weftline.percent"}
-    | {"weftline.failure", "weftline.outcome"}
-    | {"weftline.fences", "weftline.surrogates"}
-    | {"weftline.callers", "weftline.deadlines", "weftline.trace_context"}
-    | {"weftline.labels", "weftline.reminders"}
-    | {
-        "weftline.titles",
-        "weftline.round_robin",
-        "weftline.interruption",
-        "weftline.engine_options",
-        "weftline.run_ids",
-    }
+    {"weftline.messages", "weftline.errors", "weftline.concurrency", "weftline.prompts", "weftline.text"}
+    | {"weftline.framing", "weftline.log_context", "weftline.trace_context"}
+    | {"weftline.a2a_responses", "weftline.mcp_responses"}
+    | {"weftline.failure", "weftline.outcome", "weftline.labels", "weftline.reminders"}
+    | {"weftline.engine_options", "weftline.run_ids"}
 )
 PURE = frozenset(
     {"weftline.kernel", "weftline.messages", "weftline.prompts"}
@@ -67,35 +58,23 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline._version": frozenset(),
     "weftline.messages": frozenset(),
     "weftline.errors": frozenset(),
-    "weftline.canonical": frozenset(),
+    "weftline.concurrency": frozenset(),
     "weftline.failure": frozenset(),
-    "weftline.fences": frozenset(),
     "weftline.framing": frozenset(),
     "weftline.log_context": frozenset(),
     "weftline.outcome": frozenset(),
-    "weftline.percent": frozenset(),
-    "weftline.redaction": frozenset({"weftline.percent", "weftline.spellings"}),
-    "weftline.spellings": frozenset(),
-    "weftline.json_size": frozenset(),
     "weftline.mcp_responses": frozenset(),
     "weftline.reminders": frozenset(),
-    "weftline.schema_cost": frozenset({"weftline.percent"}),
-    "weftline.suggestions": frozenset(),
-    "weftline.callers": frozenset(),
-    "weftline.deadlines": frozenset(),
+    "weftline.text": frozenset(),
     "weftline.trace_context": frozenset(),
-    "weftline.surrogates": frozenset(),
-    "weftline.titles": frozenset(),
-    "weftline.round_robin": frozenset(),
-    "weftline.interruption": frozenset(),
-    "weftline.bounded": frozenset({"weftline.round_robin"}),
-    "weftline.a2a_responses": frozenset({"weftline.json_size"}),
+    "weftline.bounded": frozenset({"weftline.concurrency"}),
+    "weftline.a2a_responses": frozenset({"weftline.text"}),
     "weftline.net": BASE | {"weftline._version"},
-    "weftline.kernel": BASE,
+    "weftline.kernel": BASE - {"weftline.concurrency"},
     "weftline.plan": MIDDLE,
-    "weftline.prompts": frozenset({"weftline.canonical", "weftline.failure", "weftline.outcome"}),
-    "weftline.labels": frozenset({"weftline.canonical", "weftline.errors"}),
-    "weftline.engine_options": frozenset({"weftline.canonical", "weftline.errors"}),
+    "weftline.prompts": frozenset({"weftline.text", "weftline.failure", "weftline.outcome"}),
+    "weftline.labels": frozenset({"weftline.text", "weftline.errors"}),
+    "weftline.engine_options": frozenset({"weftline.text", "weftline.errors"}),
     "weftline.run_ids": frozenset({"weftline.errors"}),
     "weftline.details": MIDDLE | {"weftline.events", "weftline.plan"},
     "weftline.wire": MIDDLE | {"weftline.details", "weftline.plan"},
@@ -125,13 +104,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "weftline.sandbox",
     },
     "weftline.events": BASE,
-    "weftline.background": frozenset(),
     "weftline.process": BASE,
     "weftline.api": TOP | {"weftline.events"},
-    "weftline.agent": TOP | {"weftline.api", "weftline.events", "weftline.background"},
+    "weftline.agent": TOP | {"weftline.api", "weftline.events", "weftline.concurrency"},
     "weftline.server": TOP | {"weftline.api", "weftline.events", "weftline.agent"},
     "weftline.client": BASE
-    | {"weftline.background", "weftline.events"}
+    | {"weftline.concurrency", "weftline.events"}
     | {"weftline._version", "weftline.wire", "weftline.net.sse"}
     | ARGUMENTS,
     "weftline.cli": TOP | {"weftline.agent", "weftline.api", "weftline.events", "weftline.server", "weftline.client"},

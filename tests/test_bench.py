@@ -6,7 +6,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
 from bench.machine import Machine
 from bench.measures import MEASURES, awaits, budgets, parked
 

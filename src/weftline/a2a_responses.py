@@ -7,7 +7,7 @@ from typing import TypeAlias, cast
 
 import msgspec
 
-from weftline.json_size import is_modest
+from weftline.text.json_size import is_modest
 
 Fields: TypeAlias = dict[str, object]
 

@@ -31,7 +31,7 @@ from weftline.providers.oauth import OAuthSettings
 from weftline.providers.openai.profiles import PROFILES
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.throttle import DEFAULT_CONCURRENCY
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 
 Table: TypeAlias = Mapping[str, Any]
 T = TypeVar("T", bound=Struct)

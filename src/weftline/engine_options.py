@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
-from weftline.canonical import NotCanonical, canonical_value
 from weftline.errors import Issue, invalid
+from weftline.text.canonical import NotCanonical, canonical_value
 
 MAX_MEMO_BYTES = 16 * 1024
 MAX_ATTRIBUTES = 32

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from weftline.canonical import NotCanonical, canonical_value
 from weftline.errors import InvalidRequest, Issue, invalid
+from weftline.text.canonical import NotCanonical, canonical_value
 
 MAX_LABELS = 16
 MAX_LABEL_CHARS = 256

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from weftline import Agent, tool
-from weftline.background import LoopThread
+from weftline.concurrency.background import LoopThread
 from weftline.testing import ScriptedModel, calls
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -15,10 +15,10 @@ from weftline.agent.hooking.calling import Hooks
 from weftline.agent.running.code import AgentCode
 from weftline.agent.running.disclosure import Disclosure, Withheld
 from weftline.agent.running.frame import Frame
-from weftline.canonical import canonical_value, digest
 from weftline.messages import Text, ToolResult
 from weftline.runtime.agent_code.code import Gated, PendingCall
 from weftline.testing import calls
+from weftline.text.canonical import canonical_value, digest
 from weftline.tools.base import ToolContext
 
 from .kit import scripted

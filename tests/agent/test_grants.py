@@ -11,12 +11,12 @@ import pytest
 
 from weftline import Agent, AwaitGate, Engine, Limits, ToolGate, hook, prompts, spawn, tool
 from weftline.agent.hooks_outside import SpawnBefore
-from weftline.canonical import canonical_value, digest
 from weftline.errors import WeftlineError
 from weftline.events import AwaitOpened, CallFinished
 from weftline.runtime import ids
 from weftline.store.base import RunFilter
 from weftline.testing import ScriptedModel, calls
+from weftline.text.canonical import canonical_value, digest
 from weftline.tools.function import FunctionTool
 
 

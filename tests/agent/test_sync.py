@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from weftline import Agent, ToolContext, background, tool
+from weftline import Agent, ToolContext, tool
 from weftline.agent import sync
-from weftline.background import LoopThread
+from weftline.concurrency import background
+from weftline.concurrency.background import LoopThread
 from weftline.events import TextDelta
 from weftline.testing import ScriptedModel, calls
 
@@ -105,7 +106,7 @@ def pythons() -> list[str]:
 SCRIPT = """
 import asyncio, atexit, sys
 sys.path.insert(0, sys.argv[1])
-from weftline.background import LoopThread
+from weftline.concurrency.background import LoopThread
 
 loop = LoopThread("own")
 atexit.register(loop.stop, patience_s=60)
@@ -124,7 +125,7 @@ def test_a_script_that_used_threads_ends_without_a_word() -> None:
 INTERRUPTED = """
 import asyncio, os, signal, sys, time, weakref
 sys.path.insert(0, sys.argv[1])
-from weftline.background import LoopThread
+from weftline.concurrency.background import LoopThread
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 gone = []

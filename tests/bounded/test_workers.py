@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weftline.bounded.pool import GaveUp, Workers
-from weftline.round_robin import on_behalf_of
+from weftline.concurrency.round_robin import on_behalf_of
 
 from . import jobs
 

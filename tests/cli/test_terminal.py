@@ -21,8 +21,8 @@ from weftline.cli.screen import Screen
 from weftline.cli.terminal import clean, on_one_line, show_table
 from weftline.client.events import frame_of
 from weftline.store import open_store
-from weftline.suggestions import did_you_mean
 from weftline.testing import ServerProcess
+from weftline.text.suggestions import did_you_mean
 
 
 class Terminal:

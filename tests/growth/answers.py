@@ -30,8 +30,8 @@ from weftline.providers.openai.chat import OpenAIChat
 from weftline.providers.openai.responses import OpenAIResponses
 from weftline.providers.openai.schema import tool_schema
 from weftline.providers.openai.think_tags import ThinkTags
-from weftline.redaction import Redactor
 from weftline.testing.recordings import RecordedTransport, replay
+from weftline.text.redaction import Redactor
 from weftline.tools.a2a import answer_text
 from weftline.tools.arguments import InvalidArguments, object_args
 from weftline.tools.base import ToolFailed

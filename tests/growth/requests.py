@@ -12,13 +12,9 @@ from weftline.api.schemas.agents import parse_agent
 from weftline.api.schemas.awaits import parsed_as
 from weftline.api.schemas.tools import parse_tool
 from weftline.api.schemas.webhooks import WebhookModel, parse_delivery_id
-from weftline.canonical import NotCanonical, canonical, parse
 from weftline.errors import WeftlineError
-from weftline.json_size import excess, has_more_values
 from weftline.log_context import RequestInfo
-from weftline.percent import decoded_up_to
 from weftline.runtime import ids
-from weftline.schema_cost import TooCostly, measured
 from weftline.server.a2a.rpc import NotACall, RpcError, parse_call
 from weftline.server.a2a.serving import page_cursor, page_time
 from weftline.server.a2a.v0_3 import V03
@@ -31,6 +27,10 @@ from weftline.server.routes.every import ROUTES
 from weftline.server.routes.lists import key_of
 from weftline.server.routes.runs import ROUTES as OF_RUNS
 from weftline.server.sse import resume_point
+from weftline.text.canonical import NotCanonical, canonical, parse
+from weftline.text.json_size import excess, has_more_values
+from weftline.text.percent import decoded_up_to
+from weftline.text.schema_cost import TooCostly, measured
 from weftline.wire.json_text import decode_object
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_run, parse_session, parse_tool_result

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from msgspec import UNSET, Raw
 
-from weftline.canonical import digest
 from weftline.kernel import bodies
 from weftline.kernel.entries import AskedCall, TurnCompleted
 from weftline.messages import Assistant, Text, ToolCall
+from weftline.text.canonical import digest
 from weftline.wire.events import project
 
 from .histories import History, bring_to_its_end, histories, lived

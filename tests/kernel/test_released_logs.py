@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from recorded.folded import differences
-from weftline.canonical import digest
 from weftline.kernel import bodies
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import RULES, AttemptStarted, Fact, Limits, ModelRef, RunCreated, TurnCompleted
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
+from weftline.text.canonical import digest
 from weftline.wire.events import project
 
 from . import laws

@@ -12,7 +12,6 @@ from typing import Literal, TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.canonical import canonical_value, digest
 from weftline.kernel import guards, policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.batch import await_id
@@ -81,6 +80,7 @@ from weftline.kernel.state import (
     State,
 )
 from weftline.messages import Usage
+from weftline.text.canonical import canonical_value, digest
 
 from .content import Content
 

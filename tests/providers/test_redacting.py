@@ -29,7 +29,7 @@ from weftline.providers.base import (
     Whole,
 )
 from weftline.providers.redacting import RedactingProvider
-from weftline.redaction import REDACTED
+from weftline.text.redaction import REDACTED
 
 KEY = "sk-sk-Abc123+/def"
 

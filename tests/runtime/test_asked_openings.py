@@ -10,7 +10,7 @@ import pytest
 
 from runtime.kit import MoodyStore, engine_on, plan
 from runtime.test_parked import on_virtual_time
-from weftline.callers import current_caller
+from weftline.concurrency.callers import current_caller
 from weftline.errors import Conflict, StoreError, Unavailable
 from weftline.kernel.calls import external_id
 from weftline.kernel.lease import MAX_LEASE_US

@@ -13,7 +13,6 @@ from pydantic import AfterValidator
 from runtime.kit import TIMEOUT_S, MoodyStore, engine_on, facts, plan, until
 from runtime.test_suspended import run as run_virtually
 from weftline import prompts
-from weftline.canonical import digest
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.entries import CallClosed, CallOpened, Fact, Limits, TurnCompleted
 from weftline.kernel.lease import LeaseRule
@@ -32,6 +31,7 @@ from weftline.store.memory import MemoryDisk
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import WallClock
 from weftline.testing.store.chain import read_log
+from weftline.text.canonical import digest
 from weftline.tools.base import Tool, ToolContext, WillNotHappen
 from weftline.tools.decorator import tool
 from weftline.tools.function import FunctionTool

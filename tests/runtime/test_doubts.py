@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from runtime.kit import MoodyStore, ended, engine_on, facts, plan, until
 from weftline import tool
 from weftline.api.views import run_summary
+from weftline.concurrency.round_robin import on_behalf_of
 from weftline.errors import StoreError
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.entries import FORMAT, AwaitClosed, CallClosed, CallStarted, Effect, Limits
 from weftline.messages import ToolResults
 from weftline.plan import ServerRef
-from weftline.round_robin import on_behalf_of
 from weftline.runtime import ids
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.people.answering import AwaitAnswer

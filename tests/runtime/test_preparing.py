@@ -11,7 +11,6 @@ from pydantic import BeforeValidator
 
 from runtime.kit import TIMEOUT_S, MoodyStore, engine_on, facts, plan, until
 from weftline import prompts
-from weftline.canonical import digest
 from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import CallClosed, CallOpened, Effect, RunEnded, TurnCompleted
 from weftline.kernel.state import Command, State
@@ -23,6 +22,7 @@ from weftline.runtime.ids import idempotency_key
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.store.memory import MemoryDisk
+from weftline.text.canonical import digest
 from weftline.tools.base import ClientKind, Reconciled, Tool, ToolContext, ToolOutput, Unknown
 from weftline.tools.decorator import tool
 

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from weftline import Agent, Engine, ToolGate, hook, tool
-from weftline.canonical import canonical, digest
 from weftline.kernel.budget import BudgetRule
 from weftline.kernel.entries import KIND, AttemptStarted, Limits
 from weftline.plan import ServerRef
@@ -18,6 +17,7 @@ from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.reads.calls import LoggedCall
 from weftline.store.memory import MemoryDisk
 from weftline.testing import ScriptedModel, calls
+from weftline.text.canonical import canonical, digest
 from weftline.tools.base import ToolContext
 
 from .kit import MoodyStore, ended, engine_on, plan, until

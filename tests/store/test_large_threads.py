@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from weftline.round_robin import on_behalf_of
+from weftline.concurrency.round_robin import on_behalf_of
 from weftline.store.sqlite import reader_threads
 from weftline.store.sqlite.reader_threads import ReaderThreads
 from weftline.store.sqlite.store import SqliteStore

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline.canonical import MAX_DEPTH, NotCanonical, canonical, canonical_value, digest, parse
+from weftline.text.canonical import MAX_DEPTH, NotCanonical, canonical, canonical_value, digest, parse
 
 VECTORS = [
     ("{}", b"{}"),

@@ -11,7 +11,7 @@ import weftline
 from weftline.api.schemas import tools as schemas
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
-from weftline.redaction import Redactor
+from weftline.text.redaction import Redactor
 from weftline.tools.http import HttpSpec, HttpTool
 from weftline.tools.mcp.tools import _entry  # pyright: ignore[reportPrivateUsage]
 from weftline.tools.peers import a2a

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline.schema_cost import MAX_SCHEMA_VALUES, TooCostly, measured, refusal
+from weftline.text.schema_cost import MAX_SCHEMA_VALUES, TooCostly, measured, refusal
 
 
 def twice_the_next(levels: int) -> dict[str, Any]:

@@ -7,9 +7,9 @@ import pytest
 
 from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, plan
 from weftline import Agent, ToolContext, prompts, tool
+from weftline.concurrency.round_robin import on_behalf_of
 from weftline.kernel.entries import CallClosed, Effect
 from weftline.plan import ServerRef
-from weftline.round_robin import on_behalf_of
 from weftline.store.memory import MemoryDisk
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ToolFailed, ToolOutput

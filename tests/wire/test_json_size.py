@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weftline.json_size import LONG_NUMBER_DIGITS, MAX_LONG_EXPONENTS, MAX_LONG_NUMBERS, LongNumbers, excess
+from weftline.text.json_size import LONG_NUMBER_DIGITS, MAX_LONG_EXPONENTS, MAX_LONG_NUMBERS, LongNumbers, excess
 
 LONG = b"9" * (LONG_NUMBER_DIGITS + 1)
 SHORT = b"9" * LONG_NUMBER_DIGITS

@@ -25,7 +25,7 @@ from weftline.agent.running.aliases import check_names
 from weftline.agent.settings import Limits, Settings
 from weftline.errors import Conflict
 from weftline.providers.base import Provider
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm, Unpack

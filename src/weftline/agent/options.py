@@ -21,7 +21,7 @@ from weftline.errors import InvalidRequest
 from weftline.messages import Assistant, File, Image, Message, System, ToolResults, User
 from weftline.providers.base import Provider
 from weftline.reminders import MAX_REMINDERS, Reminder
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

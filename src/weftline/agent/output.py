@@ -9,8 +9,8 @@ from msgspec import Raw
 from msgspec.json import encode
 
 from weftline import prompts
-from weftline.fences import after_fence, without_fence
 from weftline.messages import OutputSchema
+from weftline.text.fences import after_fence, without_fence
 
 T = TypeVar("T")
 

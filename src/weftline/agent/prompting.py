@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from weftline.errors import InvalidRequest
 from weftline.kernel.notes import PromptNote
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from weftline.store.records.prompt_overrides import PromptOverrideRow

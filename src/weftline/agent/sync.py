@@ -16,7 +16,7 @@ from weftline.agent.engine.budget_methods import BudgetUse
 from weftline.agent.results import OutputT, RunResult
 from weftline.agent.run import Run, Status
 from weftline.agent.stored_messages import SavedMessage
-from weftline.background import LoopThread
+from weftline.concurrency.background import LoopThread
 from weftline.events import AnyEvent
 from weftline.runtime.tool_calls.provided import Provided
 

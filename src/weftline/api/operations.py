@@ -60,7 +60,7 @@ from weftline.runtime.supported import left_alone
 from weftline.store.base import RunFilter, Store
 from weftline.store.copies import Copied
 from weftline.store.records.agents import AgentRow
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 from weftline.tools.mcp.login import Login
 from weftline.wire.agents import dialled_urls
 from weftline.wire.plan import plan_from_spec

@@ -24,7 +24,7 @@ from typing import BinaryIO, cast
 import msgspec
 
 from weftline.bounded.worker import Request, Response, write_frame
-from weftline.round_robin import on_behalf_of
+from weftline.concurrency.round_robin import on_behalf_of
 
 CPU_S = 2.0
 """CPU time of one job, which is the same however busy the machine is."""

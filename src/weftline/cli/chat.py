@@ -41,7 +41,7 @@ def command(app: Path, name: str | None) -> None:
 
 def _chosen(agents: dict[str, Agent[Any, Any]], name: str | None) -> Agent[Any, Any]:
     from weftline.errors import WeftlineError
-    from weftline.suggestions import did_you_mean
+    from weftline.text.suggestions import did_you_mean
 
     if name is None and len(agents) == 1:
         return next(iter(agents.values()))

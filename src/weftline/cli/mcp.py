@@ -49,7 +49,7 @@ def login(
 
     from weftline.cli.admin import administer
     from weftline.errors import Unavailable, WeftlineError
-    from weftline.redaction import redact_url
+    from weftline.text.redaction import redact_url
 
     if client_secret_stdin and client_id is None:
         raise click.UsageError("--client-secret-stdin needs --client-id.")
@@ -97,7 +97,7 @@ def list_logins(workspace: str, db: Path, as_json: bool) -> None:
 def logout(url: str, workspace: str, db: Path, as_json: bool) -> None:
     """Delete a login here. The consent itself can only be revoked at the MCP server."""
     from weftline.cli.admin import administer
-    from weftline.redaction import redact_url
+    from weftline.text.redaction import redact_url
 
     administer(db, "mcp.logins.delete", workspace=workspace, url=url)
     show_done({"url": redact_url(url), "workspace": workspace, "loggedIn": False}, as_json=as_json)

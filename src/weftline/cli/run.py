@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from weftline.cli.output import JSON
 from weftline.cli.target import URL, WORKSPACE, chosen_url
-from weftline.suggestions import sentence
+from weftline.text.suggestions import sentence
 
 if TYPE_CHECKING:
     from weftline.cli.in_process import LocalHost
@@ -202,7 +202,7 @@ async def _agent_of(client: AsyncClient, name: str) -> str:
 
     from weftline.client import Forbidden, NotFound
     from weftline.errors import WeftlineError
-    from weftline.suggestions import did_you_mean
+    from weftline.text.suggestions import did_you_mean
 
     try:
         return json.loads(await client.http.call("GET", f"/agents/{quote(name, safe='')}"))["id"]
@@ -246,7 +246,7 @@ async def _created(here: LocalHost, asked: RunRequest) -> tuple[str, int]:
     from weftline.api.creating import create_run
     from weftline.api.principal import Principal
     from weftline.errors import NotFound, WeftlineError
-    from weftline.suggestions import did_you_mean
+    from weftline.text.suggestions import did_you_mean
     from weftline.workspace import agents, workspaces
 
     slug = asked.workspace or _LOCAL_WORKSPACE

@@ -19,7 +19,7 @@ from weftline.client.leases import NotOurs, leased
 from weftline.client.retry import Retry
 from weftline.client.tools import Toolset
 from weftline.client.workers import HandlerWorkers
-from weftline.surrogates import whole
+from weftline.text.surrogates import whole
 from weftline.wire.hints import WireHint
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
 

@@ -16,13 +16,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from weftline.background import LoopThread
 from weftline.client.arguments import SchemaArguments, as_text
 from weftline.client.context import ToolContext
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError, ToolError
 from weftline.client.events import OfferedCall
 from weftline.client.tools import Handler
 from weftline.client.workers import HandlerWorkers
+from weftline.concurrency.background import LoopThread
 from weftline.mcp_responses import is_closed, read_leniently
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from weftline.background import LoopThread
 from weftline.client.credentials import DEFAULT_BASE_URL, setting
 from weftline.client.errors import ClientError, OAuthError, api_error
 from weftline.client.http import exchange
 from weftline.client.single_flight import SingleFlight
+from weftline.concurrency.background import LoopThread
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from weftline.client.attachments import AttachmentLike, attachments_on_wire
 from weftline.client.errors import InvalidSpec
 from weftline.client.events import ClientEvent
 from weftline.client.tools import ToolLike
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 
 Reasoning: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"] | int
 

@@ -8,7 +8,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
 
-from weftline.background import LoopThread
 from weftline.client.awaits import Answered, Await
 from weftline.client.budgets import Budgets
 from weftline.client.core import AsyncClient
@@ -32,6 +31,7 @@ from weftline.client.session import AsyncSession
 from weftline.client.spec import MessageOptions, RunOptions, SessionOptions
 from weftline.client.tools import ToolLike
 from weftline.client.usage import CancelReceipt
+from weftline.concurrency.background import LoopThread
 from weftline.events import TextDelta
 
 T = TypeVar("T")

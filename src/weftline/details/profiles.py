@@ -8,7 +8,7 @@ from typing import get_args
 from weftline.details import AnyDetail
 from weftline.details.projection import type_of
 from weftline.errors import InvalidRequest
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 
 DETAILS: dict[str, type[AnyDetail]] = {type_of(one): one for one in get_args(AnyDetail)}
 """The details, by type."""

@@ -20,7 +20,7 @@ import aiohttp
 from yarl import URL
 
 from weftline._version import __version__
-from weftline.deadlines import Deadlines
+from weftline.concurrency.deadlines import Deadlines
 from weftline.net.address import Address, InvalidAddress, parse
 from weftline.net.egress import AddressCheck, EgressRefused, allowed
 from weftline.net.errors import RequestFailed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weftline.json_size import SMALL_BYTES, excess
 from weftline.net.errors import RequestFailed
+from weftline.text.json_size import SMALL_BYTES, excess
 
 MAX_IDLE_LINES = 500_000
 """How many comments, empty events and lines of an unfinished event may follow each other in a useful stream."""

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO, TypeAlias
 
 from weftline.log_context import current_request, current_run
-from weftline.redaction import REDACTED, redact_url
+from weftline.text.redaction import REDACTED, redact_url
 
 LogStyle: TypeAlias = Literal["text", "json"]
 

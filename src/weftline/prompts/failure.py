@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weftline.canonical import canonical_value
 from weftline.failure import Hint
 from weftline.outcome import Bounds
+from weftline.text.canonical import canonical_value
 
 _OPEN, _CLOSE = "<system-reminder>", "</system-reminder>"
 _UNSPOKEN = "This is for you alone: do not mention it."

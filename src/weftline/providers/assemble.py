@@ -37,7 +37,7 @@ from weftline.providers.base import (
     UsageUpdate,
     Whole,
 )
-from weftline.surrogates import whole
+from weftline.text.surrogates import whole
 
 MAX_COUNT = 10**12
 """The largest token count that every JSON reader keeps exact; a larger one is nonsense and is capped."""

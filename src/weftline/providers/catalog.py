@@ -24,7 +24,7 @@ from weftline.providers.families import FAMILIES, NotAvailable, ProviderSettings
 from weftline.providers.listing import Lists
 from weftline.providers.offers import Generates, streaming
 from weftline.providers.pricing import UNPRICED, Price, PriceOverride, Prices
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 
 MAX_CANDIDATES: Final = 20
 _REMEMBERED: Final = 1024

@@ -25,7 +25,7 @@ from weftline.providers.base import ModelInfo, Provider
 from weftline.providers.oauth import OAuthSettings, OAuthTransport
 from weftline.providers.offers import streaming
 from weftline.providers.throttle import DEFAULT_CONCURRENCY, Throttle, ThrottledProvider
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 
 FAMILIES: dict[str, str] = {
     "anthropic": "weftline.providers.anthropic.provider:Anthropic",

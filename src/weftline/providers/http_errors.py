@@ -12,9 +12,9 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct
 
-from weftline.json_size import excess
 from weftline.providers.base import ErrorClass, ProviderError
-from weftline.redaction import Redactor
+from weftline.text.json_size import excess
+from weftline.text.redaction import Redactor
 
 MAX_MESSAGE_CHARS: Final = 2_000
 

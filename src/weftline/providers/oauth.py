@@ -21,7 +21,7 @@ from weftline.net.transport import Response, Transport
 from weftline.providers.base import ProviderError
 from weftline.providers.calls import Call
 from weftline.providers.renewals import renewed
-from weftline.redaction import REDACTED
+from weftline.text.redaction import REDACTED
 
 MARGIN_S: Final = 60.0
 """A token is renewed this long before it expires, so that none expires in transit."""

@@ -30,7 +30,7 @@ from weftline.providers.base import (
     Whole,
 )
 from weftline.providers.throttle import close_stream
-from weftline.redaction import REDACTED, Redactor
+from weftline.text.redaction import REDACTED, Redactor
 
 _MIN_CHARS = 8
 """Keys are longer. Redacting anything shorter would remove ordinary words."""

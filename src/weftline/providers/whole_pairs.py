@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from weftline.net.sse import SseEvent
-from weftline.surrogates import lone_halves, may_have_halves, whole_json
+from weftline.text.surrogates import lone_halves, may_have_halves, whole_json
 
 _data = attrgetter("data")
 _NOTHING_BYTES = 4096

@@ -19,7 +19,7 @@ from weftline.providers.base import Provider
 from weftline.providers.catalog import Catalog, close_provider
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
 from weftline.providers.redacting import RedactingProvider
-from weftline.redaction import Redactor
+from weftline.text.redaction import Redactor
 
 
 class OwnProvider(Struct, frozen=True):

@@ -14,7 +14,7 @@ from typing import NoReturn
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from weftline.deadlines import Deadlines
+from weftline.concurrency.deadlines import Deadlines
 from weftline.kernel import bodies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import TurnBody, turn_args

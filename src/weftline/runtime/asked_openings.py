@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weftline.callers import current_caller
+from weftline.concurrency.callers import current_caller
 from weftline.errors import Unavailable
 from weftline.runtime.live import LiveRun
 

@@ -15,7 +15,6 @@ from msgspec import UNSET, Struct, field
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.canonical import canonical_value
 from weftline.kernel import bodies
 from weftline.kernel.bodies import (
     AnswerBody,
@@ -69,6 +68,7 @@ from weftline.runtime.shared_state import SharedState
 from weftline.runtime.tool_calls.omitting import parts_within
 from weftline.runtime.tool_calls.toolbox import Toolbox
 from weftline.store.base import Item
+from weftline.text.canonical import canonical_value
 from weftline.tools.results import output_bytes
 
 _PARTS = (

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from weftline.callers import current_caller
-from weftline.interruption import is_being_cancelled
+from weftline.concurrency.callers import current_caller
+from weftline.concurrency.interruption import is_being_cancelled
+from weftline.concurrency.round_robin import on_behalf_of
 from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import StateBody, encode
@@ -37,7 +38,6 @@ from weftline.kernel.state import (
 )
 from weftline.log_context import current_request, current_run
 from weftline.plan import RunPlan
-from weftline.round_robin import on_behalf_of
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import ids
 from weftline.runtime import step as stepping

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
-from weftline.deadlines import Deadlines
+from weftline.concurrency.deadlines import Deadlines
 from weftline.errors import LOG_DAMAGED, StoreError, Unavailable, WeftlineError, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts
 from weftline.kernel.entries import (

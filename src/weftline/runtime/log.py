@@ -20,8 +20,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from weftline.concurrency.interruption import is_being_cancelled
 from weftline.errors import StoreError, Unavailable, WeftlineError
-from weftline.interruption import is_being_cancelled
 from weftline.kernel.bodies import encode
 from weftline.kernel.entries import FORMAT, KIND, CallClosed, TurnCompleted
 from weftline.kernel.state import FOLD, State, encode_state

@@ -17,8 +17,8 @@ from weftline.kernel.budgeting import STOPPED, UNPRICED
 from weftline.kernel.entries import RunEnded
 from weftline.kernel.policy import FinalReason
 from weftline.providers.base import ErrorClass
-from weftline.redaction import REDACTED
 from weftline.runtime.live import Draft
+from weftline.text.redaction import REDACTED
 from weftline.tools.results import causes_of
 
 CODES: Final = frozenset(

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from weftline.deadlines import Deadlines
+from weftline.concurrency.deadlines import Deadlines
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import Draft

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import decode
 
-from weftline.canonical import canonical_value
+from weftline.text.canonical import canonical_value
 
 _NOTHING: dict[str, Any] = {}
 

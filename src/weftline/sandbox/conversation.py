@@ -37,7 +37,7 @@ from weftline.sandbox.base import (
 )
 from weftline.sandbox.process import Engine
 from weftline.sandbox.values import Parts, Refused, TooManyParts, decode, encode
-from weftline.surrogates import whole, whole_json
+from weftline.text.surrogates import whole, whole_json
 
 MAX_OUTPUT_BYTES = 64 << 20
 MAX_OUTPUT_PARTS = 2_000_000

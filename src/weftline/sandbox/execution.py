@@ -34,7 +34,7 @@ from weftline.sandbox.base import (
 )
 from weftline.sandbox.fair_semaphore import FairSemaphore
 from weftline.sandbox.values import copied
-from weftline.surrogates import whole
+from weftline.text.surrogates import whole
 
 MAX_REPORTS = 10_000
 MAX_LOGS = 10_000

@@ -12,10 +12,10 @@ from functools import partial
 from weftline.api.cursors import SealedCursors
 from weftline.api.display_hints import DisplayHints
 from weftline.api.principal import NOBODY
+from weftline.concurrency.round_robin import on_behalf_of
 from weftline.errors import NotFound, RateLimited, WeftlineError
 from weftline.log_context import RequestInfo, current_request
 from weftline.providers.workspace import WorkspaceCatalogs
-from weftline.round_robin import on_behalf_of
 from weftline.runtime.engine import Engine
 from weftline.runtime.fair_queue import FairQueue
 from weftline.runtime.ids import new_salt

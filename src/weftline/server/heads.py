@@ -12,7 +12,7 @@ from http import HTTPStatus
 import httptools
 
 from weftline.errors import InvalidRequest, WeftlineError
-from weftline.percent import decoded
+from weftline.text.percent import decoded
 
 STATUS_LINES = {status: b"HTTP/1.1 %d \r\n" % status for status in range(100, 600)} | {
     int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus

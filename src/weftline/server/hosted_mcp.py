@@ -22,7 +22,6 @@ from weftline.api.principal import Principal
 from weftline.api.unattended import UnattendedAgents
 from weftline.api.views import run_summary
 from weftline.errors import Forbidden, InvalidRequest, NotFound, RateLimited, Unavailable, WeftlineError
-from weftline.json_size import excess
 from weftline.log_context import current_request
 from weftline.runtime.engine import Follower, StreamPlace
 from weftline.server.http import NO_SNIFFING, Receive, Request
@@ -31,6 +30,7 @@ from weftline.server.mcp_input import INPUT, explained, read_input
 from weftline.server.open_streams import OpenStream, OpenStreams
 from weftline.server.refusal_log import RefusedRequests
 from weftline.store.base import LargeEntry, RunRow
+from weftline.text.json_size import excess
 from weftline.trace_context import incoming_traceparent
 from weftline.wire.responses import TERMINAL, RunView
 from weftline.workspace import agents

@@ -13,13 +13,13 @@ from msgspec import Struct
 
 from weftline.api.parsing import parsed
 from weftline.api.principal import Principal
-from weftline.callers import current_caller
+from weftline.concurrency.callers import current_caller
 from weftline.errors import InvalidRequest, TooLarge
 from weftline.log_context import RequestInfo
-from weftline.percent import fields
 from weftline.server.declared import NOTHING, AnyBody, Body, Declared, Undeclared
 from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
 from weftline.server.memory_budget import Reservation
+from weftline.text.percent import fields
 
 T = TypeVar("T")
 

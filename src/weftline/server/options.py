@@ -24,7 +24,7 @@ from weftline.server.connections import ConnectionLimits, Network
 from weftline.server.cors import Cors
 from weftline.server.names import host_name
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 from weftline.tools.asking import checked_template
 from weftline.workspace.redirects import is_scheme_of_an_app
 

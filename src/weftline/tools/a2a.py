@@ -19,14 +19,14 @@ from msgspec import Struct
 
 from weftline import prompts
 from weftline.a2a_responses import FAILED, UNDER_WAY, WAITS, Fields, answer_text, objects, state_of, unwrapped
-from weftline.json_size import excess
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of
 from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.providers.base import ToolSpec
-from weftline.redaction import Redactor, redact_url
-from weftline.surrogates import whole_json
+from weftline.text.json_size import excess
+from weftline.text.redaction import Redactor, redact_url
+from weftline.text.surrogates import whole_json
 from weftline.tools.a2a_tasks import Cancellations, OpenTask, OpenTasks
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.client_side import A2A_PARAMETERS

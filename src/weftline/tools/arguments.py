@@ -11,7 +11,7 @@ from typing import cast
 from msgspec import Struct
 
 from weftline import prompts
-from weftline.canonical import NotCanonical, parse_canonical
+from weftline.text.canonical import NotCanonical, parse_canonical
 
 MAX_ISSUES = 20
 

@@ -11,7 +11,7 @@ from msgspec.json import decode
 
 from weftline.kernel.bodies import AskBody
 from weftline.kernel.entries import AwaitKind
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 
 
 class Ask(Struct, frozen=True):

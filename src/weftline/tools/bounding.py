@@ -9,10 +9,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.canonical import canonical_value
 from weftline.failure import Failure
 from weftline.messages import Text, joined_text
 from weftline.outcome import Bounds
+from weftline.text.canonical import canonical_value
 from weftline.tools.base import Tool, ToolOutput
 
 _OWN = ("returned", "total", "truncated", "refinement_hint")

@@ -15,7 +15,7 @@ from msgspec import Raw
 from weftline import prompts
 from weftline.bounded.pool import GaveUp, shared_workers
 from weftline.providers.base import ToolSpec
-from weftline.schema_cost import Cost, TooCostly, measured
+from weftline.text.schema_cost import Cost, TooCostly, measured
 from weftline.tools.arguments import InvalidArguments, Issue, described, object_args
 from weftline.tools.schema import ArgsValidator
 

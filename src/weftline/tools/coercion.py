@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from msgspec import Raw
 
-from weftline.json_size import is_modest
+from weftline.text.json_size import is_modest
 
 _TRUE = frozenset({"true", "yes", "1"})
 _FALSE = frozenset({"false", "no", "0"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET
 
-from weftline.canonical import canonical_value
+from weftline.text.canonical import canonical_value
 from weftline.tools.base import Tool
 from weftline.tools.checking import issues_of
 from weftline.tools.return_types import listed

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import partial
 from hashlib import sha256
 
-from weftline.canonical import NotCanonical, canonical
+from weftline.text.canonical import NotCanonical, canonical
 from weftline.tools.base import Tool
 
 _LENGTH = 16

@@ -13,13 +13,13 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 from weftline import prompts
-from weftline.canonical import NotCanonical, canonical_value
+from weftline.concurrency.interruption import is_interruption
 from weftline.failure import Failure
-from weftline.interruption import is_interruption
 from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
+from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.arguments import StaleArguments
 from weftline.tools.asking import Ask, checked_approvers, checked_template, rendered, require_arguments
 from weftline.tools.base import (

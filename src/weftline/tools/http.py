@@ -12,7 +12,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.canonical import parse
 from weftline.kernel.entries import Effect
 from weftline.messages import Image
 from weftline.net.charset import decoded
@@ -20,7 +19,8 @@ from weftline.net.dial import Dialer
 from weftline.net.errors import RequestFailed
 from weftline.net.response import HttpResponse
 from weftline.providers.base import ToolSpec
-from weftline.redaction import SEALED_URL, Redactor
+from weftline.text.canonical import parse
+from weftline.text.redaction import SEALED_URL, Redactor
 from weftline.tools.base import ToolContext, ToolFailed, ToolOutput
 from weftline.tools.remote import RemoteTool
 from weftline.tools.schema import object_schema

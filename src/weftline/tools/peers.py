@@ -12,7 +12,7 @@ from weftline.kernel.entries import Effect
 from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
-from weftline.redaction import redact_url
+from weftline.text.redaction import redact_url
 from weftline.tools.a2a import CALL_S, A2AForms, A2ATool
 from weftline.tools.a2a_tasks import Cancellations
 from weftline.tools.base import Tool

@@ -17,7 +17,7 @@ from weftline.kernel.entries import Effect
 from weftline.log_context import fields
 from weftline.messages import File, Image, Text, UserPart
 from weftline.providers.base import ToolSpec
-from weftline.redaction import Redactor
+from weftline.text.redaction import Redactor
 from weftline.tools.arguments import object_args
 from weftline.tools.base import ClientKind, Reconciled, ToolContext, ToolOutput, Unknown
 from weftline.tools.checking import checked_args

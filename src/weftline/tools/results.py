@@ -1,7 +1,7 @@
 """Turns what a tool function returned or raised into what the model reads.
 
 Nothing is changed silently: a value that JSON cannot hold as it is (NaN, keys that are not strings, raw bytes) is an
-error result. The one exception is an unpaired surrogate (`weftline.surrogates`), which would cost the whole result.
+error result. The one exception is an unpaired surrogate (`text.surrogates`), which would cost the whole result.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.canonical import MAX_DEPTH, NotCanonical, canonical_value
 from weftline.failure import CORRECTABLE, Cause, Failure, FailureKind, Hint, recovery_by
 from weftline.kernel.bodies import AskBody
 from weftline.messages import File, Image, Text, UserPart
-from weftline.surrogates import whole
+from weftline.text.canonical import MAX_DEPTH, NotCanonical, canonical_value
+from weftline.text.surrogates import whole
 from weftline.tools.arguments import StaleArguments
 from weftline.tools.base import ToolFailed, ToolInDoubt, ToolOutput, ToolQuestion
 from weftline.tools.bounding import Bounded

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from weftline.canonical import canonical_value
+from weftline.text.canonical import canonical_value
 from weftline.tools.base import ToolOutput
 
 MAX_PROBLEMS = 20

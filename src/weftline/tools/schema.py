@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 from msgspec import Raw
 
-from weftline.canonical import NotCanonical, parse
+from weftline.text.canonical import NotCanonical, parse
 from weftline.tools.arguments import MAX_ISSUES, Issue, pointer
 
 if TYPE_CHECKING:

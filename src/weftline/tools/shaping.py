@@ -15,9 +15,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.canonical import canonical_value
 from weftline.failure import Failure
 from weftline.outcome import ServerData, Telemetry
+from weftline.text.canonical import canonical_value
 from weftline.tools.base import Tool, ToolOutput
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import error_of, failure_of, output_of, reason_of

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from weftline import prompts
-from weftline.canonical import NotCanonical, canonical_value
+from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.arguments import (
     MAX_ISSUES,
     InvalidArguments,

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from weftline import prompts
-from weftline.canonical import parse
 from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
-from weftline.redaction import Redactor
 from weftline.sandbox.base import Language, SandboxUnavailable
 from weftline.sandbox.sandbox import Sandbox
+from weftline.text.canonical import parse
+from weftline.text.redaction import Redactor
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.builtin.code_running import to_tool_output
 from weftline.tools.remote import RemoteTool

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.json import Encoder, decode
 
-from weftline.canonical import NotCanonical, canonical_value
+from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.alike import alike
 from weftline.tools.stored_schema import dumped, needs_validator, serializer_of, validator_of
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from weftline import prompts
-from weftline.round_robin import on_behalf_of
+from weftline.concurrency.round_robin import on_behalf_of
 from weftline.tools.base import ToolFailed
 
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from msgspec.json import decode
 
 from weftline.errors import Issue, invalid
 from weftline.messages import Blob, File, Image
-from weftline.percent import decoded_up_to
-from weftline.redaction import redact_url
+from weftline.text.percent import decoded_up_to
+from weftline.text.redaction import redact_url
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.limits import (
     FILE_TYPES,

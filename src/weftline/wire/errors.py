@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.json import Encoder
 
 from weftline.errors import TABLE, WeftlineError
-from weftline.suggestions import sentence
+from weftline.text.suggestions import sentence
 from weftline.wire.responses import iso
 
 _encode = Encoder(enc_hook=str).encode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Raw
 
 from weftline.errors import Issue, invalid
-from weftline.redaction import REDACTED
+from weftline.text.redaction import REDACTED
 from weftline.wire.agents import dialled_tools, merged_tools
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.plan import NULL

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Raw
 
 from weftline.errors import InvalidRequest
-from weftline.json_size import excess
-from weftline.surrogates import lone_halves
+from weftline.text.json_size import excess
+from weftline.text.surrogates import lone_halves
 from weftline.wire.limits import MAX_BODY_VALUES, MAX_JSON_DEPTH
 
 _Shape = TypeVar("_Shape")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from weftline.json_size import MAX_JSON_VALUES
-from weftline.schema_cost import MAX_SCHEMA_BYTES
+from weftline.text.json_size import MAX_JSON_VALUES
+from weftline.text.schema_cost import MAX_SCHEMA_BYTES
 
 KB = 1024
 MB = 1024 * KB

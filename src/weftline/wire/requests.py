@@ -12,7 +12,7 @@ from msgspec import DecodeError, Meta, Raw, Struct, json
 from msgspec.structs import fields as fields_of
 
 from weftline.errors import InvalidRequest, Issue, invalid
-from weftline.surrogates import whole_json
+from weftline.text.surrogates import whole_json
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, ToolResultBody
 from weftline.wire.failures import FAILURE_SHAPE, ExactFailure, SentFailure, failure_problem, require_failure
 from weftline.wire.json_text import decode_fields, decode_shape, refuse_many

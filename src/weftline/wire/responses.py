@@ -14,7 +14,7 @@ from weftline.errors import LOG_DAMAGED
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Assistant, Message, System, Text, Usage, User
 from weftline.plan import PlanOutline
-from weftline.redaction import redact_url
+from weftline.text.redaction import redact_url
 from weftline.wire.awaits import OpenAwait
 from weftline.wire.limits import DEFAULT_RUN_NAME, LOW_EFFORT_MAX, MEDIUM_EFFORT_MAX
 from weftline.wire.unknown_fields import UnknownField

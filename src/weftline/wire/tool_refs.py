@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 from pydantic_core import PydanticCustomError
 
 from weftline.framing import REFUSAL, frames_request
-from weftline.redaction import REDACTED, SEALED_URL, redact_url
-from weftline.schema_cost import refusal
+from weftline.text.redaction import REDACTED, SEALED_URL, redact_url
+from weftline.text.schema_cost import refusal
 from weftline.wire.json_text import decode_fields, decode_items, encode
 from weftline.wire.limits import (
     HEADER_NAME_PATTERN,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeGuard,
 from msgspec import Struct
 
 from weftline.errors import MAX_ISSUES, InvalidRequest
-from weftline.suggestions import sentence
+from weftline.text.suggestions import sentence
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

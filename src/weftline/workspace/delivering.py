@@ -19,10 +19,10 @@ from weftline._version import __version__
 from weftline.errors import StoreError, WeftlineError
 from weftline.net.dial import Dialer
 from weftline.net.errors import RequestFailed
-from weftline.redaction import Redactor
 from weftline.store.records import deliveries, webhooks
 from weftline.store.records.deliveries import Attempt, DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
+from weftline.text.redaction import Redactor
 from weftline.workspace.context import Workspaces
 from weftline.workspace.webhooks import opened
 

@@ -6,10 +6,10 @@ from msgspec import json
 
 from weftline.errors import NotFound, invalid_field
 from weftline.net.address import InvalidAddress
-from weftline.redaction import redact_url
 from weftline.store.database import Query
 from weftline.store.records import mcp_logins
 from weftline.store.records.mcp_logins import LoginRow
+from weftline.text.redaction import redact_url
 from weftline.tools.mcp.login import Login, digest_of, place_of
 from weftline.workspace.context import Workspaces
 from weftline.workspace.workspaces import ensured, find

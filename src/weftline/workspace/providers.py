@@ -25,12 +25,12 @@ from weftline.net.address import InvalidAddress, parse
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.families import NotAvailable, ProviderSettings, build_provider
 from weftline.providers.workspace import OwnProvider
-from weftline.redaction import REDACTED, redact_url
 from weftline.store.database import Query
 from weftline.store.records import providers
 from weftline.store.records.pages import RowPage
 from weftline.store.records.providers import ProviderColumns, ProviderRow
 from weftline.store.secrets import Vault
+from weftline.text.redaction import REDACTED, redact_url
 from weftline.workspace.context import Change, Workspaces
 
 logger = logging.getLogger(__name__)

@@ -16,15 +16,15 @@ from weftline.framing import REFUSAL, frames_request
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import Effect
 from weftline.net.address import InvalidAddress, origin_of, parse
-from weftline.redaction import REDACTED, SEALED_URL, redact_template
 from weftline.sandbox.base import Language, SandboxUnavailable
 from weftline.sandbox.sandbox import Sandbox
-from weftline.schema_cost import refusal
 from weftline.store.database import Query
 from weftline.store.records import tools
 from weftline.store.records.pages import RowPage
 from weftline.store.records.tools import ToolColumns, ToolRow
 from weftline.store.secrets import Vault
+from weftline.text.redaction import REDACTED, SEALED_URL, redact_template
+from weftline.text.schema_cost import refusal
 from weftline.tools.checking import can_be_checked
 from weftline.tools.http import HttpSpec, Method, whole_tool
 from weftline.tools.schema import object_schema

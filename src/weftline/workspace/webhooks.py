@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from weftline.errors import InvalidRequest, NotFound, invalid_field
 from weftline.net.address import InvalidAddress, parse
-from weftline.redaction import redact_url
 from weftline.store.database import Query
 from weftline.store.records import deliveries, webhooks
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WAITING, WebhookRow
+from weftline.text.redaction import redact_url
 from weftline.workspace.context import Change, Workspaces
 
 ENDS = ("succeeded", "failed", "cancelled")

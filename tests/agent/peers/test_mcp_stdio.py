@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from weftline import Agent, Engine, Limits, mcp, tool
 from weftline.messages import Image, ToolResults
-from weftline.redaction import Redactor
 from weftline.testing import calls
+from weftline.text.redaction import Redactor
 from weftline.tools.mcp.asking import Question, SampleRequest
 from weftline.tools.mcp.tools import McpEntry
 from weftline.tools.mcp.toolset import named_tools

@@ -14,7 +14,7 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.runtime.decoding import facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch
 from weftline.store.base import Item
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from weftline.kernel.entries import Fact

@@ -7,8 +7,8 @@ from typing import Any
 from msgspec.json import decode
 
 from weftline import prompts
-from weftline.canonical import NotCanonical, canonical_value
 from weftline.messages import Image, Text, UserPart
+from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.arguments import InvalidArguments, object_args
 from weftline.tools.base import Tool
 from weftline.tools.coercion import coerced

@@ -34,8 +34,8 @@ from weftline.agent.skills.activation import SKILL_TOOLS
 from weftline.agent.skills.allowed import ToolNames
 from weftline.agent.skills.toolset import Skills
 from weftline.agent.subagents import Subagent
+from weftline.concurrency.interruption import is_interruption
 from weftline.errors import Conflict, InvalidRequest, invalid_field
-from weftline.interruption import is_interruption
 from weftline.kernel.deploys import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox, ToolSource

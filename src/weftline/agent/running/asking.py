@@ -13,13 +13,13 @@ from msgspec.json import decode
 from weftline import prompts
 from weftline.agent.hooking.ancestors import Listener
 from weftline.agent.hooks import AwaitGate
-from weftline.canonical import canonical_value
 from weftline.failure import Clarification
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.entries import AwaitKind
 from weftline.runtime import ids
 from weftline.runtime.agent_code.code import CodeAnswer, PendingAwait
 from weftline.store.awaits import OpenAwait
+from weftline.text.canonical import canonical_value
 from weftline.tools.base import Tool
 
 logger = logging.getLogger(__name__)

@@ -33,7 +33,6 @@ from weftline.agent.running.policy_calls import ask_policy
 from weftline.agent.running.teardown import Teardown, error_of
 from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
-from weftline.canonical import canonical_value
 from weftline.kernel.entries import Fact, RunEnded
 from weftline.messages import Assistant, Message, Text
 from weftline.plan import ParentCall, RunPlan
@@ -51,6 +50,7 @@ from weftline.runtime.agent_code.code import (
     PendingTurn,
 )
 from weftline.runtime.tool_calls.children import as_result
+from weftline.text.canonical import canonical_value
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.bounding import bounded_of, with_bounds

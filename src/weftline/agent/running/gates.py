@@ -19,10 +19,10 @@ from weftline.agent.behavior import Exceeded, Hasher, Mode, Ruling, ToolBudget
 from weftline.agent.running.disclosure import Disclosure
 from weftline.agent.skills.allowed import Call, ToolNames
 from weftline.agent.skills.toolset import Skills
-from weftline.canonical import canonical_value, digest
 from weftline.kernel.entries import Over
 from weftline.prompts.calls import blocked
 from weftline.runtime.agent_code.code import PendingCall
+from weftline.text.canonical import canonical_value, digest
 from weftline.tools.base import ToolOutput
 
 _log = logging.getLogger(__name__)

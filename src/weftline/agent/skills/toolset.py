@@ -27,7 +27,7 @@ from weftline.agent.skills.running import ProcessRuns, Runs
 from weftline.agent.skills.tools import skill_tools
 from weftline.errors import NotFound
 from weftline.messages import Message
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 from weftline.tools.base import Tool, ToolContext, ToolFailed
 
 AllowedTools: TypeAlias = Literal["restrict", "preapprove"]

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from weftline.api.schemas.validation import refused
 from weftline.errors import StoreError
-from weftline.redaction import redact_url
 from weftline.store.records.providers import ProviderRow
+from weftline.text.redaction import redact_url
 from weftline.wire.damage import error_code
 from weftline.wire.responses import Time, iso
 from weftline.wire.tool_refs import Headers

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from weftline.api.schemas.validation import refused
 from weftline.errors import Issue, StoreError, invalid
-from weftline.redaction import redact_template
 from weftline.sandbox.base import Language
 from weftline.store.records.tools import ToolRow
+from weftline.text.redaction import redact_template
 from weftline.tools.http import HttpSpec, Method
 from weftline.tools.stored_code import CodeSpec
 from weftline.wire.damage import error_code

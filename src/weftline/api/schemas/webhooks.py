@@ -9,10 +9,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from pydantic import Field
 
 from weftline.errors import NotFound
-from weftline.redaction import redact_url
 from weftline.runtime import ids
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
+from weftline.text.redaction import redact_url
 from weftline.wire.damage import error_code
 from weftline.wire.limits import URL_PATTERN
 from weftline.wire.responses import Time, iso

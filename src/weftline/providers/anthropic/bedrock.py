@@ -20,7 +20,6 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weftline.json_size import excess
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseEvent
 from weftline.net.transport import Transport
@@ -31,7 +30,8 @@ from weftline.providers.base import ErrorClass, ModelInfo, ProviderError
 from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, fetch, has, page_of, rows, text, words
 from weftline.providers.whole_pairs import EventParser
-from weftline.redaction import REDACTED
+from weftline.text.json_size import excess
+from weftline.text.redaction import REDACTED
 
 PROVIDER: Final = "bedrock"
 SERVICE: Final = "bedrock"

@@ -32,7 +32,7 @@ from weftline.providers.http_errors import classify
 from weftline.providers.listing import ModelPage, count, fetch, page_of, rows, text
 from weftline.providers.sampling import SamplingLimits
 from weftline.providers.whole_pairs import EventParser, WholePairs
-from weftline.redaction import REDACTED
+from weftline.text.redaction import REDACTED
 
 BASE_URL: Final = "https://api.anthropic.com"
 VERSION: Final = "2023-06-01"

@@ -30,7 +30,7 @@ from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, page_of, rows, text, words
 from weftline.providers.sampling import SamplingLimits
 from weftline.providers.whole_pairs import WholePairs
-from weftline.redaction import REDACTED
+from weftline.text.redaction import REDACTED
 
 BASE_URL: Final = "https://generativelanguage.googleapis.com"
 _VERSION: Final = "v1beta"

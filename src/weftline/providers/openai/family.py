@@ -32,7 +32,7 @@ from weftline.providers.openai.restore import Restorer, restorer_for
 from weftline.providers.reasoning import nearest
 from weftline.providers.sampling import SamplingLimits
 from weftline.providers.whole_pairs import WholePairs
-from weftline.redaction import REDACTED
+from weftline.text.redaction import REDACTED
 
 T = TypeVar("T")
 

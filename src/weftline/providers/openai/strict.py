@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import msgspec
 from msgspec import Raw
 
-from weftline.json_size import excess
+from weftline.text.json_size import excess
 
 Schema: TypeAlias = dict[str, Any]
 

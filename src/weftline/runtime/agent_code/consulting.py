@@ -7,7 +7,6 @@ import logging
 from msgspec import UNSET, Raw
 
 from weftline import prompts
-from weftline.canonical import NotCanonical, canonical_value, digest
 from weftline.kernel import bodies
 from weftline.kernel.entries import AwaitClosed, AwaitPassed, CallGated, OutputAccepted, OutputRejected
 from weftline.kernel.state import CheckOutput, Consult, ConsultAwait, State
@@ -19,6 +18,7 @@ from weftline.runtime.services import Outcome, Services
 from weftline.runtime.tool_calls.memory import RunMemory
 from weftline.runtime.tool_calls.tool_call import new_context, pending_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
+from weftline.text.canonical import NotCanonical, canonical_value, digest
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
-from weftline.canonical import NotCanonical, canonical_value
 from weftline.kernel import policies
 from weftline.runtime.agent_code.code import PastCall
 from weftline.runtime.live import WATCHING, LiveRun
 from weftline.runtime.shared_state import SharedState
+from weftline.text.canonical import NotCanonical, canonical_value
 
 MAX_KEY_CHARS = 256
 MAX_VALUE_BYTES = 64 * 1024

@@ -6,8 +6,7 @@ import logging
 
 from msgspec import UNSET, Raw
 
-from weftline.canonical import NotCanonical, canonical_value
-from weftline.interruption import is_being_cancelled
+from weftline.concurrency.interruption import is_being_cancelled
 from weftline.kernel import bodies, policies
 from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.state import ConsultPolicy, State
@@ -16,6 +15,7 @@ from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.services import Outcome
 from weftline.runtime.tool_calls.tool_call import pending_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
+from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.base import is_hidden
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from weftline.kernel import bodies
 from weftline.kernel.notes import RUN_NOTE, RunNote
 from weftline.runtime.services import Sink
-from weftline.surrogates import whole
+from weftline.text.surrogates import whole
 
 MAX_NOTES = 200
 """The most notes of one turn."""

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from weftline.concurrency.round_robin import RoundRobin, on_behalf_of
 from weftline.errors import Conflict, NotFound
-from weftline.round_robin import RoundRobin, on_behalf_of
 from weftline.runtime.fleet.alarm import STALL_US
 from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.fleet.task_set import TaskSet

@@ -8,7 +8,7 @@ from weftline.kernel import bodies
 from weftline.kernel.notes import ARGS_DELTA, ArgsDelta
 from weftline.providers.base import CallArgs, CallStart, Chunk
 from weftline.runtime.services import Sink
-from weftline.surrogates import whole
+from weftline.text.surrogates import whole
 
 
 class ArgumentDeltas:

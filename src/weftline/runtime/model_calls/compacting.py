@@ -13,8 +13,8 @@ from typing import Literal, TypeAlias
 from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.concurrency.interruption import is_being_cancelled
 from weftline.errors import WeftlineError
-from weftline.interruption import is_being_cancelled
 from weftline.kernel import bodies
 from weftline.kernel.budgeting import summary_slot
 from weftline.kernel.compaction import is_too_large

@@ -14,7 +14,7 @@ from weftline.kernel.entries import TEXT_DELTA, THINKING_DELTA
 from weftline.providers.assemble import TextRun
 from weftline.providers.base import Chunk, TextDelta, ThinkingDelta, UsageUpdate
 from weftline.runtime.services import Sink
-from weftline.surrogates import whole
+from weftline.text.surrogates import whole
 
 _encode_lines = Encoder().encode_lines
 _MAX_RUN = 512

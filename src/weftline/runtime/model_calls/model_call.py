@@ -12,11 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.canonical import NotCanonical, canonical
+from weftline.concurrency.interruption import is_being_cancelled
 from weftline.errors import WeftlineError
-from weftline.fences import without_fence
-from weftline.interruption import is_being_cancelled
-from weftline.json_size import excess
 from weftline.kernel import bodies
 from weftline.kernel.bodies import note_body
 from weftline.kernel.budgeting import attempt_slot
@@ -48,6 +45,9 @@ from weftline.runtime.public_errors import kept_causes
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.tool_calls.preparing import prepare_calls
 from weftline.runtime.tool_calls.toolbox import EMPTY
+from weftline.text.canonical import NotCanonical, canonical
+from weftline.text.fences import without_fence
+from weftline.text.json_size import excess
 from weftline.tools.checking import issues_of
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from weftline.canonical import NotCanonical, canonical_value, digest
 from weftline.errors import (
     LOG_DAMAGED,
     Conflict,
@@ -31,6 +30,7 @@ from weftline.runtime.people.awaits import covers, may_decide, question_of
 from weftline.runtime.tool_calls.injecting import injecting, takes_injected
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.store.base import LogReader
+from weftline.text.canonical import NotCanonical, canonical_value, digest
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.asking import describe_invalid
 

@@ -12,7 +12,6 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.canonical import canonical_value
 from weftline.failure import Clarification, Hint
 from weftline.kernel import bodies
 from weftline.kernel.batch import await_id
@@ -22,6 +21,7 @@ from weftline.kernel.state import Call, Reconcile, RunTool, State
 from weftline.messages import Text
 from weftline.runtime import ids
 from weftline.runtime.live import Draft, WorkingSet
+from weftline.text.canonical import canonical_value
 from weftline.tools.arguments import StaleArguments
 from weftline.tools.asking import Ask, ask_of
 from weftline.tools.base import Tool, ToolOutput

@@ -17,7 +17,6 @@ import asyncio
 from collections.abc import Callable
 
 from weftline import prompts
-from weftline.canonical import NotCanonical, canonical
 from weftline.kernel import bodies
 from weftline.kernel.accept import MAX_NESTED
 from weftline.kernel.entries import CallAsked
@@ -27,6 +26,7 @@ from weftline.runtime.latest_turn import Closed, Nested, NestedCall
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.tool_calls.preparing import prepare_call
+from weftline.text.canonical import NotCanonical, canonical
 from weftline.tools.base import Diverged, Tool, ToolFailed, ToolOutput
 
 TOOL_TIMEOUT_S = 120.0

@@ -9,8 +9,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.concurrency.interruption import is_being_cancelled
 from weftline.failure import Failure
-from weftline.interruption import is_being_cancelled
 from weftline.kernel import bodies, policies
 from weftline.kernel.bodies import FinalResult
 from weftline.kernel.entries import FORMAT, KIND, RULES, CallStarted, How, Parent, RunCreated

@@ -12,7 +12,7 @@ from weftline.runtime.live import WorkingSet
 from weftline.runtime.people.awaits import put_to_people
 from weftline.runtime.tool_calls.injecting import takes_injected
 from weftline.runtime.tool_calls.toolbox import EMPTY
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool, ToolOutput, ends_run, is_carried_out_by_run
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET, Raw, UnsetType
 
-from weftline.canonical import canonical_value
+from weftline.text.canonical import canonical_value
 
 
 class RunMemory(MutableMapping[str, Any]):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from weftline.canonical import canonical_value
 from weftline.kernel.bodies import ClosedBody
 from weftline.messages import Text, UserPart
 from weftline.outcome import Bounds, preview_of
+from weftline.text.canonical import canonical_value
 
 REASON = "size_limit"
 

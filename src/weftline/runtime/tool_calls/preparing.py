@@ -15,9 +15,8 @@ from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.canonical import NotCanonical, canonical, digest
+from weftline.concurrency.interruption import is_being_cancelled, is_interruption
 from weftline.failure import Failure
-from weftline.interruption import is_being_cancelled, is_interruption
 from weftline.kernel.bodies import AskBody, TurnBody, TurnCall, turn_body, turn_call
 from weftline.kernel.entries import AskedCall
 from weftline.messages import Assistant, ToolCall, joined_text
@@ -29,6 +28,7 @@ from weftline.runtime.services import Services
 from weftline.runtime.tool_calls.injecting import injecting, takes_injected
 from weftline.runtime.tool_calls.shaping import shaped_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
+from weftline.text.canonical import NotCanonical, canonical, digest
 from weftline.tools import hinting
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.asking import ask_of

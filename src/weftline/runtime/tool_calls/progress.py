@@ -6,12 +6,12 @@ import asyncio
 
 from msgspec import Raw, Struct
 
-from weftline.canonical import canonical_value
 from weftline.kernel import bodies
 from weftline.kernel.bodies import ProgressNote, ToolNote
 from weftline.kernel.entries import TOOL_NOTE, TOOL_PROGRESS
 from weftline.runtime.services import Sink
-from weftline.surrogates import whole
+from weftline.text.canonical import canonical_value
+from weftline.text.surrogates import whole
 from weftline.tools.base import ToolProgress
 
 MAX_NOTES = 200

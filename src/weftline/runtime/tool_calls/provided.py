@@ -12,7 +12,6 @@ from typing import Any, Final, TypeAlias
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from weftline.canonical import NotCanonical, canonical_value
 from weftline.errors import Conflict, InvalidRequest, Issue, invalid
 from weftline.failure import Failure
 from weftline.kernel.bodies import decode_closed
@@ -23,6 +22,7 @@ from weftline.outcome import Bounds
 from weftline.runtime.tool_calls.answers import is_repeated
 from weftline.runtime.tool_calls.toolbox import EMPTY, Toolbox
 from weftline.store.base import LogReader
+from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.base import Tool, ToolOutput
 from weftline.tools.bounding import Bounded, bounded_of, bounds_problem, with_bounds
 from weftline.tools.contract import result_problem

@@ -12,10 +12,10 @@ from typing import TypeVar, cast, get_args
 import msgspec
 from msgspec.structs import replace
 
-from weftline.canonical import NotCanonical, canonical_value
 from weftline.failure import Failure, Hint
 from weftline.outcome import Audience, ServerData, Telemetry
-from weftline.surrogates import whole
+from weftline.text.canonical import NotCanonical, canonical_value
+from weftline.text.surrogates import whole
 
 T = TypeVar("T")
 

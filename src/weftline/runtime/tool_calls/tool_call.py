@@ -11,9 +11,8 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.canonical import NotCanonical, digest
+from weftline.concurrency.interruption import is_being_cancelled, is_interruption
 from weftline.failure import Failure, Hint
-from weftline.interruption import is_being_cancelled, is_interruption
 from weftline.kernel import bodies
 from weftline.kernel.calls import asks_about_doubt
 from weftline.kernel.entries import CallClosed, CallStarted, How
@@ -35,6 +34,7 @@ from weftline.runtime.tool_calls.progress import ProgressNotes
 from weftline.runtime.tool_calls.shaping import shaped_result
 from weftline.runtime.tool_calls.storable import storable_data, storable_failure, storable_telemetry
 from weftline.runtime.tool_calls.toolbox import EMPTY
+from weftline.text.canonical import NotCanonical, digest
 from weftline.tools.asking import Ask
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen, ends_run
 from weftline.tools.bounding import bounded_of, with_bounds

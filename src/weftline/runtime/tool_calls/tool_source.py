@@ -24,7 +24,6 @@ from weftline.plan import (
     StoredRef,
     ToolRef,
 )
-from weftline.redaction import SEALED_URL
 from weftline.runtime.tool_calls.mcp_logins import StoredLogins
 from weftline.runtime.tool_calls.toolbox import EMPTY, RunName, ServerTools, Toolbox
 from weftline.sandbox.sandbox import Sandbox
@@ -32,6 +31,7 @@ from weftline.store.database import Database
 from weftline.store.records import tools
 from weftline.store.records.tools import ToolRow
 from weftline.store.secrets import Headers, Vault
+from weftline.text.redaction import SEALED_URL
 from weftline.tools.a2a import A2AForms, A2ATool
 from weftline.tools.a2a_tasks import Cancellations
 from weftline.tools.base import Tool

@@ -27,7 +27,7 @@ from weftline.plan import (
 )
 from weftline.providers.base import ToolSpec
 from weftline.runtime.agent_code.code import RunCode
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 from weftline.tools.base import Tool, is_hidden, labels_needed, reminder_of, tags_of
 from weftline.tools.client_side import A2ALocalTool, LocalTool, McpLocalTool
 from weftline.tools.digests import declared, digest, written

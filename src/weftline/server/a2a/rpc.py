@@ -8,7 +8,7 @@ from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType
 from msgspec.json import decode, encode
 
 from weftline.errors import WeftlineError
-from weftline.json_size import excess
+from weftline.text.json_size import excess
 from weftline.wire.errors import wire_code
 from weftline.wire.responses import JsonObject
 

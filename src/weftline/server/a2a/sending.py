@@ -24,7 +24,7 @@ from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_received, has
 from weftline.store.awaits import AwaitFilter
 from weftline.store.base import IdempotencyKey, RunRow
 from weftline.store.records.agents import AgentRow
-from weftline.suggestions import sentence
+from weftline.text.suggestions import sentence
 from weftline.wire.limits import MAX_RESULT_BYTES
 from weftline.wire.requests import fits, text_result
 

@@ -12,11 +12,11 @@ from msgspec.json import encode
 
 from weftline.api.schemas.oauth import OAuthRefusal
 from weftline.errors import TooLarge
-from weftline.percent import field_text
-from weftline.percent import fields as form_fields
 from weftline.server.declared import Form
 from weftline.server.http import Request, Response
 from weftline.store.records.apps import StoredApp
+from weftline.text.percent import field_text
+from weftline.text.percent import fields as form_fields
 from weftline.workspace.apps import authenticate_app, find_public_app
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import OAuthError

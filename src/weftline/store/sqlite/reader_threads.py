@@ -17,8 +17,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import apsw
 
+from weftline.concurrency.round_robin import RoundRobin, on_behalf_of
 from weftline.errors import StoreError
-from weftline.round_robin import RoundRobin, on_behalf_of
 from weftline.store.sqlite.connection import connect, snapshot
 
 T = TypeVar("T")

@@ -9,7 +9,6 @@ from msgspec import UNSET, Struct
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.canonical import digest
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
     AskedCall,
@@ -28,6 +27,7 @@ from weftline.testing.simulation.evidence import Evidence, RunLog
 from weftline.testing.simulation.tools import SUBAGENTS
 from weftline.testing.simulation.trace import require
 from weftline.testing.simulation.world import Execution
+from weftline.text.canonical import digest
 
 
 class _Call(Struct):

@@ -7,13 +7,13 @@ from random import Random
 
 from msgspec import Raw
 
-from weftline.canonical import canonical_value
 from weftline.failure import Hint
 from weftline.kernel.bodies import AskBody, Peer
 from weftline.kernel.entries import Effect
 from weftline.messages import joined_text
 from weftline.providers.base import ToolSpec
 from weftline.testing.simulation.world import Execution, FromCode, Life
+from weftline.text.canonical import canonical_value
 from weftline.tools.arguments import object_args
 from weftline.tools.asking import Ask
 from weftline.tools.base import (

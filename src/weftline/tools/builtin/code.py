@@ -22,7 +22,7 @@ from weftline.kernel.entries import Effect
 from weftline.providers.base import ToolSpec
 from weftline.sandbox import CodeExecution, Language, Sandbox
 from weftline.sandbox.base import DEFAULT_MEMORY_LIMIT_BYTES, LANGUAGES, MIN_MEMORY_LIMIT_BYTES
-from weftline.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean
 from weftline.tools.arguments import InvalidArguments, described, object_args
 from weftline.tools.base import (
     ClientKind,

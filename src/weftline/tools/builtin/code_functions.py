@@ -17,10 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from weftline import prompts
-from weftline.canonical import NotCanonical, canonical_value
-from weftline.json_size import is_modest
 from weftline.messages import joined_text
 from weftline.sandbox.request import JS_WORDS
+from weftline.text.canonical import NotCanonical, canonical_value
+from weftline.text.json_size import is_modest
 from weftline.tools.base import ToolFailed, ToolOutput
 
 _NOT_A_NAME = re.compile(r"\W", re.ASCII)

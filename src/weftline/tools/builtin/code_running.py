@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import cast
 
 from weftline import prompts
-from weftline.canonical import digest
 from weftline.sandbox import CodeError, CodeExecution, CodeLog, CodeResult, Language, Sandbox, SandboxUnavailable
+from weftline.text.canonical import digest
 from weftline.tools.base import ToolFailed, ToolOutput
 
 FOREVER_S = 10 * 365 * 86_400.0

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias, cast, get_args
 from msgspec import Struct
 
 from weftline import prompts
-from weftline.canonical import NotCanonical, canonical_value
+from weftline.text.canonical import NotCanonical, canonical_value
 
 KEY = "_outcomes"
 Verdict: TypeAlias = Literal["approved", "denied"]

@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from weftline import prompts
-from weftline.canonical import canonical_value
+from weftline.text.canonical import canonical_value
 from weftline.tools.arguments import StaleArguments, object_args
 from weftline.tools.base import Reconciled, Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.builtin.changing import Changing

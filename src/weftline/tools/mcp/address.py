@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
-from weftline.redaction import Redactor, redact_url
+from weftline.text.redaction import Redactor, redact_url
 
 Transport: TypeAlias = Literal["http", "sse"]
 """Streamable HTTP, or the older transport with one long event stream."""

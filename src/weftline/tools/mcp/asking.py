@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from weftline import prompts
 from weftline.messages import joined_text
-from weftline.redaction import Redactor
+from weftline.text.redaction import Redactor
 from weftline.tools.base import FurtherCalls, ToolFailed
 from weftline.tools.mcp.forms import Form, ask_further
 

@@ -14,14 +14,14 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from weftline.canonical import NotCanonical, canonical_value
-from weftline.json_size import is_modest
 from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import Effect
 from weftline.messages import joined_text
 from weftline.providers.base import ToolSpec
-from weftline.redaction import Redactor
-from weftline.schema_cost import refusal
+from weftline.text.canonical import NotCanonical, canonical_value
+from weftline.text.json_size import is_modest
+from weftline.text.redaction import Redactor
+from weftline.text.schema_cost import refusal
 from weftline.tools.arguments import object_args
 from weftline.tools.asking import Ask
 from weftline.tools.base import ClientKind, FurtherCalls, Reconciled, ToolContext, ToolFailed, ToolOutput, Unknown

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
-from weftline.redaction import Redactor
+from weftline.text.redaction import Redactor
 
 SKEW_US = 60_000_000
 """A token is renewed this long before it expires, so that none expires in transit."""

@@ -19,7 +19,7 @@ from weftline._version import __version__
 from weftline.mcp_responses import read_leniently
 from weftline.net.address import parse
 from weftline.net.dial import Dialer
-from weftline.redaction import Redactor
+from weftline.text.redaction import Redactor
 from weftline.tools.mcp.address import McpAddress, McpPlace, Revision
 from weftline.tools.mcp.asking import Caller, Responders, caller_of
 from weftline.tools.mcp.login import Credential

@@ -14,12 +14,12 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.canonical import NotCanonical, canonical_value, parse
 from weftline.kernel.entries import Effect
 from weftline.messages import File, Image, Text, UserPart
 from weftline.providers.base import ToolSpec
-from weftline.redaction import Redactor
-from weftline.schema_cost import refusal
+from weftline.text.canonical import NotCanonical, canonical_value, parse
+from weftline.text.redaction import Redactor
+from weftline.text.schema_cost import refusal
 from weftline.tools.base import ToolContext, ToolOutput, ToolProgress
 from weftline.tools.checking import issues_of
 from weftline.tools.mcp.address import McpPlace

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from weftline.deadlines import Deadline, Deadlines
+from weftline.concurrency.deadlines import Deadline, Deadlines
 from weftline.testing.simulation.loop import VirtualLoop
 
 

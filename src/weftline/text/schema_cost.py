@@ -16,7 +16,7 @@ from typing import cast
 
 from msgspec import Struct
 
-from weftline.percent import decoded
+from weftline.text.percent import decoded
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_SCHEMA_DEPTH = 400

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from weftline.interruption import is_interruption
+from weftline.concurrency.interruption import is_interruption
 
 OWN = [Exception("x"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), BaseException("x")]
 

@@ -15,8 +15,8 @@ from functools import cached_property
 from itertools import islice, zip_longest
 from typing import Final
 
-from weftline.percent import decoded
-from weftline.spellings import CHARS_PER_CHAR, MAX_NESTING, Needle, Span, spans_of
+from weftline.text.percent import decoded
+from weftline.text.spellings import CHARS_PER_CHAR, MAX_NESTING, Needle, Span, spans_of
 
 REDACTED: Final = "[redacted]"
 SEALED_URL: Final = ":url"
@@ -46,7 +46,7 @@ _LIGHT_CHARS = 2048
 
 
 class Redactor:
-    """Redacts these secrets wherever they appear, however they are encoded; see `weftline.spellings`.
+    """Redacts these secrets wherever they appear, however they are encoded; see `weftline.text.spellings`.
 
     What to look for is computed on first use, as most secrets are never repeated.
     """

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline.redaction import REDACTED, Redactor
+from weftline.text.redaction import REDACTED, Redactor
 
 SECRET = 'tok+9Qw/7Lm=Kp&4<Rt6"Yv8'
 AWKWARD = 'p@ss/w+rd="q\\z&<Q7'

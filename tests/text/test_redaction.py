@@ -20,13 +20,13 @@ from weftline.a2a_responses import state_of
 from weftline.messages import File, Image, Text
 from weftline.process.logs import configure_logs
 from weftline.providers.base import ToolSpec
-from weftline.redaction import REDACTED, Redactor, redact_template, redact_url
-from weftline.spellings import Needle
+from weftline.text.redaction import REDACTED, Redactor, redact_template, redact_url
+from weftline.text.spellings import Needle
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.remote import RemoteTool, redacted
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
 
-SRC = Path(__file__).resolve().parent.parent / "src"
+SRC = Path(__file__).resolve().parents[2] / "src"
 SECRET = 's3cr3t/"ü+&<'
 
 
