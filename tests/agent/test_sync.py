@@ -115,7 +115,7 @@ print(loop.run(asyncio.to_thread(str, "done")))
 
 
 def test_a_script_that_used_threads_ends_without_a_word() -> None:
-    source = str(Path(background.__file__).parents[1])
+    source = str(Path(background.__file__).parents[2])
     for python in pythons():
         # Without `-I`, a variable of the suite's could load more than the module itself needs.
         script = subprocess.run([python, "-I", "-c", SCRIPT, source], capture_output=True, text=True, check=False)
@@ -151,7 +151,7 @@ for waiting in (work, long):
 
 
 def test_ctrl_c_is_never_lost_while_a_blocking_call_waits() -> None:
-    source = str(Path(background.__file__).parents[1])
+    source = str(Path(background.__file__).parents[2])
     command = [sys.executable, "-I", "-c", INTERRUPTED, source]
     script = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (script.returncode, script.stdout, script.stderr) == (0, "heard True\ntidied up\nheard True\n", "")
