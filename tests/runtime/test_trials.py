@@ -15,6 +15,7 @@ from weftline.plan import RunPlan
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet import fleet
 from weftline.runtime.fleet.idle_runs import KEEP_S
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.runtime.trials import MAX_READYING, PROBE_S, TRIAL_S
 from weftline.store.memory import MemoryDisk
@@ -22,7 +23,13 @@ from weftline.store.memory.run import MemoryRun
 from weftline.testing.code import IdleCode
 from weftline.testing.simulation.loop import VirtualLoop
 
-SCRIPTS: dict[str, Any] = {"hangs": {"turns": [{"deltas": ["a", "b"], "delay_ms": 3_600_000}]}}
+_HANGS = {"deltas": ["a", "b"], "delay_ms": 3_600_000}
+SCRIPTS: dict[str, Any] = {
+    "hangs": {"turns": [_HANGS]},
+    "moves": {
+        "turns": [{"deltas": ["a", "b"], "delay_ms": 2_000, "tool_calls": [{"name": "none", "args": {}}]}, _HANGS]
+    },
+}
 
 
 class SlowToOpen(ServerTools):
@@ -160,3 +167,68 @@ def test_a_suspect_that_is_paused_during_its_trial_and_resumed_later_is_on_trial
         assert is_on_trial(run)
 
     recovered(SlowToOpen, scenario, monkeypatch, trial_size=2)
+
+
+@pytest.mark.requirement("run.crash.poison")
+def test_a_run_that_was_alone_when_the_process_died_waits_longer_when_another_one_has_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other one may yet kill the process: it must have had its time before the first is on trial alone."""
+
+    monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
+
+    async def play() -> None:
+        disk = MemoryDisk()
+        dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
+        await dead.start()
+        workspace = await dead.workspace("acme")
+        await dead.create(workspace, plan("hangs"))
+        await dead.create(workspace, plan("moves"))
+        await asyncio.sleep(1)
+        suspect, other = disk.runs.values()
+        suspect.trial = 1  # in the epoch of the process that dies
+        it, _ = engine_on(MoodyStore(disk), SCRIPTS)
+        await it.start()
+        assert suspect.row.deaths_alone == 1
+        await asyncio.sleep(1)
+        assert is_on_trial(other)
+        moved_s = 0.0
+        while is_on_trial(other):
+            await asyncio.sleep(0.1)
+            moved_s += 0.1
+        assert 0 < moved_s < TRIAL_S
+        await asyncio.sleep(2 * TRIAL_S - 0.3)
+        assert suspect.trial == 1
+        await asyncio.sleep(PROBE_S + 0.4)
+        assert suspect.trial == 2
+        await it.stop(drain_s=0)
+        await dead.stop(drain_s=0)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(play())
+
+
+@pytest.mark.requirement("run.crash.poison")
+def test_a_suspect_that_waits_for_a_free_slot_has_not_survived_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
+
+    async def play() -> None:
+        disk = MemoryDisk()
+        dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
+        await dead.start()
+        workspace = await dead.workspace("acme")
+        for _ in range(3):
+            await dead.create(workspace, plan("hangs"))
+        await asyncio.sleep(1)
+        suspect = list(disk.runs.values())[2]
+        suspect.row.trial_size = 2
+        before = len(suspect.items)
+        it, _ = engine_on(MoodyStore(disk), SCRIPTS, limits=WorkspaceLimits(max_runs_per_workspace=2))
+        await it.start()
+        await asyncio.sleep(4 * TRIAL_S)
+        assert len(suspect.items) == before and is_on_trial(suspect)
+        await it.stop(drain_s=0)
+        await dead.stop(drain_s=0)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(play())

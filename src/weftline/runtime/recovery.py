@@ -290,7 +290,7 @@ class Recovery:
 
     def _is_getting_ready(self, key: int) -> bool:
         run = self._loader.resident(key)
-        return run is not None and run.driving.is_getting_ready
+        return run is not None and run.active and (run.task is None or run.driving.is_getting_ready)
 
     async def pick_up(self) -> None:
         """Resumes the runs that were dropped from memory while the store refused writes."""

@@ -10,11 +10,12 @@ begin. A killer whose tools open slowly would otherwise have survived before it 
 else is on trial.
 
 A run is given up when the process died three times while it was on trial alone without progress, or when it was charged
-with ten deaths, the last one alone, even though it streamed. Kills that have nothing to do with a run must never add up
+with ten deaths, the last one alone, even though it streamed. Kills that have nothing to do with a run must not add up
 to that, so there is a control: before a run that was on trial alone is tried again, the process has to survive without
 it for longer than the trial lasts, with all other runs that it might be confused with, and making writes as a run
-would. If the process dies during that time, or when no run is on trial, something else killed it, and all charges are
-dropped. A run that kills only after its trial is over is charged too, and its next trial is twice as long.
+would. That time begins again when another run has moved, since it may yet kill. If the process dies during that time,
+or when no run is on trial, something else killed it, and all charges are dropped. A run that kills only after its trial
+is over is charged too, and its next trial is twice as long.
 """
 
 from __future__ import annotations
@@ -157,6 +158,8 @@ class Trials:
         """Called when something that the run began has ended: its row is no longer on trial."""
         self._charges.pop(key, None)
         if key in self._on_trial or key in self._survivors:
+            # It may yet kill the process: whoever has to be absent while the process survives starts over.
+            self._began_s = asyncio.get_running_loop().time()
             self._acquit(key)
 
     def unloaded(self, key: int) -> None:
