@@ -12,7 +12,7 @@ from weftline.server.exchange import Exchange
 class Wire:
     def __init__(self) -> None:
         self.sent = b""
-        self.closed = False
+        self.closed = self.aborted = False
         self.writes = 0
         self.write_paused = False
 
@@ -26,16 +26,20 @@ class Wire:
     def close(self) -> None:
         self.closed = True
 
+    def abort(self) -> None:
+        self.aborted = True
+
 
 def exchange(wire: Wire, *, method: str = "GET", keep_alive: bool = True) -> Exchange:
     transport: Any = wire
-    scope: Any = {"type": "http", "method": method}
+    scope: Any = {"type": "http", "method": method, "headers": []}
     return Exchange(
         scope=scope,
         transport=transport,
         default_headers=[(b"date", b"today")],
         keep_alive=keep_alive,
         on_response=lambda: None,
+        more_body=False,
     )
 
 
@@ -135,3 +139,13 @@ async def test_an_answer_that_breaks_off_closes_its_connection() -> None:
     answer.end()
     assert wire.sent.endswith(b"4\r\nsome\r\n")
     assert wire.closed
+
+
+async def test_an_answer_that_breaks_off_is_not_kept_for_a_client_that_does_not_read() -> None:
+    wire = Wire()
+    answer = exchange(wire)
+    await answer.send(start())
+    await answer.send(body(b"some", more=True))
+    wire.write_paused = True
+    answer.end()
+    assert wire.aborted and not wire.closed

@@ -15,6 +15,7 @@ import pytest
 import uvloop
 from uvicorn.server import ServerState
 
+from weftline.errors import WeftlineError
 from weftline.server.connections import ConnectionLimits, Connections
 from weftline.server.exchange import Exchange
 from weftline.server.http import Receive, Scope, Send
@@ -74,6 +75,7 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.sent = b""
         self.reads, self.ended, self.closed = True, False, False
+        self.unread = 0
 
     def write(self, data: Any) -> None:
         assert not self.ended
@@ -99,7 +101,7 @@ class Wire(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unread
 
     @property
     def statuses(self) -> list[int]:
@@ -107,7 +109,9 @@ class Wire(asyncio.Transport):
 
 
 class App:
-    """Answers `/early` before it has the body, `/slow` when `go` is set, `/broken` never, and the rest at once."""
+    """Answers `/early` before it has the body, `/slow` when `go` is set, `/unread` then and without the body, `/broken`
+    never, and the rest at once.
+    """
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -117,12 +121,12 @@ class App:
         self.handled += 1
         if scope["path"] == "/broken":
             return
-        if scope["path"] == "/slow":
+        if scope["path"] in ("/slow", "/unread"):
             await self.go.wait()
-        if scope["path"] != "/early":
-            while (await receive()).get("more_body"):
-                pass
-        status = 401 if scope["path"] == "/early" else 200
+        early = scope["path"] in ("/early", "/unread")
+        while not early and (await receive()).get("more_body"):
+            pass
+        status = 401 if early else 200
         await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
@@ -151,11 +155,14 @@ async def settled() -> None:
 
 @asynccontextmanager
 async def connected(limits: ConnectionLimits = LIMITS) -> AsyncGenerator[Connection]:
+    problems: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
     connection = Connection(limits)
     yield connection
     connection.app.go.set()
     connection.protocol.connection_lost(None)
     await settled()
+    assert not problems
 
 
 def exchanges() -> int:
@@ -171,6 +178,44 @@ def without_collector() -> Generator[None]:
         yield
     finally:
         gc.enable()
+
+
+# What is kept
+
+
+async def test_a_request_may_have_many_headers_but_not_thousands() -> None:
+    """Each takes a hundred bytes of memory, and only four on the wire."""
+    async with connected() as connection:
+        await connection.send(b"GET /quick HTTP/1.1\r\nHost: x\r\n" + b"a:\r\n" * 200 + b"\r\n")
+        assert connection.wire.statuses == [200]
+        await connection.send(b"GET /quick HTTP/1.1\r\nHost: x\r\n" + b"a:\r\n" * 300)
+        assert connection.wire.statuses == [200, 431] and connection.wire.ended
+
+
+@pytest.mark.parametrize("request_", [GET, post(b"early", 2) + b"x", post(b"quick", 2) + b"x"])
+async def test_an_idle_connection_keeps_nothing_of_its_last_request(request_: bytes) -> None:
+    async with connected() as connection:
+        await connection.send(request_, b"" if request_ == GET else b"x")
+        gc.collect()
+        assert exchanges() == 0 and not connection.wire.ended
+        await connection.send(GET)
+        assert len(connection.wire.statuses) == 2
+
+
+# Time
+
+
+@pytest.mark.parametrize("path", [b"quick", b"early"])
+async def test_each_request_has_its_own_time_even_if_every_write_ends_in_the_middle_of_one(path: bytes) -> None:
+    whole = post(path, 4) + b"xxxx"
+    async with connected() as connection:
+        for cut in (10, len(whole) - 2):
+            await connection.send(whole[:cut])
+            for _ in range(20):
+                connection.clock.wait(0.8 * LIMITS.head_timeout_s)
+                await connection.send(whole[cut:] + whole[:cut])
+            await connection.send(whole[cut:])
+        assert len(connection.wire.statuses) == 42 and not connection.wire.ended
 
 
 # Headers after a body
@@ -243,26 +288,97 @@ async def test_a_connection_answered_early_is_not_idle_while_its_next_request_is
 
 
 @pytest.mark.parametrize("head", [post(b"early", 100_000), CHUNKED % b"early" + b"186a0\r\n"], ids=["sized", "chunked"])
-async def test_a_connection_answered_early_is_closed_if_much_of_its_request_follows(head: bytes) -> None:
+async def test_an_early_response_says_that_the_connection_is_closed_if_much_may_follow(head: bytes) -> None:
+    """Otherwise clients would send their next request on it, in vain."""
     async with connected() as connection:
-        await connection.send(head, b"x" * 60_000)
-        assert connection.wire.statuses == [401] and not connection.wire.ended
-        await connection.send(b"x" * 10_000)
+        await connection.send(head, b"x" * 10_000)
+        assert connection.wire.statuses == [401] and b"connection: close" in connection.wire.sent
         assert connection.wire.ended and not connection.wire.closed
-        await connection.send(b"x" * 30_000, GET)
+        await connection.send(b"x" * 90_000, GET)
         assert connection.app.handled == 1
-        connection.clock.wait(3)
+        connection.clock.wait(5)
         assert connection.wire.closed and connection.wire.statuses == [401]
 
 
-async def test_a_client_that_keeps_sending_on_a_closing_connection_is_not_read_for_ever() -> None:
+async def test_a_client_that_sends_all_before_it_reads_has_time_for_it_but_not_for_ever() -> None:
     async with connected() as connection:
-        await connection.send(post(b"early", 10**9), *[b"x" * 60_000] * 10)
-        assert connection.wire.ended and connection.wire.reads
-        await connection.send(*[b"x" * 60_000] * 10)
-        assert not connection.wire.reads
-        connection.clock.wait(3)
+        await connection.send(post(b"early", 10**9), *[b"x" * 60_000] * 100)
+        assert connection.wire.ended
+        for _ in range(18):
+            connection.clock.wait(1.5)
+            assert connection.wire.reads and not connection.wire.closed
+            await connection.send(b"x" * 60_000)
+        for _ in range(5):
+            connection.clock.wait(1.5)
+            await connection.send(b"x" * 60_000)
+        assert connection.wire.closed and connection.wire.statuses == [401]
+
+
+async def test_a_response_is_sent_to_its_end_though_the_rest_of_its_request_is_not_wanted() -> None:
+    """Many clients read slowly, and the response may be large."""
+    async with connected() as connection:
+        connection.wire.unread = 10_500
+        await connection.send(post(b"early", 20).replace(b"Host: x", b"Host: x\r\nConnection: close"))
+        connection.wire.unread = 10_000
+        for _ in range(20):
+            connection.clock.wait(2)
+            assert not connection.wire.closed
+            connection.wire.unread -= 500
+        connection.clock.wait(5)
         assert connection.wire.closed
+
+
+async def test_a_client_that_stops_reading_on_a_closing_connection_loses_it() -> None:
+    async with connected() as connection:
+        connection.wire.unread = 10_000
+        await connection.send(post(b"early", 20).replace(b"Host: x", b"Host: x\r\nConnection: close"))
+        connection.clock.wait(5)
+        assert connection.wire.closed
+
+
+@pytest.mark.parametrize("close", [b"", b"\r\nConnection: close"])
+async def test_what_is_left_of_a_request_counts_from_its_response(close: bytes) -> None:
+    async with connected() as connection:
+        head = post(b"unread", 100_000).replace(b"Host: x", b"Host: x" + close)
+        await connection.send(head, b"x" * 70_000)
+        assert not connection.wire.reads
+        connection.app.go.set()
+        await settled()
+        assert connection.wire.statuses == [401] and connection.wire.reads
+        assert connection.wire.ended == bool(close)
+        await connection.send(b"x" * 30_000)
+        assert connection.wire.ended == bool(close)
+
+
+async def test_little_is_read_behind_a_refused_request_while_a_response_is_in_progress() -> None:
+    async with connected() as connection:
+        await connection.send(SLOW + b"nonsense\r\n\r\n", *[b"x" * 60_000] * 20)
+        assert not connection.wire.reads
+        connection.app.go.set()
+        await settled()
+        assert connection.wire.statuses == [200] and connection.wire.ended and connection.wire.reads
+
+
+async def test_nothing_is_parsed_behind_a_refused_request() -> None:
+    refused: list[WeftlineError] = []
+    async with connected() as connection:
+        connection.protocol._all.on_refused = refused.append  # pyright: ignore[reportPrivateUsage]
+        await connection.send(GET * 9 + b"nonsense\r\n\r\n" + GET * 100)
+        assert len(refused) == 1
+
+
+async def test_the_rest_of_a_request_behind_many_is_read() -> None:
+    many = SLOW + GET * 9
+    pad = b"GET /quick HTTP/1.1\r\nHost: x\r\nPad: %b\r\n\r\n"
+    many += pad % (b"x" * (1024 - len(many) - len(pad) + 2))
+    async with connected() as connection:
+        await connection.send(many + b"GET /qui")
+        assert not connection.wire.reads
+        connection.app.go.set()
+        await settled()
+        assert connection.wire.statuses == [200] * 11 and connection.wire.reads
+        await connection.send(b"ck HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.wire.statuses == [200] * 12
 
 
 async def test_a_handler_that_fails_before_it_has_the_body_gives_500_that_can_be_read() -> None:
@@ -270,7 +386,7 @@ async def test_a_handler_that_fails_before_it_has_the_body_gives_500_that_can_be
         await connection.send(post(b"broken", 20) + b"x")
         assert connection.wire.statuses == [500] and connection.wire.ended and not connection.wire.closed
         await connection.send(b"x" * 19 + GET)
-        connection.clock.wait(3)
+        connection.clock.wait(5)
         assert connection.wire.closed and connection.app.handled == 1
 
 
@@ -294,7 +410,7 @@ async def test_a_client_that_still_sends_can_read_the_response_before_its_connec
         assert connection.wire.ended and not connection.wire.closed
         await connection.send(b"x" * 10, GET)
         assert connection.app.handled == 1 and not connection.wire.closed
-        connection.clock.wait(3)
+        connection.clock.wait(5)
         assert connection.wire.closed and connection.wire.statuses == [401]
 
 
@@ -390,7 +506,7 @@ async def test_a_slow_response_is_sent_even_if_what_follows_its_request_is_refus
         assert connection.wire.statuses == [200] * (1 + rest.startswith(GET))
         assert connection.wire.ended and not connection.wire.closed
         assert connection.app.handled == len(connection.wire.statuses)
-        connection.clock.wait(3)
+        connection.clock.wait(5)
         assert connection.wire.closed
 
 
@@ -398,8 +514,8 @@ async def test_a_client_that_waits_for_100_is_not_told_to_go_on_once_it_is_refus
     head = post(b"slow", 20).replace(b"Host: x\r\n", b"Host: x\r\nExpect: 100-continue\r\n")
     async with connected() as connection:
         await connection.send(head)
-        connection.clock.wait(10 * LIMITS.body_timeout_s)
-        assert connection.wire.statuses == [408]
+        connection.clock.wait(LIMITS.body_pause_s + 1)
+        assert connection.wire.statuses == [408] and not connection.wire.closed
         connection.app.go.set()
         await settled()
         assert connection.wire.statuses == [408]

@@ -82,6 +82,11 @@ class Corked:
                 return  # the client left in this iteration of the loop
             self._transport.write(b"".join(pending))
 
+    @property
+    def unsent(self) -> int:
+        """How many bytes wait to be sent."""
+        return self._size + self._transport.get_write_buffer_size()
+
     async def drain(self) -> None:
         """Waits until little is waiting to be sent, or the client is gone."""
         if self.write_paused:

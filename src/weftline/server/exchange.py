@@ -20,6 +20,8 @@ _CLOSE = (b"connection", b"close")
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
 _FAILED = b"Internal Server Error"
 _NO_BODY = frozenset({204, 304})
+_REST_BYTES = 64 * 1024
+"""How much of a request may come after its response, so that the connection can be used for another one."""
 _LINE_FEED, _RETURN, _NULL = b"\n\r\0"
 """As integers, since searching bytes for an integer is five times as fast."""
 
@@ -36,6 +38,8 @@ class Exchange(Struct, eq=False):
     waiting_for_100_continue: bool = False
     body: bytearray = field(default_factory=bytearray)
     """What has arrived of it and was not received yet."""
+    arrived: int = 0
+    """How many bytes of it have arrived in all."""
     more_body: bool = True
     news: bool = False
     """Whether some of the body has arrived, or its end, that was not received yet."""
@@ -108,16 +112,17 @@ class Exchange(Struct, eq=False):
                 self._start(500, (_TEXT, (b"content-length", b"%d" % len(_FAILED)), _CLOSE))
                 self._write(_FAILED, more=False)
                 self._complete()
+            elif self.transport.write_paused:
+                self.transport.abort()  # a client that does not read would keep what was written so far
             else:
                 self.transport.close()
 
     def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.response_started = True
-        if self.waiting_for_100_continue:
-            self.waiting_for_100_continue = False
-            if self.more_body:
-                # It is unknown whether the client still sends the body, so what comes next could be that or a request.
-                self.keep_alive = False
+        if self.more_body and (self.waiting_for_100_continue or self._has_much_left()):
+            # A client that waits may or may not send the body, so what comes next could be that or a request.
+            self.keep_alive = False
+        self.waiting_for_100_continue = False
         fields = [*self.default_headers, *headers]
         given = dict(fields)
         length = given.get(b"content-length")
@@ -139,6 +144,11 @@ class Exchange(Struct, eq=False):
             self.transport.write(head)
         else:
             self._head = head
+
+    def _has_much_left(self) -> bool:
+        """Whether much of the request is still to come, or nobody knows how much."""
+        length = dict(self.scope["headers"]).get(b"content-length")
+        return length is None or int(length) - self.arrived > _REST_BYTES
 
     def _write(self, body: bytes, *, more: bool) -> None:
         """Writes a piece of a body that is not sent in chunks."""

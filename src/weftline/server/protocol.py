@@ -43,10 +43,12 @@ _VERSION = b"/1."
 """In the first line of every head, so a read has at most as many requests."""
 _PIECE_BYTES = 1024
 """What is parsed at once of a read with many requests, since the parser cannot stop between two."""
-_LINGER_S, _LINGER_BYTES = 2.0, 1024 * 1024
-"""How long, and how many bytes, a client may keep sending on a connection that is closing."""
-_REST_BYTES = 64 * 1024
-"""How much of a request may come after its response, so that the connection can be used for another one."""
+_LINGER_S, _MAX_LINGER_S = 2.0, 30.0
+"""How long a connection that is closing waits for a client that neither reads nor sends, or that only sends."""
+_IGNORED_BYTES = 1024 * 1024
+"""How much is read, for nothing, while the last response of a connection is in progress."""
+_MAX_HEADERS = 256
+"""Each takes a hundred bytes, however short it is."""
 _FRAMING_BYTES = 1024 * 1024
 """How much the framing of a chunked body may take if that is more than the body."""
 _BODY_BYTES_HELD = 64 * 1024
@@ -81,7 +83,6 @@ class HttpProtocol(asyncio.Protocol):
         "_address",
         "_all",
         "_app",
-        "_body_bytes",
         "_body_end",
         "_body_until_s",
         "_chunk",
@@ -105,6 +106,8 @@ class HttpProtocol(asyncio.Protocol):
         "_seen",
         "_server",
         "_state",
+        "_timed",
+        "_unsent",
         "_upgrades",
         "_url",
         "_usual",
@@ -150,12 +153,15 @@ class HttpProtocol(asyncio.Protocol):
         self._received = 0
         """Bytes of the head, or of the body with its framing, in earlier chunks or at the beginning of this one."""
         self._chunk = 0
-        self._body_bytes = 0
         self._body_end = 0
         """How many bytes had been received with the latest piece of the body."""
+        self._timed = False
+        """Whether this part of the request has a deadline already."""
         self._body_until_s = 0.0
         self._seen = 0
         """How many bytes of the body had arrived at the last check."""
+        self._unsent = 0
+        """How many bytes the client had to read yet at the last check of a connection that is closing."""
         self._refusal: WeftlineError | None = None
         """Why the parser was stopped."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -217,31 +223,29 @@ class HttpProtocol(asyncio.Protocol):
             return
         if self._phase is _CLOSING:
             self._received += len(data)
-            if self._received > _LINGER_BYTES:
-                self.transport.pause_reading()
+            if self._deadline is None and self._received > _IGNORED_BYTES:
+                self.transport.pause_reading()  # until that response is complete
             return
         self._idle_since_s = None
         if self._queued or data.count(_VERSION) > _MAX_PIPELINED:
-            self._parse_some(self._held + data, self._phase)
+            self._parse_some(self._held + data)
         else:
-            self._parse(data, self._phase)
+            self._parse(data)
 
-    def _parse_some(self, data: bytes, begun_as: _Phase) -> None:
+    def _parse_some(self, data: bytes) -> None:
         """Parses until too many requests wait, and holds the rest."""
         for at in range(0, len(data), _PIECE_BYTES):
             if len(self._queued) >= _MAX_PIPELINED:
                 self._held = data[at:]
                 self.transport.hold(True)
                 return
-            self._parse(data[at : at + _PIECE_BYTES], begun_as)
+            self._parse(data[at : at + _PIECE_BYTES])
             if self._phase is _CLOSING:
                 break
-            begun_as = self._phase
         self._held = b""
         self.transport.hold(False)
 
-    def _parse(self, data: bytes, begun_as: _Phase) -> None:
-        """`begun_as` is the phase that has a deadline already."""
+    def _parse(self, data: bytes) -> None:
         parser: Any = self._parser
         self._chunk = size = len(data)
         self._received += size
@@ -257,7 +261,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._refuse(self._refusal or InvalidRequest("This is not an HTTP request."))
                 return
         if self._phase is not _IDLE or self._received:
-            self._check(begun_as)
+            self._check()
         elif self._deadline is not None:
             self._due_in(None)
             if self._answered:  # before the request was complete
@@ -266,7 +270,7 @@ class HttpProtocol(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self._reads_on:
             self._read_on(after_close=False)
-        self._phase = _HEAD
+        self._phase, self._timed = _HEAD, False
         self._url, self._headers, self._watched = b"", [], []
 
     def on_url(self, url: bytes) -> None:
@@ -280,6 +284,8 @@ class HttpProtocol(asyncio.Protocol):
             # It is meaningless after a body, but the parser takes it for a header and would stop reading.
             self._read_on(after_close=True)
         self._headers.append((name, value))
+        if len(self._headers) > _MAX_HEADERS:
+            raise self._refused(_too_many_headers())
 
     def _read_on(self, *, after_close: bool) -> None:
         """Tells the parser whether another request may follow one that closes the connection."""
@@ -294,7 +300,7 @@ class HttpProtocol(asyncio.Protocol):
             raise self._refused(self._head_too_large())
         exchange, answered = self._new_exchange(), self._answered
         self._latest = exchange
-        self._phase, self._received, self._body_bytes, self._body_end = _BODY, 0, 0, 0
+        self._phase, self._timed, self._received, self._body_end = _BODY, False, 0, 0
         self._headers = self._watched = _UNREAD
         if answered:
             self._open = [exchange]
@@ -369,9 +375,9 @@ class HttpProtocol(asyncio.Protocol):
             exchange.end()
 
     def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
-        self._body_end = self._received
         exchange = self._exchange
+        exchange.arrived += len(body)
+        self._body_end = self._received
         if exchange.response_complete:
             return
         exchange.body += body
@@ -409,7 +415,7 @@ class HttpProtocol(asyncio.Protocol):
             del self._open[0]  # responses are in order, and a connection may never be idle
             self._start(self._queued.pop(0))
             if self._held and not self._queued:
-                self._parse_some(self._held, _IDLE)
+                self._parse_some(self._held)
             elif self._deadline is not None:
                 self._start_deadline()
         else:
@@ -417,6 +423,9 @@ class HttpProtocol(asyncio.Protocol):
 
     def _begin_idle(self) -> None:
         """Checks one timer periodically, rather than starting a new one after each response."""
+        if self._phase is _IDLE:
+            # A client that sends nothing more must not keep a large request in memory.
+            self._latest, self._open = None, []
         self._idle_since_s = self._loop.time()
         if self._idle is None:
             self._idle = self._loop.call_later(self._limits.keep_alive_s, self._check_idle)
@@ -431,20 +440,17 @@ class HttpProtocol(asyncio.Protocol):
         else:
             self.transport.close()
 
-    def _check(self, begun_as: _Phase) -> None:
+    def _check(self) -> None:
         """Limits the size and time of what is incomplete, after some bytes were received."""
         limits, in_body = self._limits, self._phase is _BODY
-        if in_body and self._exchange.response_complete:
-            if self._received > _REST_BYTES:
-                self._linger()
-        elif self._received - (self._body_end if in_body else 0) > limits.max_head_bytes:
+        if self._received - (self._body_end if in_body else 0) > limits.max_head_bytes:
             self._refuse(self._head_too_large())
-        elif in_body and self._received - self._body_bytes > max(_FRAMING_BYTES, self._body_bytes):
+        elif in_body and self._received - self._exchange.arrived > max(_FRAMING_BYTES, self._exchange.arrived):
             self._refuse(InvalidRequest("The chunks of the body are too small."))
         elif self._phase is _IDLE:
             if self._deadline is None and self._answered:
                 self._due_in(limits.head_timeout_s)  # line breaks alone do not keep a connection open
-        elif self._phase is not begun_as:
+        elif not self._timed:
             self._start_deadline()
 
     @property
@@ -470,6 +476,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _start_deadline(self) -> None:
         """For the head or the body."""
+        self._timed = True
         if self._phase is _HEAD:
             self._due_in(self._limits.head_timeout_s)
         else:
@@ -482,14 +489,17 @@ class HttpProtocol(asyncio.Protocol):
         self._due_in(min(self._limits.body_pause_s, self._body_until_s - self._loop.time()))
 
     def _late(self) -> None:
-        if self._queued and self._phase is not _CLOSING:
+        if self._phase is _CLOSING:
+            self._linger_on()
+            return
+        if self._queued:
             return  # it was perhaps not read, and has its time when the next response is complete
         if self._phase is _BODY and self._loop.time() < self._body_until_s:
             paused_by_us = self.transport.read_paused
             if self._received != self._seen or paused_by_us:
                 self._check_progress()
                 return
-        if self._phase is _IDLE or self._phase is _CLOSING:
+        if self._phase is _IDLE:
             self.abort()
         else:
             part = self._phase.value
@@ -533,13 +543,30 @@ class HttpProtocol(asyncio.Protocol):
         """Ends the connection when the client has had time to read the last response. Closing at once while it still
         writes would discard that.
         """
-        self._phase, self._received = _CLOSING, 0
+        self._phase, self._received, self._seen = _CLOSING, 0, 0
+        self._unsent = self.transport.unsent
+        self._body_until_s = self._loop.time() + _MAX_LINGER_S
         self.transport.write_eof()
         self.transport.resume_reading()
         self._due_in(_LINGER_S)
+
+    def _linger_on(self) -> None:
+        """Closes the connection unless the client reads or sends."""
+        unsent, received = self.transport.unsent, self._received
+        reads = unsent < self._unsent
+        sends = received != self._seen and self._loop.time() < self._body_until_s
+        self._unsent, self._seen = unsent, received
+        if reads or sends:
+            self._due_in(_LINGER_S)
+        else:
+            self.abort()
 
     def _origin(self) -> str | None:
         """Returns the origin of the page that sends the request, if that part of the head has arrived."""
         latest = self._latest
         headers = self._headers if self._phase is _HEAD else () if latest is None else latest.scope["headers"]
         return next((value.decode("latin-1") for name, value in headers if name == b"origin"), None)
+
+
+def _too_many_headers() -> WeftlineError:
+    return WeftlineError(f"The request has more than {_MAX_HEADERS} headers.", code="head_too_large")
