@@ -383,5 +383,7 @@ def _notify(context: ToolContext) -> None:
     while context.on_cancel:
         try:
             context.on_cancel.pop()()
-        except Exception:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             logger.exception("run %s: an on_cancel callback of %s failed", context.run_id, context.tool_name)
