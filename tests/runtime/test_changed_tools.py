@@ -287,7 +287,7 @@ class Hanging(FunctionTool[..., Any, Any]):
 
 def test_a_fallback_that_hangs_while_it_checks_the_arguments_has_not_run() -> None:
     spare = Deploy(name="spare")
-    spare.tool = Hanging(lambda amount: "ran", name="spare", description="Hangs.", timeout_s=5)
+    spare.tool = Hanging(cents, name="spare", description="Hangs.", timeout_s=5)
     life = fallen_back(spare)
     reason = prompts.calls.fallback_failed(prompts.calls.took_too_long(5))
     assert [head.how for head in life.closed] == ["failed"]
