@@ -55,6 +55,7 @@ CONSTANTS: dict[str, str] = {
     "FALLBACK_NOT_CHECKED": "the agent's gates have not checked it",
     "FALLBACK_INJECTED": "it takes values that the call does not have",
     "FALLBACK_NOT_APPROVED": "it needs the approval of a person",
+    "FALLBACK_OTHER_ARGUMENTS": "it would run with other arguments",
     "CONTINUE": "Continue.",
     "IMAGE_PLACEHOLDER": "[An image was shown here.]",
     "NO_RESULT": "No result was recorded for this call.",
@@ -207,6 +208,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "Error: the client that was carrying out this call is gone, and look cannot take its place: "
         "it needs the approval of a person.",
     ),
+    ("fallback_failed", ("'currency'",), "it failed while the arguments were checked: 'currency'"),
     (
         "in_doubt",
         ("pay",),

@@ -385,3 +385,16 @@ async def test_a_tool_budget_does_not_end_the_run(client: AsyncClient) -> None:
     assert [(event.tool, event.max_calls, event.call_index) for event in exceeded] == [("lookup", 1, 2)]
     assert result.text == "enough"
     assert any(isinstance(event, TextDelta) for event in result.events)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, asyncio.CancelledError])
+async def test_whatever_an_async_function_raises_is_an_error_result(
+    to_stand_in: AsyncClient, stand_in: StandIn, error: type[BaseException]
+) -> None:
+    @tool(name="lookup")
+    async def raises(key: str) -> str:
+        """Looks something up."""
+        raise error("broken")
+
+    answer = await ask(to_stand_in, stand_in, raises, call=call())
+    assert answer["error"].endswith(f"{error.__name__}: broken")

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from weftline.concurrency.interruption import is_interruption
+from weftline.concurrency.interruption import as_errors, is_interruption
 
 OWN = [Exception("x"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), BaseException("x")]
 
@@ -28,7 +28,20 @@ async def test_a_cancellation_of_the_task_is_an_interruption(error: BaseExceptio
     with pytest.raises(asyncio.CancelledError):
         await asyncio.sleep(0)
     assert is_interruption(error)
+    with pytest.raises(type(error)), as_errors():
+        raise error
     task.uncancel()
+
+
+@pytest.mark.parametrize("error", OWN, ids=type)
+async def test_called_code_that_nobody_guards_raises_errors_only(error: BaseException) -> None:
+    with pytest.raises(Exception) as raised, as_errors():
+        raise error
+    assert error in (raised.value, raised.value.__cause__)
+
+
+def test_without_a_loop_nothing_is_cancelled() -> None:
+    assert not is_interruption(asyncio.CancelledError())
 
 
 INTERRUPTED = """

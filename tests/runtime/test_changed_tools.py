@@ -14,7 +14,7 @@ from runtime.kit import TIMEOUT_S, MoodyStore, engine_on, facts, plan, until
 from runtime.test_suspended import run as run_virtually
 from weftline import prompts
 from weftline.kernel.bodies import decode_created
-from weftline.kernel.entries import CallClosed, CallOpened, Fact, Limits, TurnCompleted
+from weftline.kernel.entries import CallClosed, CallOpened, Fact, Limits, RunEnded, TurnCompleted
 from weftline.kernel.lease import LeaseRule
 from weftline.kernel.state import Command, State
 from weftline.messages import ToolResults, joined_text
@@ -263,7 +263,35 @@ def test_a_fallback_runs_with_the_clients_arguments_or_not_at_all() -> None:
     assert ([amount for amount, _ in same.ran], [head.how for head in life.closed]) == ([1], ["returned"])
     life = fallen_back(other)
     assert (other.ran, [head.how for head in life.closed]) == ([], ["failed"])
-    assert life.result() == prompts.calls.no_fallback("spare", "it would run with other arguments")
+    assert life.result() == prompts.calls.no_fallback("spare", prompts.calls.FALLBACK_OTHER_ARGUMENTS)
+
+
+@pytest.mark.parametrize("effect", ["read", "idempotent", "once"])
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, asyncio.CancelledError])
+def test_a_fallback_whose_validators_break_has_not_run(effect: str, error: type[BaseException]) -> None:
+    def broken(amount: int) -> int:
+        raise error("no table.")
+
+    spare = Deploy(Annotated[int, AfterValidator(broken)], name="spare", effect=effect)
+    life = fallen_back(spare)
+    assert (spare.ran, [head.how for head in life.closed]) == ([], ["failed"])
+    assert life.result() == prompts.calls.no_fallback("spare", prompts.calls.fallback_failed("no table"))
+    assert isinstance(life.heads[-1], RunEnded) and life.heads[-1].status == "succeeded"
+
+
+class Hanging(FunctionTool[..., Any, Any]):
+    async def prepare(self, args: str) -> bytes:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_a_fallback_that_hangs_while_it_checks_the_arguments_has_not_run() -> None:
+    spare = Deploy(name="spare")
+    spare.tool = Hanging(cents, name="spare", description="Hangs.", timeout_s=5)
+    life = fallen_back(spare)
+    reason = prompts.calls.fallback_failed(prompts.calls.took_too_long(5))
+    assert [head.how for head in life.closed] == ["failed"]
+    assert life.result() == prompts.calls.no_fallback("spare", reason)
 
 
 def test_a_fallback_that_has_changed_does_not_repeat_a_call() -> None:

@@ -324,9 +324,14 @@ async def unspeakable() -> None:
     raise Unspeakable
 
 
+async def exits() -> None:
+    raise SystemExit("over")
+
+
 ANSWERS: dict[str, tuple[Callable[[], object], str]] = {
     "CancelledError": (cancelled, "elsewhere"),
     "Unspeakable": (unspeakable, ""),
+    "SystemExit": (exits, "over"),
     "text": (lambda: "x" * (9 << 20), "the answer: more than 8 MiB cannot be passed into or out of the sandbox"),
     "parts": (
         lambda: [0] * 200_001,

@@ -7,6 +7,7 @@ Each knob is taken from the run, else from the agent, else from its preset, else
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -17,7 +18,10 @@ import msgspec
 
 from weftline.agent import argument_checks
 from weftline.agent.compaction import Compaction
+from weftline.concurrency.interruption import is_interruption
 from weftline.errors import Conflict, InvalidRequest
+
+logger = logging.getLogger(__name__)
 
 Hasher: TypeAlias = Callable[[Mapping[str, Any]], str]
 """Returns the text that identifies a call's arguments: calls with the same text count as the same call."""
@@ -268,8 +272,14 @@ def other_budgets(budgets: Mapping[str, ToolBudget | int] | None) -> dict[str, T
 
 
 def decayed(decay: ThinkingDecay | Decays, *, turn: int, base: int) -> int:
-    """Returns what is left of `base` in a turn, counted from 1: between 0 and `base`."""
-    return min(max(int(decay(turn, base)), 0), base)
+    """Returns what is left of `base` in a turn, counted from 1: between 0 and `base`, which stays if `decay` fails."""
+    try:
+        return min(max(int(decay(turn, base)), 0), base)
+    except BaseException as error:
+        if is_interruption(error):
+            raise
+        logger.exception("thinking_decay failed; the model reasons as much as without it")
+        return base
 
 
 def level_of(tokens: int) -> int:

@@ -19,6 +19,7 @@ from weftline.client.leases import NotOurs, leased
 from weftline.client.retry import Retry
 from weftline.client.tools import Toolset
 from weftline.client.workers import HandlerWorkers
+from weftline.concurrency.interruption import as_errors
 from weftline.text.surrogates import whole
 from weftline.wire.hints import WireHint
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
@@ -99,7 +100,8 @@ class Dispatcher:
 
     async def _carry_out(self, call: OfferedCall, *, token: str = "") -> None:
         try:
-            answer: dict[str, Any] = {"result": await self._result(call)}
+            with as_errors():
+                answer: dict[str, Any] = {"result": await self._result(call)}
         except Exception as error:
             answer = {"error": clipped(self._error_text(error), MAX_ERROR_BYTES), **_failure(error)}
         await self._deliver(call, answer, token=token)

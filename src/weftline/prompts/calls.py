@@ -172,7 +172,13 @@ FALLBACK_NOT_ALLOWED = "the run's policy does not allow it"
 FALLBACK_NOT_CHECKED = "the agent's gates have not checked it"
 FALLBACK_INJECTED = "it takes values that the call does not have"
 FALLBACK_NOT_APPROVED = "it needs the approval of a person"
+FALLBACK_OTHER_ARGUMENTS = "it would run with other arguments"
 """Reasons for `no_fallback`."""
+
+
+def fallback_failed(reason: str) -> str:
+    """A reason for `no_fallback`."""
+    return f"it failed while the arguments were checked: {reason.rstrip('.')}"
 
 
 def in_doubt(tool: str) -> str:

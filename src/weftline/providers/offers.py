@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
+from weftline.concurrency.interruption import is_interruption
 from weftline.messages import Assistant, Text, Thinking, ToolCall, Usage
 from weftline.providers.assemble import collect
 from weftline.providers.base import (
@@ -80,7 +81,9 @@ async def late_metadata(provider: Provider, request: ModelRequest) -> dict[str, 
         found: Any = own(request)
         reported = await found if inspect.isawaitable(found) else found
         return {str(name)[:64]: str(value)[:256] for name, value in list(dict(reported or {}).items())[:16]}
-    except Exception:
+    except BaseException as error:
+        if is_interruption(error):
+            raise
         logger.exception("the provider %s failed to report on its answer", provider.name)
         return {}
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from weftline.concurrency.interruption import is_being_cancelled, is_interruption
 from weftline.providers.base import Chunk, ModelInfo, ModelRequest, Provider, ProviderError, UsageUpdate
 
 logger = logging.getLogger(__name__)
@@ -158,11 +159,13 @@ def open_stream(provider: Provider, request: ModelRequest) -> AsyncIterator[Sequ
     """
     try:
         return provider.stream(request)
-    except Exception as error:
+    except BaseException as error:
+        if is_interruption(error):
+            raise
         return _failed(error)
 
 
-async def _failed(error: Exception) -> AsyncIterator[Sequence[Chunk]]:
+async def _failed(error: BaseException) -> AsyncIterator[Sequence[Chunk]]:
     raise error
     yield ()
 
@@ -170,8 +173,14 @@ async def _failed(error: Exception) -> AsyncIterator[Sequence[Chunk]]:
 async def close_stream(stream: AsyncIterator[Sequence[Chunk]]) -> None:
     """Closes a stream and its connection now, rather than when it is garbage-collected."""
     close = getattr(stream, "aclose", None)
-    if close is not None:
+    if close is None:
+        return
+    try:
         await close()
+    except BaseException as error:
+        if is_being_cancelled() or is_interruption(error):
+            raise
+        logger.exception("the stream of a model's answer could not be closed")
 
 
 def _now() -> float:

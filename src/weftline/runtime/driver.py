@@ -14,7 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from weftline.concurrency.callers import current_caller
-from weftline.concurrency.interruption import is_being_cancelled
+from weftline.concurrency.interruption import as_errors, is_being_cancelled
 from weftline.concurrency.round_robin import on_behalf_of
 from weftline.kernel import policies
 from weftline.kernel.accept import accepts
@@ -131,7 +131,8 @@ class Driver:
         try:
             driving.waits_to_open = True
             try:
-                facts = await self._opener.open(run)
+                with as_errors():
+                    facts = await self._opener.open(run)
             finally:
                 driving.waits_to_open = False
             if run.log.state.step == "ended" or run.residency is GONE:
@@ -221,7 +222,8 @@ class Driver:
         """
         conversation = run.work.conversation
         while True:
-            await code.on_facts(run.driving.pop_facts(), messages=conversation.messages)
+            with as_errors():
+                await code.on_facts(run.driving.pop_facts(), messages=conversation.messages)
             if conversation.shared.unsaved and not run.gone and not run.log.state.ended:
                 changes = conversation.shared.changes()
                 if changes is not UNSET:
@@ -427,7 +429,8 @@ class Driver:
         work = run.work
         sink = RunSink(self._log, run, self._ask, state.totals.attempts)
         try:
-            outcome = await self._command(command, state, work, self._services, sink)
+            with as_errors():
+                outcome = await self._command(command, state, work, self._services, sink)
         except asyncio.CancelledError as error:
             if self.stopping and is_being_cancelled():
                 if isinstance(command, CallModel) and work.answering:

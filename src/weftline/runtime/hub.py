@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from weftline.concurrency.interruption import is_interruption
 from weftline.errors import RateLimited
 from weftline.kernel.entries import FORMAT
 from weftline.runtime import ids
@@ -281,7 +282,9 @@ class Hub:
         for observer in tuple(self._observers):
             try:
                 observer(batch)
-            except Exception:
+            except BaseException as error:
+                if is_interruption(error):
+                    raise
                 logger.exception("run %s: an observer failed", batch.run_id)
 
     def publish(self, run: int, batch: EntryBatch, *, workspace: int) -> None:

@@ -22,6 +22,7 @@ from typing import cast
 import msgspec
 from msgspec import Struct
 
+from weftline.concurrency.interruption import is_interruption
 from weftline.sandbox.base import (
     LEVELS,
     MAX_FRAME_BYTES,
@@ -218,13 +219,10 @@ class Conversation:
             answer = (call, True, _encoded(value))
         except Refused as refused:
             answer = (call, False, "TypeError", str(refused))
-        except asyncio.CancelledError as cancelled:
-            task = asyncio.current_task()
-            if self._over or task is None or task.cancelling():
+        except BaseException as error:
+            if is_interruption(error) or (self._over and isinstance(error, asyncio.CancelledError)):
                 raise
-            # The function awaited something that was cancelled, but the code still waits for the function.
-            answer = (call, False, *_described(cancelled))
-        except Exception as error:
+            # Even if the function awaited something that was cancelled, the code still waits for the function.
             answer = (call, False, *_described(error))
         if self._over:
             return  # the cancellation took a while, and the process may serve others by now

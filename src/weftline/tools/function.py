@@ -13,7 +13,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_interruption
+from weftline.concurrency.interruption import as_errors, is_interruption
 from weftline.failure import Failure
 from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import STRICTNESS, Effect
@@ -264,7 +264,8 @@ class FunctionTool(Generic[P, R, D]):
 
     def result_problem(self, value: object) -> str:
         """Returns what is wrong with a value that is provided as the function's result; empty if nothing is."""
-        return self._return_type.problem(value)
+        with as_errors():  # its validators may be the author's own
+            return self._return_type.problem(value)
 
     @property
     def has_result_type(self) -> bool:
@@ -309,7 +310,9 @@ class FunctionTool(Generic[P, R, D]):
                     answer = await answer
         except StaleArguments:
             return Unknown()  # it has been logged
-        except Exception:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             _log.exception("reconcile of tool %s failed; the call stays in doubt", self.name)
             return Unknown()
         if isinstance(answer, Happened | WillNotHappen | Unknown):
@@ -417,5 +420,7 @@ def _notify_cancelled(context: ToolContext[Any]) -> None:
         callback = context.on_cancel.pop()
         try:
             callback()
-        except Exception:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             _log.exception("an on_cancel callback of tool %s failed", context.tool_name)

@@ -145,7 +145,7 @@ def _loaded(entry: EntryPoint) -> list[FunctionTool]:
             found = _tools_in(value) if isinstance(value, ModuleType) else []
         for one in found:
             _ = one.spec
-    except Exception:
+    except (Exception, SystemExit):
         _log.exception("the tools of entry point %s = %s do not load", entry.name, entry.value)
         return []
     if not found:

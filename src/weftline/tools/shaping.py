@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.concurrency.interruption import is_interruption
 from weftline.failure import Failure
 from weftline.outcome import ServerData, Telemetry
 from weftline.text.canonical import canonical_value
@@ -79,7 +80,9 @@ class Shaping(Struct, frozen=True):
         try:
             made: object = self.materialize(call, output)
             shaped = output if made is None else _to_output(tool, made, output)
-        except Exception as error:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             logger.exception("run %s: the result of %s could not be materialized", call.run_id, call.tool)
             text = prompts.calls.not_materialized(call.tool, reason_of(error))
             return ToolOutput.of(text, is_error=True, failure=replace(failure_of(error, text), kind="malformed_result"))
@@ -91,7 +94,9 @@ class Shaping(Struct, frozen=True):
             return output
         try:
             return replace(output, telemetry=self.telemetry(call, duration_ms))
-        except Exception:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             logger.exception("run %s: the telemetry of %s failed", call.run_id, call.tool)
             return output
 
@@ -112,7 +117,7 @@ def shaping_of(tool: Tool | None) -> Shaping | None:
     return getattr(tool, "shaping", None)
 
 
-def refused_by(tool: str, error: Exception) -> tuple[str, Failure]:
+def refused_by(tool: str, error: BaseException) -> tuple[str, Failure]:
     """Returns what the model reads if the arguments of a call could not be adapted."""
     text = prompts.calls.not_adapted(tool, reason_of(error))
     return text, error_of(error).failure or Failure(text, "invalid_call")

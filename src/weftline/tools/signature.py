@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from weftline import prompts
+from weftline.concurrency.interruption import is_interruption
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.arguments import (
     MAX_ISSUES,
@@ -271,14 +272,18 @@ class Parameters:
         except validation_error() as error:
             issues = _issues(error, object_args(args.decode())[0])
             raise self._stale(prompts.calls.no_longer_fit(self._name, in_words(issues)), issues) from None
-        except Exception as error:  # raised by the tool's own code
+        except BaseException as error:  # raised by the tool's own code
+            if is_interruption(error):
+                raise
             problem = str(error) or type(error).__name__
             raise self._stale(prompts.calls.no_longer_fit(self._name, [problem]), cause=error) from error
         if not same:
             raise self._stale(prompts.calls.changed_since_asked(self._name))
         return self._named(model)
 
-    def _stale(self, text: str, issues: tuple[Issue, ...] = (), *, cause: Exception | None = None) -> StaleArguments:
+    def _stale(
+        self, text: str, issues: tuple[Issue, ...] = (), *, cause: BaseException | None = None
+    ) -> StaleArguments:
         _log.warning(
             "the tool %s no longer takes the arguments of a call, and is not called with them",
             self._name,

@@ -229,6 +229,20 @@ async def test_questions_and_requests_for_a_model_are_answered_by_those_who_were
     assert seen == ["Who are you?", [("user", "Why?")]]
 
 
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, asyncio.CancelledError])
+async def test_what_those_who_answer_raise_declines_the_question(tmp_path: Path, error: type[BaseException]) -> None:
+    def raises(asked: Any) -> Any:
+        raise error("broken")
+
+    small = Small(tmp_path, on_elicit=raises, on_sample=raises)
+    scripted = model(calls("small__ask", what=""), calls("small__think", what=""))
+    async with Engine() as engine:
+        result = await Agent(scripted, tools=[small.tools]).run("Go.", engine=engine)
+    asked, thought = [call.result for call in result.calls]
+    assert '"action": "decline"' in asked
+    assert "The model could not be asked." in thought
+
+
 async def test_resources_and_prompts_can_be_read_outside_of_a_run(tmp_path: Path) -> None:
     small = Small(tmp_path, env={"API_TOKEN": "tok-12345678"})
     assert [one.uri for one in await small.tools.resources()] == ["note://1"]

@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeGuard
 from weftline.agent.hooks import Point
 from weftline.agent.hooks_outside import McpBootstrapEnd, McpBootstrapStart, McpConnect, McpError
 from weftline.agent.running.sampling import with_model
+from weftline.concurrency.interruption import as_errors, is_interruption
 from weftline.tools.base import ServerToolset, Tool, Toolset, is_hidden
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,10 @@ class _Opening:
 
     async def _open(self, notify: Notify) -> Sequence[Tool]:
         toolset = self.toolset
-        return await self._server(toolset, notify) if is_server(toolset) else await toolset.open()
+        if is_server(toolset):
+            return await self._server(toolset, notify)
+        with as_errors():
+            return await toolset.open()
 
     async def _server(self, server: ServerToolset, notify: Notify) -> Sequence[Tool]:
         started = monotonic()
@@ -47,7 +51,8 @@ class _Opening:
 
         await notify(McpBootstrapStart(server.name))
         try:
-            tools = await server.open()
+            with as_errors():
+                tools = await server.open()
         except Exception as error:
             self.failed = True
             logger.warning("the MCP server %s is unavailable: %s", server.name, error)
@@ -119,5 +124,7 @@ async def _close_opening(one: _Opening) -> None:
         return  # nothing was opened
     try:
         await one.toolset.close()
-    except Exception:
+    except BaseException as error:
+        if is_interruption(error):
+            raise
         logger.exception("a set of tools could not be closed")

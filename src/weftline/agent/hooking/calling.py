@@ -187,7 +187,9 @@ class Hooks:
                 if inspect.iscoroutine(result):
                     result.close()
                     logger.error("the hook %s at %s has to be a plain function", one.name, point.name)
-            except Exception as error:
+            except BaseException as error:
+                if is_interruption(error):
+                    raise
                 logger.exception("the hook %s at %s failed", one.name, point.name)
                 if one.fail_closed:
                     raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from msgspec.json import decode
 
 from weftline import prompts
+from weftline.concurrency.interruption import is_interruption
 from weftline.failure import Hint
 from weftline.tools.asking import checked_template, fields_of, rendered, require_arguments
 from weftline.tools.base import ToolFailed
@@ -106,7 +107,9 @@ class Briefing:
         named = {name: value for name, value in self.form.parameters.keywords(args).items() if name in taken}
         try:
             return function(**named)
-        except Exception as error:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             raise self._refusal(reason_of(error), args) from error
 
     def _refusal(self, problem: str, args: bytes, *, missing: tuple[str, ...] = ()) -> ToolFailed:

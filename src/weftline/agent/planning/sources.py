@@ -300,7 +300,9 @@ class AgentTools:
                 try:
                     assert self.facts_around is not None
                     await one.ended(run, self.facts_around(run.id, key))
-                except Exception:
+                except BaseException as error:
+                    if is_interruption(error):
+                        raise
                     logger.exception("run %s: its end could not be reported to %r", run.id, one)
 
         return notify_ended

@@ -13,6 +13,7 @@ from msgspec.json import decode
 from weftline import prompts
 from weftline.agent.hooking.ancestors import Listener
 from weftline.agent.hooks import AwaitGate
+from weftline.concurrency.interruption import is_interruption
 from weftline.failure import Clarification
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.entries import AwaitKind
@@ -120,7 +121,9 @@ async def answer_by_code(
         try:
             assert call.tool is not None
             final = await prepare(call.tool, canonical_value(dict(decision.args)).decode())
-        except Exception as error:  # raised by the tool's own code, or for values that the hook set
+        except BaseException as error:  # raised by the tool's own code, or for values that the hook set
+            if is_interruption(error):
+                raise
             logger.error("the hook %s approved %s with arguments that do not fit: %s", name, call.name, error)
             return CodeAnswer("denied", f"hook:{name}", reason=prompts.calls.gate_failed(display_name))
         return CodeAnswer("approved", f"hook:{name}", args=final, reason=decision.reason)

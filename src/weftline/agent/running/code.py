@@ -33,6 +33,7 @@ from weftline.agent.running.policy_calls import ask_policy
 from weftline.agent.running.teardown import Teardown, error_of
 from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
+from weftline.concurrency.interruption import is_interruption
 from weftline.kernel.entries import Fact, RunEnded
 from weftline.messages import Assistant, Message, Text
 from weftline.plan import ParentCall, RunPlan
@@ -182,7 +183,9 @@ class AgentCode:
                 activated = await one.begin_run(memory, run_id=self.info.id, resume_from=messages)
                 parts += [one.instructions, activated]
             parts.append(self._frame.disclosure.catalog)
-        except Exception as error:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             logger.exception("run %s: its instructions failed", self.info.id)
             self._fail(f"The agent's instructions failed: {type(error).__name__}: {error}", error)
             return None
@@ -294,14 +297,18 @@ class AgentCode:
         if gate.args != asked and call.tool is not None:
             try:
                 final = await self.prepare(call.tool, canonical_value(gate.args).decode())
-            except Exception as error:  # raised by the tool's own code, or for values that the gate set
+            except BaseException as error:  # raised by the tool's own code, or for values that the gate set
+                if is_interruption(error):
+                    raise
                 logger.error("run %s: a gate set arguments of %s that do not fit: %s", self.info.id, call.name, error)
                 return _blocked(call, prompts.calls.gate_failed(display_name))
         # What a gate sets is checked like a model's arguments, and replaces them.
         fits = not call.problem or final != call.args
         try:
             verdict = self._framed(call, object_of(final), context)
-        except Exception:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             logger.exception("run %s: the gates for %s failed", self.info.id, call.name)
             return _blocked(call, prompts.calls.gate_failed(display_name))
         if verdict.answer is not None:
@@ -370,7 +377,9 @@ class AgentCode:
                 )
             else:
                 output = await invoke()
-        except Exception as error:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             logger.exception("run %s: the tool %s failed", self.info.id, call.name)
             raised, output = error, raised_by(call.name, error)
         finally:
@@ -438,7 +447,9 @@ class AgentCode:
                 value = self._output.parse(text)
             except ValueError as error:
                 return prompts.turns.answer_again(str(error))
-            except Exception as error:
+            except BaseException as error:
+                if is_interruption(error):
+                    raise
                 logger.exception("run %s: the answer could not be checked", self.info.id)
                 self._unchecked = error
                 return prompts.turns.ANSWER_NOT_CHECKED

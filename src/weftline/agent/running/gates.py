@@ -19,6 +19,7 @@ from weftline.agent.behavior import Exceeded, Hasher, Mode, Ruling, ToolBudget
 from weftline.agent.running.disclosure import Disclosure
 from weftline.agent.skills.allowed import Call, ToolNames
 from weftline.agent.skills.toolset import Skills
+from weftline.concurrency.interruption import is_interruption
 from weftline.kernel.entries import Over
 from weftline.prompts.calls import blocked
 from weftline.runtime.agent_code.code import PendingCall
@@ -155,7 +156,9 @@ class DedupGate:
         hasher = self._hashers[tool]
         try:
             return digest(canonical_value(dict(args))) if hasher is None else str(hasher(args))
-        except Exception:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             # The gate only saves work, so the call is executed without it.
             _log.exception("the hasher of %s failed; its call is executed", tool)
             return None

@@ -9,6 +9,7 @@ from typing import Any
 
 from weftline.agent.results import RunCancelled, RunError, RunResult, failure
 from weftline.agent.running.deps import LEAVE_S, OwnedDeps
+from weftline.concurrency.interruption import is_interruption
 from weftline.kernel.bodies import decode_ended
 from weftline.kernel.entries import RunEnded
 
@@ -63,7 +64,9 @@ class Teardown:
         try:
             if last is not None:
                 await last
-        except Exception:
+        except BaseException as raised:
+            if is_interruption(raised):
+                raise
             logger.exception("run %s: its observers could not be notified of its end", self._run_id)
         finally:
             try:

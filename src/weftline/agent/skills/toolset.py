@@ -25,6 +25,7 @@ from weftline.agent.skills.discovery import Diagnostic, Place, discover, standar
 from weftline.agent.skills.format import Skill
 from weftline.agent.skills.running import ProcessRuns, Runs
 from weftline.agent.skills.tools import skill_tools
+from weftline.concurrency.interruption import is_interruption
 from weftline.errors import NotFound
 from weftline.messages import Message
 from weftline.text.suggestions import did_you_mean
@@ -322,7 +323,9 @@ async def _notify(handlers: Sequence[Callable[[Any], object]], event: object) ->
             answer = handler(event)
             if inspect.isawaitable(answer):
                 await answer
-        except Exception:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             failures += 1
             _log.exception("a handler of %s failed", type(event).__name__)
     return not failures

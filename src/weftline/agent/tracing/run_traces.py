@@ -12,6 +12,7 @@ from typing import Any
 
 from weftline.agent.definition import Definition
 from weftline.agent.engine.listing import facts_around
+from weftline.concurrency.interruption import is_interruption
 from weftline.errors import WeftlineError
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.entries import KIND, RunCreated, decode_fact
@@ -61,7 +62,9 @@ class RunTraces:
             below = isinstance(head, RunCreated) and head.parent is not None
             if not below and decode_content(stored).code is None:
                 await emit(run_id, agent_of(stored), facts_of, provider=get_tracer_provider())
-        except Exception:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             logger.exception("run %s: its spans could not be emitted", run_id)
 
     async def aclose(self) -> None:

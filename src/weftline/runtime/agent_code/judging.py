@@ -6,7 +6,7 @@ import logging
 
 from msgspec import UNSET, Raw
 
-from weftline.concurrency.interruption import is_being_cancelled
+from weftline.concurrency.interruption import is_being_cancelled, is_interruption
 from weftline.kernel import bodies, policies
 from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.state import ConsultPolicy, State
@@ -30,8 +30,8 @@ async def consult_policy(command: ConsultPolicy, state: State, work: WorkingSet)
     else:
         try:
             judged = await code.judge(_pending(command, state, work))
-        except Exception:
-            if is_being_cancelled():
+        except BaseException as error:
+            if is_being_cancelled() or is_interruption(error):
                 raise
             logger.exception("run %s: its policy engine failed", work.run_id)
     if judged is None:

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_being_cancelled
+from weftline.concurrency.interruption import is_being_cancelled, is_interruption
 from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.budgeting import summary_slot
@@ -112,8 +112,8 @@ async def compact(command: Compact, state: State, work: WorkingSet, services: Se
                 call.answer.feed(chunks)
         if not call.answer.complete:
             raise ProviderError("server", "The summary was cut off before it was complete.", unanswered=True)
-    except (Exception, asyncio.CancelledError) as raised:
-        if is_being_cancelled():
+    except BaseException as raised:
+        if is_being_cancelled() or is_interruption(raised):
             raise
         return call.failed(_as_provider_error(raised, model, limit_s, answering=bool(call.answer.text)))
     else:

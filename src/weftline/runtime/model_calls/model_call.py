@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_being_cancelled
+from weftline.concurrency.interruption import is_being_cancelled, is_interruption
 from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.bodies import note_body
@@ -143,10 +143,10 @@ async def call_model(
         if code is not None and renewals is not None and renewals.pop_any():
             await code.renewed(command.turn, model.provider.name)
         return await call.ended_badly(error)
-    except (Exception, asyncio.CancelledError) as raised:
+    except BaseException as raised:
         if deadline.expired and isinstance(raised, TimeoutError):
             return await call.ended_badly(out_of_time(limit_s, answering and not planned))
-        if is_being_cancelled():
+        if is_being_cancelled() or is_interruption(raised):
             raise
         logger.exception("the provider %s failed", model.provider.name)
         return await call.ended_badly(classified(model.provider, raised))
@@ -344,7 +344,9 @@ def classified(provider: Provider, raised: BaseException) -> ProviderError:
     classify = getattr(provider, "classify_error", None)
     try:
         found = classify(raised) if classify is not None else None
-    except Exception:
+    except BaseException as error:
+        if is_interruption(error):
+            raise
         logger.exception("the classifier of the provider %s failed", provider.name)
         found = None
     if isinstance(found, ProviderError):

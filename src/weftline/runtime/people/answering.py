@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
+from weftline.concurrency.interruption import as_errors
 from weftline.errors import (
     LOG_DAMAGED,
     Conflict,
@@ -216,7 +217,8 @@ async def edited(run: LiveRun, index: int, args: dict[str, Any]) -> bytes:
         tool = injecting(tool, run.work, turn=run.state.turn - 1, call_id=call.id, parent=parent)
     try:
         written = canonical_value(args).decode()
-        return await (tool.prepare(written) if toolbox.code is None else toolbox.code.prepare(tool, written))
+        with as_errors():
+            return await (tool.prepare(written) if toolbox.code is None else toolbox.code.prepare(tool, written))
     except (InvalidArguments, NotCanonical) as error:
         issues = error.issues if isinstance(error, InvalidArguments) else ()
         named = [Issue("args" + one.path.replace("/", "."), one.message) for one in issues]

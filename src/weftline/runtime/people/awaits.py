@@ -12,6 +12,7 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.concurrency.interruption import is_interruption
 from weftline.failure import Clarification, Hint
 from weftline.kernel import bodies
 from weftline.kernel.batch import await_id
@@ -55,7 +56,9 @@ def put_to_people(tool: Tool, args: bytes, work: WorkingSet, *, ask: Ask | None 
             ask = ask_of(tool, args)
         except StaleArguments as error:
             return AwaitPlan("blocked", problem=error.message)
-        except Exception as error:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             logger.exception("run %s: the question about a call of %s could not be created", work.run_id, name)
             return AwaitPlan("blocked", problem=prompts.people.not_askable(name, f"{type(error).__name__}: {error}"))
     if ask is None:

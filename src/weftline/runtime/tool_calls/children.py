@@ -9,7 +9,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_being_cancelled
+from weftline.concurrency.interruption import is_being_cancelled, is_interruption
 from weftline.failure import Failure
 from weftline.kernel import bodies, policies
 from weftline.kernel.bodies import FinalResult
@@ -58,7 +58,9 @@ async def start_child(command: StartChild, state: State, work: WorkingSet, servi
     except ToolFailed as error:
         text = prompts.subagents.child_not_started(call.name, reason_of(error))
         return _refused(command, call, work, text, failure=failure_of(error, text))
-    except Exception as error:
+    except BaseException as error:
+        if is_being_cancelled() or is_interruption(error):
+            raise
         logger.exception("run %s: the subagent %s could not be started", work.run_id, call.name)
         return _refused(command, call, work, prompts.subagents.child_not_started(call.name, reason_of(error)))
     return Outcome(Draft(CallStarted(command.turn, command.index, 1, id=call.id, name=call.name)), child=plan)
@@ -92,8 +94,8 @@ async def finish_child(command: FinishChild, state: State, work: WorkingSet, ser
             output = as_result(call.name, end)
         else:
             output = await code.finish_child(pending_call(command.index, state, work, turn=command.turn), context, end)
-    except Exception as error:
-        if is_being_cancelled():
+    except BaseException as error:
+        if is_being_cancelled() or is_interruption(error):
             raise
         logger.exception("run %s: the result of the subagent %s could not be created", work.run_id, call.name)
         output = ToolOutput.of(prompts.calls.tool_failed(call.name, reason_of(error)), is_error=True)

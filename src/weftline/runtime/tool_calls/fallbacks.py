@@ -5,16 +5,22 @@ The model did not ask for this tool, so none of its guards has seen the call: a 
 
 from __future__ import annotations
 
+import logging
+
 from weftline import prompts
 from weftline.errors import InvalidRequest
 from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalRef, McpRef, RunPlan, ServerRef, StoredRef
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.people.awaits import put_to_people
+from weftline.runtime.services import Services
+from weftline.runtime.tool_calls.final_args import PrepareFailed, final_args
 from weftline.runtime.tool_calls.injecting import takes_injected
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.suggestions import did_you_mean
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool, ToolOutput, ends_run, is_carried_out_by_run
+
+logger = logging.getLogger(__name__)
 
 
 def check_fallbacks(plan: RunPlan) -> None:
@@ -59,7 +65,7 @@ def _own_names(plan: RunPlan) -> set[str] | None:
     return {*bare, *[name.replace("-", "_") for name in bare]}
 
 
-async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet) -> ToolOutput | None:
+async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet, services: Services) -> ToolOutput | None:
     """What the model reads if the tool cannot execute the call with these arguments; None if it can."""
     name, toolbox = tool.spec.name, work.toolbox or EMPTY
     why = ""
@@ -79,7 +85,11 @@ async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet) ->
         return ToolOutput.of(prompts.calls.no_fallback(name, why), is_error=True)
     try:
         # It runs with the bytes in the log, or not at all.
-        why = "" if await tool.prepare(args.decode()) == args else "it would run with other arguments"
+        same = await final_args(tool, args.decode(), services) == args
+        why = "" if same else prompts.calls.FALLBACK_OTHER_ARGUMENTS
     except InvalidArguments as error:
         why = error.message.rstrip(".")
+    except PrepareFailed as error:
+        logger.exception("run %s: the fallback %s failed to prepare a call", work.run_id, name)
+        why = prompts.calls.fallback_failed(str(error))
     return ToolOutput.of(prompts.calls.no_fallback(name, why), is_error=True) if why else None

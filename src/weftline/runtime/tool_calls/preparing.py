@@ -8,14 +8,12 @@ import asyncio
 import logging
 from collections.abc import Collection
 from functools import partial
-from typing import cast
 
-from msgspec import Raw, Struct
-from msgspec.json import Decoder
+from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_being_cancelled, is_interruption
+from weftline.concurrency.interruption import is_interruption
 from weftline.failure import Failure
 from weftline.kernel.bodies import AskBody, TurnBody, TurnCall, turn_body, turn_call
 from weftline.kernel.entries import AskedCall
@@ -25,13 +23,13 @@ from weftline.runtime.live import WorkingSet
 from weftline.runtime.pacing import LARGE_CHARS
 from weftline.runtime.people.awaits import put_to_people
 from weftline.runtime.services import Services
+from weftline.runtime.tool_calls.final_args import PrepareFailed, final_args
 from weftline.runtime.tool_calls.injecting import injecting, takes_injected
 from weftline.runtime.tool_calls.shaping import shaped_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical, digest
 from weftline.tools import hinting
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.asking import ask_of
 from weftline.tools.base import (
     Tool,
     doubt_policy,
@@ -42,18 +40,13 @@ from weftline.tools.base import (
     is_host,
 )
 from weftline.tools.client_side import input_invalid_result
-from weftline.tools.function import FunctionTool
 from weftline.tools.injected import NotInjected
 from weftline.tools.shaping import refused_by, shaping_of
 
 logger = logging.getLogger(__name__)
 
-PREPARE_TIMEOUT_S = 30.0
-"""The time-out for preparing the arguments of one call, if its tool has none of its own."""
 _BATCH_SIZE = 64
 """How many calls are prepared at once."""
-_check_object = Decoder(dict[str, Raw]).decode
-"""What a tool has prepared goes into the log unchanged."""
 
 
 class Prepared(Struct, frozen=True):
@@ -119,7 +112,9 @@ async def prepare_call(
         try:
             shaped = shaped_call(shaping, work, turn=turn, id=call.id, tool=call.name, args=call.args, parent=parent)
             call = replace(call, args=shaping.adapted(shaped))
-        except Exception as error:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             logger.exception("run %s: the arguments of %s could not be adapted", work.run_id, call.name)
             refused = _Rejected(*refused_by(call.name, error))
     prepared = refused or await _prepared(tool, call, work, services, code)
@@ -145,12 +140,15 @@ async def prepare_call(
     )
     limits = work.plan.limits
     alone = hidden and limits.nobody_to_ask and not limits.await_gate
-    if rejected is None and alone and (question := ask_of(tool, args)) is not None:
+    asks = rejected is None and (alone or (verdict == "ok" and not gated))
+    asking = put_to_people(tool, args, work) if asks else None
+    if asking is not None and alone and not asking.allowed_by:
         # The code that made this call can be told; the run need not fail.
-        rejected, asked = _Rejected(prompts.calls.nobody_to_ask(question.prompt)), replace(asked, verdict="invalid")
+        text = asking.problem if asking.body is None else prompts.calls.nobody_to_ask(asking.body.prompt)
+        rejected, asked = _Rejected(text), replace(asked, verdict="invalid")
     if rejected is not None:
         return Prepared(asked, args, rejected.text, failure=rejected.failure)
-    if gated or verdict != "ok" or (asking := put_to_people(tool, args, work)) is None:
+    if gated or verdict != "ok" or asking is None:
         return Prepared(asked, args)
     asked = replace(asked, verdict=asking.verdict, asks=asking.asks, allowed_by=asking.allowed_by)
     return Prepared(asked, args, asking.problem, asking.body)
@@ -167,20 +165,9 @@ async def _prepared(
     tool: Tool, call: ToolCall, work: WorkingSet, services: Services, code: RunCode | None
 ) -> bytes | _Rejected:
     """The final arguments of a call, or what the model reads instead of its result, whatever the tool's code does."""
-    prepare = tool.prepare if code is None else partial(code.prepare, tool)
-    limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
-    kind: type[object] = type(tool)
-    deadline = None if kind is FunctionTool else services.deadlines.after(limit_s)
+    prepare = None if code is None else partial(code.prepare, tool)
     try:
-        if deadline is None:  # its validators never await, so no deadline could end them
-            args = cast(object, await prepare(call.args))
-        else:
-            with deadline:
-                args = cast(object, await prepare(call.args))
-        if not isinstance(args, bytes):
-            raise TypeError(f"prepare returned {type(args).__name__}, not bytes")
-        _check_object(args)
-        return args
+        return await final_args(tool, call.args, services, prepare=prepare)
     except NotInjected as error:
         logger.error("run %s: %s cannot be called: the run has no %s for it", work.run_id, call.name, error.field)
         return _Rejected(error.message, Failure(error.message, "unavailable"))
@@ -189,13 +176,9 @@ async def _prepared(
             joined_text(input_invalid_result(tool, error).parts) if code is None else code.describe_invalid(tool, error)
         )
         return _Rejected(text, hinting.invalid_arguments(tool, call, error))
-    except BaseException as error:
-        if is_being_cancelled() or is_interruption(error):
-            raise
+    except PrepareFailed as error:
         logger.exception("run %s: the tool %s failed to prepare a call", work.run_id, call.name)
-        late = deadline is not None and deadline.expired
-        reason = prompts.calls.took_too_long(limit_s) if late else str(error) or type(error).__name__
-        text = prompts.calls.tool_failed_to_prepare(call.name, reason)
+        text = prompts.calls.tool_failed_to_prepare(call.name, str(error))
         return _Rejected(text, Failure(text, "internal"))
 
 

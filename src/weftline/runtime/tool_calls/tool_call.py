@@ -59,7 +59,7 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
     if takes_injected(tool):
         parent = work.conversation.turn.parent_of(command.index)
         tool = injecting(tool, work, turn=command.turn, call_id=call.id, parent=parent)
-    if call.fallback and (refused := await refused_in_clients_place(tool, args, work)) is not None:
+    if call.fallback and (refused := await refused_in_clients_place(tool, args, work, services)) is not None:
         if _may_have_happened(command, call):
             doubt = ToolOutput.of(prompts.calls.in_doubt(call.tool), in_doubt=True)
             return closed(command, call, work, doubt, "in_doubt", attempt=command.attempt)
@@ -383,5 +383,7 @@ def _notify(context: ToolContext) -> None:
     while context.on_cancel:
         try:
             context.on_cancel.pop()()
-        except Exception:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             logger.exception("run %s: an on_cancel callback of %s failed", context.run_id, context.tool_name)

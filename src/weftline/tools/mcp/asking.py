@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from msgspec import Struct
 
 from weftline import prompts
+from weftline.concurrency.interruption import is_interruption
 from weftline.messages import joined_text
 from weftline.text.redaction import Redactor
 from weftline.tools.base import FurtherCalls, ToolFailed
@@ -100,7 +101,9 @@ class Responders(Struct, frozen=True):
         try:
             given = self.on_elicit(Question(params.message, dict(schema)))
             answer = await given if isawaitable(given) else given
-        except Exception:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             logger.exception("on_elicit failed; the question is declined")
             return None
         return None if answer is None else dict(answer)
@@ -117,7 +120,9 @@ class Responders(Struct, frozen=True):
         try:
             given = on_sample(request)
             text = await given if isawaitable(given) else given
-        except Exception:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             logger.exception("on_sample failed")
             return ErrorData(code=INTERNAL_ERROR, message="The model could not be asked.")
         return CreateMessageResult(
