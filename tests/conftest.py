@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from forked import Nursery, fork_from
 from passwords import hash_quickly
+from weftline.concurrency.interruption import ignore_signal
 from weftline.sandbox import deno, monty
 from weftline.testing.recordings import recordings_dir
 
@@ -167,3 +168,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             f"{left_out} checks against recorded traffic were left out: "
             "set WEFTLINE_RECORDINGS to the recordings' folder to run them (docs/development.md)."
         )
+
+
+@pytest.fixture
+def no_ctrl_c() -> Generator[None]:
+    """As in a server, Ctrl+C raises nothing, so a `KeyboardInterrupt` is an exception like others."""
+    other = signal.signal(signal.SIGINT, ignore_signal)
+    yield
+    signal.signal(signal.SIGINT, other)

@@ -40,6 +40,7 @@ async def test_a_gate_that_lets_a_cancellation_escape_blocks_the_call() -> None:
     assert ([call.how for call in result.calls], len(asked)) == (["blocked"], 1)
 
 
+@pytest.mark.usefixtures("no_ctrl_c")
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()], ids=type)
 async def test_a_gate_that_exits_the_program_blocks_the_call(error: BaseException) -> None:
     agent = Agent(ScriptedModel([calls("pay", amount=1), "Done."]), tools=[pay])

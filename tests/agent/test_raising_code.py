@@ -37,6 +37,8 @@ from weftline.tools.base import Tool
 
 from .kit import asked
 
+pytestmark = pytest.mark.usefixtures("no_ctrl_c")
+
 ERRORS = [RuntimeError, SystemExit, KeyboardInterrupt, asyncio.CancelledError]
 each_error = pytest.mark.parametrize("error", ERRORS)
 Raises: TypeAlias = Callable[..., NoReturn]

@@ -6,7 +6,9 @@ import asyncio
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
+import apsw
 import pytest
 
 from weftline.concurrency.interruption import as_errors, is_interruption
@@ -14,10 +16,15 @@ from weftline.concurrency.interruption import as_errors, is_interruption
 OWN = [Exception("x"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), BaseException("x")]
 
 
+@pytest.mark.usefixtures("no_ctrl_c")
 @pytest.mark.parametrize("error", OWN, ids=type)
-async def test_what_called_code_raises_by_itself_is_no_interruption(error: BaseException) -> None:
-    assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler, "the runner of asyncio has its own"
+async def test_what_called_code_raises_by_itself_is_not_an_interruption(error: BaseException) -> None:
     assert not is_interruption(error)
+
+
+async def test_ctrl_c_may_raise_whatever_loop_runs() -> None:
+    assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler, "the runner of asyncio has its own"
+    assert is_interruption(KeyboardInterrupt())
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit()], ids=type)
@@ -33,6 +40,7 @@ async def test_a_cancellation_of_the_task_is_an_interruption(error: BaseExceptio
     task.uncancel()
 
 
+@pytest.mark.usefixtures("no_ctrl_c")
 @pytest.mark.parametrize("error", OWN, ids=type)
 async def test_called_code_that_nobody_guards_raises_errors_only(error: BaseException) -> None:
     with pytest.raises(Exception) as raised, as_errors():
@@ -59,6 +67,37 @@ loop = asyncio.new_event_loop()
 loop.run_until_complete(Agent(ScriptedModel([calls("wait"), "Done."]), tools=[wait]).run("Go."))
 print("went on")
 """
+
+
+TWICE = """
+import asyncio, os, signal, sys, time
+from weftline import Agent, Engine, tool
+from weftline.testing import ScriptedModel, calls
+
+@tool
+async def pay() -> str:
+    "Pays."
+    os.kill(os.getpid(), signal.SIGINT)  # cancels
+    os.kill(os.getpid(), signal.SIGINT)  # raises
+    return "not interrupted"
+
+async def main():
+    agent = Agent(ScriptedModel([calls("pay"), "Done."]), name="payer", tools=[pay])
+    async with Engine(sys.argv[1], agents=[agent], drain_s=0) as engine:
+        await (await engine.start(agent, "Go.")).result()
+
+asyncio.run(main())
+"""
+
+
+def test_a_second_ctrl_c_is_not_the_failure_of_the_tool_that_it_hits(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", TWICE, str(tmp_path / "store")], capture_output=True, text=True, timeout=60
+    )
+    assert "KeyboardInterrupt" in ended.stderr
+    with apsw.Connection(str(tmp_path / "store" / "weftline.db")) as db:
+        kinds = [kind for (kind,) in db.execute("SELECT kind FROM entries ORDER BY seq")]
+    assert kinds[-1] == "call.started"
 
 
 def test_ctrl_c_ends_a_program_whose_loop_does_not_handle_it() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from weftline.process import stopping
 from weftline.process.stopping import Phase, Stopping
+from weftline.runtime.driver import CUT_S
 from weftline.testing import ServerProcess
 
 from .conftest import new_key
@@ -87,6 +88,10 @@ def executor() -> str:
     return "done"
 '''
 NAMES = ("thread", "stubborn", "loop", "store", "executor")
+def test_a_second_signal_leaves_time_for_work_that_ignores_its_cancellation() -> None:
+    assert stopping.HURRY_S > CUT_S + 2
+
+
 HANG: dict[str, Any] = {
     name: {"turns": [{"tool_calls": [{"name": name, "args": {}}]}, {"text": "done"}]} for name in NAMES
 }

@@ -422,6 +422,7 @@ class Odd(BaseException):
     pass
 
 
+@pytest.mark.usefixtures("no_ctrl_c")
 @pytest.mark.parametrize(
     ("error", "expected"),
     [

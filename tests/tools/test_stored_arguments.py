@@ -40,6 +40,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     computed_field,
+    create_model,
     field_serializer,
     field_validator,
     model_serializer,
@@ -618,6 +619,27 @@ def test_none_may_be_the_default_of_a_field_of_any_type() -> None:
     for wrong in ('{"count":"x"}', '{"price":-1}', '{"checked":3}', '{"text":null}'):
         with pytest.raises(InvalidArguments):
             parameters.final_args(json.dumps({"it": {"one": {"text": "x", **json.loads(wrong)}}}))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Path,
+        HttpUrl,
+        Sequence[int],
+        IPv4Network,
+        deque[int],
+        Annotated[int, BeforeValidator(int)],
+        Annotated[int, PlainValidator(int)],
+    ],
+    ids=str,
+)
+def test_none_may_be_the_default_of_a_type_with_validators_of_its_own(kind: Any) -> None:
+    model = create_model("Model", text=(str, "x"), value=(kind, None))
+    parameters = taking(model).parameters
+    for written in ("{}", '{"value":null}'):
+        final = parameters.final_args(f'{{"it":{written}}}')
+        assert parameters.keywords(final)["it"] == model()
 
 
 def test_none_may_be_in_a_default_too() -> None:

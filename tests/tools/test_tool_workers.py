@@ -411,7 +411,7 @@ async def test_a_tool_that_never_got_a_thread_is_not_in_doubt(monkeypatch: pytes
     [
         ("pay", "not_run", prompts.calls.no_thread("pay"), []),
         ("order", "failed", prompts.remote.NO_THREAD, ["ordered"]),
-        ("custom", "failed", prompts.calls.tool_failed("custom", prompts.remote.NO_THREAD), ["ordered"]),
+        ("custom", "failed", prompts.calls.tool_failed("pay", prompts.remote.NO_THREAD), ["ordered"]),
     ],
 )
 async def test_a_tool_for_which_no_thread_can_be_started_is_not_executed(
@@ -442,9 +442,9 @@ async def test_a_tool_for_which_no_thread_can_be_started_is_not_executed(
     def unused(amount: int) -> str:
         raise AssertionError
 
-    tools = [pay, order, Custom(unused, name="custom", effect="once")]
-    model = ScriptedModel([calls(name, amount=1), "Done."])
-    result = await Agent(model, tools=[one for one in tools if one.name == name]).run("Go.")
+    tools = {"pay": pay, "order": order, "custom": Custom(unused, name="pay", effect="once")}
+    model = ScriptedModel([calls(tools[name].name, amount=1), "Done."])
+    result = await Agent(model, tools=[tools[name]]).run("Go.")
     assert [(call.how, call.result) for call in result.calls] == [(how, text)]
     shortage.lasts = False
     await threads.run(lambda: None)

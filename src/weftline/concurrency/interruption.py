@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from types import TracebackType
 
 
 def is_being_cancelled() -> bool:
@@ -28,21 +27,39 @@ def is_interruption(error: BaseException) -> bool:
     if isinstance(error, Exception | SystemExit):
         return False
     if isinstance(error, KeyboardInterrupt):
+        # Most handlers may raise it: Python's own, that of `asyncio.run`, and those of other libraries.
         in_main = threading.current_thread() is threading.main_thread()
-        return in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        return in_main and signal.getsignal(signal.SIGINT) not in (ignore_signal, signal.SIG_IGN)
     return isinstance(error, GeneratorExit) or is_being_cancelled()
 
 
-@contextmanager
-def as_errors() -> Generator[None]:
+def ignore_signal(number: int, frame: object) -> None:
+    """A handler for signals that are read from the wake-up descriptor: without a handler in Python, nothing is written
+    there.
+    """
+
+
+class as_errors:  # like `suppress`
     """Lets the code inside raise nothing but an `Exception`, or an interruption of its caller.
 
     For callers that handle an `Exception`, or leave it to others. In a task, `SystemExit` would end the loop, and a
     `CancelledError` would pass for a cancellation of the task.
     """
-    try:
-        yield
-    except BaseException as error:
-        if isinstance(error, Exception) or is_interruption(error):
-            raise
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if error is not None and not isinstance(error, Exception) and not is_interruption(error):
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
+def raise_if_cancelled(error: BaseException) -> None:
+    """Raises a `CancelledError` if the current task was cancelled. Whatever else its code raises after that, such as an
+    error while it cleans up, says nothing about what it did before.
+    """
+    if is_being_cancelled():
+        from asyncio import CancelledError
+
+        raise CancelledError from error

@@ -26,13 +26,15 @@ from enum import IntEnum
 from types import TracebackType
 from typing import Any, Self
 
+from weftline.concurrency.interruption import ignore_signal
+
 logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLOSING_S = 20.0
 """How long everything after the drain may take: stopping what is left, closing streams and the store."""
-HURRY_S = 5.0
-"""`CLOSING_S` after a second signal."""
+HURRY_S = 10.0
+"""`CLOSING_S` after a second signal: longer than work that ignores its cancellation is waited for."""
 _LEAVING_S = 3.0
 """How long it may take once the store is closed, when only threads are left that cannot be stopped."""
 _FINAL_LOG_S = 0.5
@@ -70,7 +72,7 @@ class Stopping:
     def __enter__(self) -> Self:
         # Signal numbers are written to this descriptor whatever the main thread is doing.
         self._other_wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        self._other_handlers = {number: signal.signal(number, _ignore_signal) for number in SIGNALS}
+        self._other_handlers = {number: signal.signal(number, ignore_signal) for number in SIGNALS}
         self._thread.start()
         return self
 
@@ -147,10 +149,6 @@ class Stopping:
             words.start()
             words.join(_FINAL_LOG_S)
         self._leave(self._code)
-
-
-def _ignore_signal(number: int, frame: object) -> None:
-    """Does nothing, as the thread handles it. Without a Python handler, the number would not be written."""
 
 
 async def finish_within(seconds: float, work: Awaitable[object], *, what: str) -> None:

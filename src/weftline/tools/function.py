@@ -13,7 +13,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 from weftline import prompts
-from weftline.concurrency.interruption import as_errors, is_interruption
+from weftline.concurrency.interruption import as_errors, is_interruption, raise_if_cancelled
 from weftline.failure import Failure
 from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import STRICTNESS, Effect
@@ -45,7 +45,7 @@ from weftline.tools.signature import (
     injected_of,
     resolved_hints,
 )
-from weftline.tools.workers import NoThread, set_not_started, shared_workers
+from weftline.tools.workers import NoThread, shared_workers
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar
@@ -245,13 +245,9 @@ class FunctionTool(Generic[P, R, D]):
         except StaleArguments as error:
             return stale_output(error)
         if not self._in_thread:
-            try:
-                return await self._outcome(call, context)
-            except asyncio.CancelledError as error:
-                set_not_started(error, "")  # it may be from a tool that this one has called
-                raise
+            return await self._outcome(call, context)
         try:
-            result = await shared_workers().run(lambda: self._outcome_in_thread(call, context), tool=self.name)
+            result = await shared_workers().run(lambda: self._outcome_in_thread(call, context), tool=self)
         except NoThread:
             raise  # more is to be said about it than that it failed
         except ToolFailed as error:
@@ -313,6 +309,7 @@ class FunctionTool(Generic[P, R, D]):
         except BaseException as error:
             if is_interruption(error):
                 raise
+            raise_if_cancelled(error)
             _log.exception("reconcile of tool %s failed; the call stays in doubt", self.name)
             return Unknown()
         if isinstance(answer, Happened | WillNotHappen | Unknown):
@@ -346,6 +343,7 @@ class FunctionTool(Generic[P, R, D]):
         except BaseException as error:
             if is_interruption(error):
                 raise
+            raise_if_cancelled(error)
             return self._failed(error, context)
         return output_of(value, tool_name=self.name)
 

@@ -19,11 +19,7 @@ _FIELDS = frozenset({"model-field", "dataclass-field", "typed-dict-field"})
 _WITH_FIELDS = frozenset({"model", "dataclass", "typed-dict"})
 _VALUES = frozenset({"metadata", "default", "expected", "members"})
 """The parts of a schema that are not schemas."""
-_NOT_NULL = frozenset({"int", "float", "bool", "str", "bytes", "decimal", "complex"}) | {
-    *("date", "time", "datetime", "timedelta", "uuid", "url", "multi-host-url"),
-    *("list", "tuple", "set", "frozenset", "dict", "model", "dataclass", "typed-dict", "definition-ref"),
-}
-"""Types that do not read null, besides some unions, literals and enumerations."""
+_READS_NULL = frozenset({"nullable", "none", "any"})
 
 
 def validator_of(schema: CoreSchema) -> SchemaValidator:
@@ -95,29 +91,24 @@ def _read_at_once(schema: _Schema) -> None:
 def _read_back(schema: _Schema) -> None:
     _read_at_once(schema)
     if _has_odd_none(schema):
-        schema["schema"] = {"type": "nullable", "schema": schema["schema"]}
+        read = {"type": "no-info", "function": _none_if_refused}
+        schema["schema"] = {"type": "function-wrap", "function": read, "schema": schema["schema"]}
 
 
 def _has_odd_none(schema: _Schema) -> bool:
-    """Whether None is the default of a type that does not read null."""
+    """Whether None is the default of a type that may not read null."""
     if schema["type"] != "default" or schema.get("default", schema) is not None or schema.get("validate_default"):
         return False
-    return _refuses_null(schema["schema"])
+    return schema["schema"]["type"] not in _READS_NULL
 
 
-def _refuses_null(schema: _Schema) -> bool:
-    match schema["type"]:
-        case "function-after":
-            return _refuses_null(schema["schema"])
-        case "union":
-            choices = cast("list[_Schema | tuple[_Schema, str]]", schema["choices"])
-            return all(_refuses_null(one[0] if isinstance(one, tuple) else one) for one in choices)
-        case "literal":
-            return None not in schema["expected"]
-        case "enum":
-            return all(member.value is not None for member in schema["members"])
-        case kind:
-            return kind in _NOT_NULL
+def _none_if_refused(value: object, read: Callable[[object], object]) -> object:
+    if value is not None:
+        return read(value)
+    try:
+        return read(None)
+    except Exception:  # validators of the type's author may raise anything
+        return None
 
 
 def _written_as_read(schema: _Schema, *, custom: bool) -> None:

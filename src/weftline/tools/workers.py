@@ -40,7 +40,7 @@ left_behind: ContextVar[Callable[[asyncio.Future[None]], None] | None] = Context
 class _Job(Generic[T]):
     __slots__ = ("abandoned", "begun", "call", "context", "done", "ended", "future", "loop", "owner", "tool")
 
-    def __init__(self, call: Callable[[], T], tool: str) -> None:
+    def __init__(self, call: Callable[[], T], tool: object) -> None:
         self.call = call
         self.tool = tool
         self.owner = on_behalf_of.get()
@@ -74,17 +74,17 @@ class _Job(Generic[T]):
 class NoThread(ToolFailed):
     """No thread could be started for a call of `tool`, so that it has done nothing."""
 
-    def __init__(self, tool: str) -> None:
+    def __init__(self, tool: object) -> None:
         super().__init__(prompts.remote.NO_THREAD, kind="unavailable")
         self.tool = tool
 
 
-def not_started(error: BaseException | None) -> str:
+def not_started(error: BaseException | None) -> object:
     """Returns the tool whose call did not start, and so has done nothing, if that is what the error means."""
-    return error.tool if isinstance(error, NoThread) else getattr(error, _NOT_STARTED, "")
+    return error.tool if isinstance(error, NoThread) else getattr(error, _NOT_STARTED, None)
 
 
-def set_not_started(error: asyncio.CancelledError, tool: str) -> None:
+def _set_not_started(error: asyncio.CancelledError, tool: object) -> None:
     """Marks a cancellation. A class of its own would not be one for `asyncio.timeout` in Python 3.11."""
     setattr(error, _NOT_STARTED, tool)
 
@@ -118,7 +118,7 @@ class ToolWorkers:
         """How many threads still execute abandoned calls."""
         return self._abandoned.total
 
-    async def run(self, call: Callable[[], T], *, tool: str = "") -> T:
+    async def run(self, call: Callable[[], T], *, tool: object = None) -> T:
         """Runs `call` in a thread, with the caller's contextvars. When cancelled, it returns at once.
 
         A call that was still queued when it was cancelled never starts. If it is all that `tool` does, `not_started`
@@ -138,7 +138,7 @@ class ToolWorkers:
             return await job.future
         except asyncio.CancelledError as cancelled:
             if self._give_up(job):
-                set_not_started(cancelled, tool)
+                _set_not_started(cancelled, tool)
             raise
 
     def _give_up(self, job: _Job[Any]) -> bool:

@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_being_cancelled, is_interruption
+from weftline.concurrency.interruption import is_being_cancelled, is_interruption, raise_if_cancelled
 from weftline.failure import Failure, Hint
 from weftline.kernel import bodies
 from weftline.kernel.calls import asks_about_doubt
@@ -112,6 +112,9 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             output = _timed_out(tool, timeout_s, begun=not waited)
             how = "in_doubt" if output.in_doubt else "timeout"
         else:
+            if is_being_cancelled():
+                _notify(context)
+                raise_if_cancelled(error)
             extra = fields(run=context.run_id, tool=call.name, call=call.id)
             logger.exception("run %s: the tool %s failed", context.run_id, call.name, extra=extra)
             how, output = "failed", raised_by(call.name, error)
@@ -167,7 +170,7 @@ async def _invoked(command: RunTool, call: Call, tool: Tool, args: bytes, contex
 
 def _not_started(error: BaseException | None, tool: Tool) -> bool:
     """Whether the tool got no thread, or was cancelled while it was still waiting for one."""
-    return not_started(error) == tool.spec.name
+    return not_started(error) is tool
 
 
 def _cancelled_before_start(
@@ -231,8 +234,9 @@ async def _ask(
             output = output_of(answer.result, tool_name=call.name)
             return with_bounds(tool, output) if output.bounds is not None or bounded_of(tool) else output
     except BaseException as error:
-        if is_being_cancelled() or is_interruption(error):
+        if is_interruption(error):
             raise
+        raise_if_cancelled(error)
         logger.exception("run %s: reconciling %s failed", context.run_id, call.name)
         return Unknown()
     if isinstance(answer, WillNotHappen | Unknown):
