@@ -41,7 +41,7 @@ CONSTANTS: dict[str, str] = {
     "NOT_AN_OBJECT": "must be a JSON object",
     "ARGUMENTS_NOT_OBJECT": "The arguments must be a JSON object.",
     "TOO_MUCH_TO_CHECK": "too large or too deeply nested to be checked against its schema; send something simpler",
-    "TOO_MUCH_TO_LIST": "does not fit its schema, in more ways than can be listed; send something simpler",
+    "TOO_MUCH_TO_LIST": "violates its schema in more ways than can be listed; send something simpler",
     "NOT_STORED": "cannot be stored and read back unchanged",
     "BLOCKED_WITHOUT_REASON": "Tool execution was blocked",
     "ANSWER_REJECTED": "The answer was rejected. Give another one.",
@@ -59,17 +59,17 @@ CONSTANTS: dict[str, str] = {
     "IMAGE_PLACEHOLDER": "[An image was shown here.]",
     "NO_RESULT": "No result was recorded for this call.",
     "ANSWER_TOOL": "Gives the final answer. Call this tool once, when everything else is done, with the complete "
-    "answer as its input; write no answer as text.",
+    "answer as its input; do not write the answer as text.",
     "ANSWER_FUNCTION": "Delivers the final answer in the form that the caller needs.",
     "RESULT_FOLLOWS": "The result follows in the next message.",
     "FAILED_WITHOUT_WORDS": "The tool failed.",
     "NO_THREAD": "The server could not start a thread.",
-    "PATH_NOT_ALLOWED": "An argument of the tool is not allowed as a part of the address.",
-    "HEADER_NOT_ALLOWED": "An argument of the tool has control characters, which a header cannot carry.",
+    "PATH_NOT_ALLOWED": "An argument is not allowed as part of the address.",
+    "HEADER_NOT_ALLOWED": "An argument has control characters, which are not allowed in a header.",
     "NO_MCP": "MCP servers need the extra `mcp`, which is not installed here: pip install 'weftline[mcp]'.",
-    "MCP_NO_CONNECTION": "It was not asked: the workspace has as many MCP connections in use as it may have.",
-    "MCP_ASKED_ABOUT_SOME_RUN": "The server asked a person something meanwhile, perhaps about another run that uses "
-    "it. The question was declined.",
+    "MCP_NO_CONNECTION": "It was not asked: the workspace has reached its MCP connection limit.",
+    "MCP_ASKED_ABOUT_SOME_RUN": "During this call the server asked a person something, perhaps for another run that "
+    "uses it. The question was declined.",
     "MCP_TIMED_OUT": "The server did not answer in time.",
     "MCP_UNREADABLE": "The server's answer does not follow the protocol.",
     "FETCH_HTTP_ONLY": "Only http and https addresses can be fetched.",
@@ -114,8 +114,8 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "cannot_be_stored",
         ("pay", ["to", "amount"]),
-        "Not executed: 'to' and 'amount' cannot be stored and read back unchanged, so pay would run with other "
-        "arguments than those that were checked. This is a fault of the tool, not of your arguments. "
+        "Not executed: 'to' and 'amount' cannot be stored and read back unchanged, so pay would not run with "
+        "the arguments that were checked. This is a fault of the tool, not of your arguments. "
         "Continue without it.",
     ),
     (
@@ -128,7 +128,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "changed_since_asked",
         ("pay",),
-        "Not executed: pay has changed since this call was asked for, and would now run with other arguments. "
+        "Not executed: pay has changed since you made this call, and would now run with different arguments. "
         "Nothing has been done. If the call is still needed, make it again.",
     ),
     (
@@ -199,7 +199,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "client_gone",
         ("look",),
-        "Error: the client that was carrying out look is gone, and nobody else has taken its place.",
+        "Error: the client that was carrying out look is gone and never returned a result.",
     ),
     (
         "no_fallback",
@@ -223,7 +223,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "tool_cancelled_itself",
         ("look",),
-        "look was interrupted by an error of its own before it finished. Parts of it may have taken "
+        "look cancelled itself before it finished, because of an internal error. Parts of it may have taken "
         "effect: check before you call it again.",
     ),
     (
@@ -298,7 +298,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         ("plan.dwg", "image/x-dwg", "https://example.com/plan.dwg"),
         "[The file plan.dwg (image/x-dwg) at https://example.com/plan.dwg, which this model cannot read.]",
     ),
-    ("unreadable_file", ("", "a/b", None), "[The file without a name (a/b), which this model cannot read.]"),
+    ("unreadable_file", ("", "a/b", None), "[A file without a name (a/b), which this model cannot read.]"),
     ("returned_by", ("look", "call_1"), "Returned by look (call_1):"),
     ("late_system_message", ("Be brief.",), "[System message]\nBe brief."),
     ("result_schema", ('{"type":"object"}',), 'The result follows this JSON Schema: {"type":"object"}'),
@@ -317,20 +317,20 @@ NOT_TO_BLAME: list[tuple[str, tuple[object, ...], str]] = [
     (
         "options_do_not_fit",
         ("book", "later", "must be a number"),
-        "book has run, but has no result: no answer to the question it asked could be its result "
-        "(the option 'later': must be a number). Continue without it.",
+        "book has run, but has no result: its question has an option that is not a valid result "
+        "('later': must be a number). Continue without it.",
     ),
     (
         "not_injected",
         ("orders", "tenant", ""),
-        "Not executed: orders needs a tenant that is not for you to set, and this run was not given one. "
+        "Not executed: orders needs a value for tenant, which you cannot set, and this run was not given one. "
         "Continue without it.",
     ),
     (
         "not_injected",
         ("orders", "tenant", "must be a number"),
-        "Not executed: orders needs a tenant that is not for you to set, and the one that this run has does not fit "
-        "(must be a number). Continue without it.",
+        "Not executed: orders needs a value for tenant, which you cannot set, and the one that this run has does "
+        "not fit (must be a number). Continue without it.",
     ),
     (
         "not_adapted",
@@ -395,7 +395,8 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "timed_out_before_start",
         ("pay", 2.5),
         {},
-        "pay could not begin within 2.5 seconds, because too many tools are running. It did nothing.",
+        "Not executed: pay could not begin within 2.5 seconds, because too many tools are running. "
+        "Nothing has been done. If the call is still needed, make it again.",
     ),
     (
         "stopped_before_start",
@@ -477,7 +478,7 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
     ("agent_returned_nothing", ("peer", "failed"), {}, "peer answered without text (its task is failed)."),
     ("agent_returned_nothing", ("peer", ""), {}, "peer answered without text."),
     ("answer_too_large", ("peer",), {}, "peer failed: the answer is too large."),
-    ("answer_without_structure", ("look",), {}, "look failed: its answer lacks the structured content."),
+    ("answer_without_structure", ("look",), {}, "look failed: its answer has no structured content."),
     (
         "answer_unlike_schema",
         ("look", ["/n: is missing", "/m: is not a number"]),
@@ -494,13 +495,13 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "answer_not_text",
         (500, "", 5),
         {},
-        "HTTP 500. The answer is of no stated type (5 bytes), which cannot be shown as text.",
+        "HTTP 500. The answer is of unknown type (5 bytes), which cannot be shown as text.",
     ),
     (
         "request_too_large",
         ("body", 100),
         {},
-        "The arguments would give the request's body more than 100 characters. Send less.",
+        "The arguments make the request's body longer than 100 characters. Send less.",
     ),
     ("missing_secret", ("KEY",), {}, "The tool has no secret 'KEY'; it must be set up first."),
     (
@@ -518,7 +519,7 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
     ("fetch_more", ("abc", 7), {"start": 3}, "abc\n[7 more characters; read on with start=3]"),
     ("calculate_too_long", (1000,), {}, "The expression is longer than 1000 characters."),
     ("calculate_impossible", ("math domain error",), {}, "That cannot be calculated: math domain error."),
-    ("calculate_unknown", ("x.y",), {}, "'x.y' is not arithmetic that this tool knows."),
+    ("calculate_unknown", ("x.y",), {}, "This tool cannot evaluate 'x.y'."),
     (
         "unknown_time_zone",
         ("Mars/Base",),

@@ -14,12 +14,12 @@ CONSTANTS: dict[str, str] = {
     "that the task needs.",
     "CONTENT_START": "<skill_content",
     "NOT_A_FILE": "it is not a file",
-    "NOT_A_NAME": "its name has a NUL character",
-    "NOT_RELATIVE": "its path must be relative to the directory of the skill",
+    "NOT_A_NAME": "its name contains a NUL character",
+    "NOT_RELATIVE": "its path must be relative to the skill's directory",
     "PATH_TOO_LONG": "its path is too long",
-    "OUTSIDE": "it is outside of the directory of the skill",
+    "OUTSIDE": "it is outside the skill's directory",
     "LINKS_IN_A_CIRCLE": "its links form a loop",
-    "LINK_OUT": "it is a link that leads out of the directory of the skill",
+    "LINK_OUT": "it is a link that leads out of the skill's directory",
     "NOT_OPENED": "it could not be opened",
 }
 FULL: dict[str, object] = {
@@ -121,15 +121,15 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "script_not_runnable",
         ("x.csv",),
         {},
-        "'x.csv' cannot be run: it is not executable, has no #! line, and its suffix is not that of a language that is "
-        "known here. Read it with skills_read instead.",
+        "'x.csv' cannot be run: it is not executable, has no #! line, and its file type is not supported. "
+        "Read it with skills_read instead.",
     ),
     (
         "script_untrusted",
         ("pdf",),
         {},
         "The skill pdf comes with the project and is not trusted, so its scripts may not be run. Follow its "
-        "instructions without them, or say that the script would be needed.",
+        "instructions without them, or say that the script is needed.",
     ),
     ("script_not_started", ("x.py", "No such file"), {}, "'x.py' could not be started: No such file."),
     (

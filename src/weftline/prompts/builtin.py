@@ -34,7 +34,7 @@ def calculate_impossible(reason: str) -> str:
 
 
 def calculate_unknown(expression: str) -> str:
-    return f"{expression!r} is not arithmetic that this tool knows."
+    return f"This tool cannot evaluate {expression!r}."
 
 
 def unknown_time_zone(name: str) -> str:

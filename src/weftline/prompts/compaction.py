@@ -22,7 +22,7 @@ def to_summarize(transcript: str) -> str:
 def summary(text: str) -> str:
     return (
         "[To save space, older messages of this conversation were replaced by this summary. The messages that follow "
-        f"are as they were.]\n\n{text.strip()}"
+        f"are unchanged.]\n\n{text.strip()}"
     )
 
 

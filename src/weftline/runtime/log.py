@@ -226,7 +226,7 @@ class Log:
         # Everything but the entries is filled in when it is flushed.
         write = Write(run.key, run.log.epoch, 0, 0, [], version=0, status="", due_at=None, format=FORMAT)
         if self._given_up:
-            return write  # for nobody: whoever waits for it is refused
+            return write  # never flushed: callers that wait for it get an error
         run.log.outbox.pending = write
         self._touched.append(run)
         if self._flushing is None and self.refusal is None:
