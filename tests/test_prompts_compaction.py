@@ -33,7 +33,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         (" They met.\n",),
         {},
         "[To save space, older messages of this conversation were replaced by this summary. The messages that follow "
-        "are unchanged.]\n\nThey met.",
+        "are as they were.]\n\nThey met.",
     ),
     ("earlier_summary", ("They met.",), {}, "Summary of what came before: They met."),
     ("instructions", ("Be kind.",), {}, "Instructions: Be kind."),

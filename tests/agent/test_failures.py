@@ -257,7 +257,7 @@ async def test_arguments_that_are_not_json_are_all_missing_and_the_question_name
     assert first is not None
     assert (first.reason, first.missing_fields) == ("missing_fields", ("$payload",))
     assert first.prior_input is None
-    assert first.clarifying_question == "What should many be called with?"
+    assert first.clarifying_question == "Which arguments should many be called with?"
     agent, _ = scripted(calls("many"), tools=[many])
     [second] = (await agent.run("Go.")).calls
     assert second.failure is not None and second.failure.hint is not None

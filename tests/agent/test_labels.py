@@ -197,7 +197,7 @@ async def test_a_label_that_is_missing_is_an_error_that_names_the_field() -> Non
 
     agent, _ = scripted(calls("orders", customer="ann"), tools=[Shop()])
     (call,) = (await agent.run("Go.", labels={"limit": "7"})).calls
-    assert not call.ok and "needs a tenant" in call.result
+    assert not call.ok and "needs a value for tenant" in call.result
 
 
 async def test_neither_a_gate_nor_a_person_can_set_what_the_run_fills_in() -> None:
