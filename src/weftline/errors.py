@@ -56,7 +56,7 @@ TABLE: dict[str, Row] = {
     "unknown_skill": Row(404, False, "Name one of the skills in `names`."),
     "registration_closed": Row(409, False, "Register the agent with the engine before opening it."),
     "run_terminal": Row(409, False, "Read its snapshot to see how it ended."),
-    "run_exists": Row(409, False, "Give the run another id, or none; the one that exists is untouched."),
+    "run_exists": Row(409, False, "Use another id, or none; the existing run is unchanged."),
     "thread_ended": Row(409, False, "Create a new session."),
     "lease_held": Row(409, False, "Leave the call to the client that has it, or claim it after `leaseEndsAt`."),
     "lease_lost": Row(409, False, "Drop the result: another client, or the server, has the call now."),
@@ -78,10 +78,12 @@ TABLE: dict[str, Row] = {
     "too_many_runs": Row(429, True, "Wait until some of the workspace's runs begin; at most `limit` may be queued."),
     "too_many_streams": Row(429, True, "Close unused streams of the workspace; at most `limit` may be open."),
     "too_many_large_responses": Row(429, True, "Finish reading the open large responses, then try again."),
-    "too_many_large_bodies": Row(429, True, "Send the workspace's large bodies one after the other."),
+    "too_many_large_bodies": Row(429, True, "Send the workspace's large bodies one at a time."),
     "internal_error": Row(500, True, "Try again; the server's log has the details under the request id."),
-    "not_implemented": Row(501, False, "Use another method, and no transfer coding but `chunked`."),
-    "unavailable": Row(503, True, "The server or its store is not accepting this now; try again after Retry-After."),
+    "not_implemented": Row(501, False, "Use another method; `chunked` is the only transfer coding that is supported."),
+    "unavailable": Row(
+        503, True, "The server or its store cannot accept this request now; try again after Retry-After."
+    ),
     LOG_DAMAGED: Row(500, False, "Restore a backup; the message says what cannot be read."),
     "worker_error": Row(500, False, "The run could not continue; the server's log has the details."),
     "context_unavailable": Row(503, False, "Install or allow what the message names, or use another context."),
@@ -91,7 +93,9 @@ TABLE: dict[str, Row] = {
     "store_newer": Row(503, False, "Upgrade Weftline to the version that wrote the store."),
     "store_unusable": Row(503, False, "Check the path, its permissions and the disk."),
     "bad_script": Row(400, False, "Correct the script file at the place that the message names."),
-    "bad_tools_file": Row(400, False, "Correct the tools file; it must import and define @weftline.tool functions."),
+    "bad_tools_file": Row(
+        400, False, "Correct the tools file; it must be importable and define @weftline.tool functions."
+    ),
     "bad_config": Row(400, False, "Correct the setting that the message names."),
 }
 
