@@ -1,4 +1,4 @@
-"""The texts that models read, word for word: whoever changes one sees it here and reads it aloud."""
+"""The texts that models read, word for word: if you change one, read it aloud here."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import cast, get_args
 
 import pytest
 
+from prompt_texts import sentences_of_their_own
 from weftline import prompts
 from weftline.kernel.entries import FinalReason
 
@@ -71,6 +72,10 @@ CONSTANTS: dict[str, str] = {
     "MCP_ASKED_ABOUT_SOME_RUN": "During this call the server asked a person something, perhaps for another run that "
     "uses it. The question was declined.",
     "MCP_TIMED_OUT": "The server did not answer in time.",
+    "NO_REASON": "no reason given",
+    "ANSWER_NOT_OBJECT": "the answer is not a JSON object",
+    "ANSWER_IS_ERROR": "the answer is an error",
+    "ANSWER_WITHOUT_RESULT": "the answer has no result",
     "MCP_UNREADABLE": "The server's answer does not follow the protocol.",
     "FETCH_HTTP_ONLY": "Only http and https addresses can be fetched.",
     "FETCH_START": "start must be 0 or more.",
@@ -459,6 +464,14 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
     ("delegate", ("Ada", "Counts things."), {}, "Delegate a task to Ada: Counts things."),
     ("delegate", ("Ada", ""), {}, "Delegate a task to Ada"),
     ("agent_out_of_reach", ("peer", ["a", "b"]), {}, "peer could not be reached over A2A: a; b"),
+    ("rejected", ("no reason given", "https://peer"), {}, "no reason given (https://peer)"),
+    ("http_rejected", (401, "https://peer"), {"without_headers": False}, "HTTP 401 (https://peer)"),
+    (
+        "http_rejected",
+        (401, "https://peer"),
+        {"without_headers": True},
+        "HTTP 401 (https://peer, sent without the tool's headers, which are for another origin)",
+    ),
     (
         "agent_waits",
         ("peer", "Which colour?"),
@@ -565,6 +578,28 @@ def _sentences(folder: str, spoken: Callable[[ast.AST], Sequence[ast.expr]]) -> 
             ]
             found += [f"{path.name}: {word}" for word in words]
     return found
+
+
+def test_no_module_puts_a_sentence_of_its_own_before_a_model() -> None:
+    root = Path(prompts.__file__).parents[1]
+    folders = [path for path in root.iterdir() if path.is_dir() and path.name not in ("prompts", "runtime", "testing")]
+    assert sentences_of_their_own([path for folder in sorted(folders) for path in sorted(folder.rglob("*.py"))]) == []
+
+
+def test_a_sentence_that_a_model_reads_by_a_detour_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "peer.py"
+    module.write_text(
+        "class _Rejected(Exception): ...\n"
+        "def send(status):\n"
+        "    why = 'without any headers' if status else prompts.remote.NO_REASON\n"
+        "    raise _Rejected(f'{status} {why}')\n"
+        "def ask():\n"
+        "    try: send(1)\n"
+        "    except _Rejected as error: return ToolOutput.of(str(error))\n"
+        "    except ValueError: raise ValueError('nobody reads this')\n"
+        "    return ToolOutput.of(prompts.remote.MCP_TIMED_OUT)\n"
+    )
+    assert sentences_of_their_own([module]) == ["peer.py:4: without any headers"]
 
 
 def test_no_tool_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:

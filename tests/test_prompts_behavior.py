@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prompt_texts import constants, filled_in, functions, sentences_of_their_own
-from source_tree import SRC
+from prompt_texts import constants, filled_in, functions
 from weftline import prompts
 
 CONSTANTS: dict[str, str] = {
@@ -97,7 +96,3 @@ def test_the_texts_that_are_filled_in(
 
 def test_no_text_is_left_out_here() -> None:
     assert functions(prompts.behavior) == {name for name, *_ in FUNCTIONS}
-
-
-def test_nothing_of_an_agent_puts_a_sentence_of_its_own_before_a_model() -> None:
-    assert sentences_of_their_own(sorted((SRC / "weftline" / "agent").rglob("*.py"))) == []

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prompt_texts import constants, filled_in, functions, sentences_of_their_own
-from source_tree import SRC
+from prompt_texts import constants, filled_in, functions
 from weftline import prompts
 
 CONSTANTS: dict[str, str] = {
@@ -170,7 +169,3 @@ def test_the_texts_that_are_filled_in(
 
 def test_no_text_is_left_out_here() -> None:
     assert functions(prompts.skills) == {name for name, *_ in FUNCTIONS}
-
-
-def test_nothing_of_skills_puts_a_sentence_of_its_own_before_a_model() -> None:
-    assert sentences_of_their_own(sorted((SRC / "weftline" / "agent" / "skills").rglob("*.py"))) == []

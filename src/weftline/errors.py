@@ -81,9 +81,7 @@ TABLE: dict[str, Row] = {
     "too_many_large_bodies": Row(429, True, "Send the workspace's large bodies one at a time."),
     "internal_error": Row(500, True, "Try again; the server's log has the details under the request id."),
     "not_implemented": Row(501, False, "Use another method; `chunked` is the only transfer coding that is supported."),
-    "unavailable": Row(
-        503, True, "The server or its store cannot accept this request now; try again after Retry-After."
-    ),
+    "unavailable": Row(503, True, "The server or its store cannot do this now; try again after Retry-After."),
     LOG_DAMAGED: Row(500, False, "Restore a backup; the message says what cannot be read."),
     "worker_error": Row(500, False, "The run could not continue; the server's log has the details."),
     "context_unavailable": Row(503, False, "Install or allow what the message names, or use another context."),
@@ -93,9 +91,7 @@ TABLE: dict[str, Row] = {
     "store_newer": Row(503, False, "Upgrade Weftline to the version that wrote the store."),
     "store_unusable": Row(503, False, "Check the path, its permissions and the disk."),
     "bad_script": Row(400, False, "Correct the script file at the place that the message names."),
-    "bad_tools_file": Row(
-        400, False, "Correct the tools file; it must be importable and define @weftline.tool functions."
-    ),
+    "bad_tools_file": Row(400, False, "Correct the tools file; it must be importable, with @weftline.tool functions."),
     "bad_config": Row(400, False, "Correct the setting that the message names."),
 }
 

@@ -60,6 +60,23 @@ def agent_out_of_reach(agent: str, reasons: Sequence[str]) -> str:
     return f"{agent} could not be reached over A2A: {'; '.join(reasons)}"
 
 
+NO_REASON = "no reason given"
+ANSWER_NOT_OBJECT = "the answer is not a JSON object"
+ANSWER_IS_ERROR = "the answer is an error"
+ANSWER_WITHOUT_RESULT = "the answer has no result"
+
+
+def rejected(reason: str, url: str) -> str:
+    """A reason for `agent_out_of_reach`."""
+    return f"{reason} ({url})"
+
+
+def http_rejected(status: int, url: str, *, without_headers: bool) -> str:
+    """A reason for `agent_out_of_reach`."""
+    sent = ", sent without the tool's headers, which are for another origin" if without_headers else ""
+    return f"HTTP {status} ({url}{sent})"
+
+
 def agent_refused(agent: str, error: str) -> str:
     return f"{agent} answered with an error: {error}"
 
