@@ -15,7 +15,8 @@ def constants(prompts: ModuleType) -> dict[str, str]:
 
 
 def functions(prompts: ModuleType) -> set[str]:
-    return {name for name, value in vars(prompts).items() if inspect.isfunction(value) and name[0] != "_"}
+    found = inspect.getmembers(prompts, inspect.isfunction)
+    return {name for name, value in found if value.__module__ == prompts.__name__ and name[0] != "_"}
 
 
 def filled_in(prompts: ModuleType, name: str, given: tuple[object, ...], options: dict[str, object]) -> str:

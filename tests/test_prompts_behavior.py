@@ -17,7 +17,6 @@ CONSTANTS: dict[str, str] = {
     "SEARCH_LIMIT": "limit must be above 0.",
 }
 FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
-    ("escaped", ('<a b="c">&',), {}, "&lt;a b=&quot;c&quot;&gt;&amp;"),
     (
         "compacted",
         ("look", 900),

@@ -30,7 +30,6 @@ FULL: dict[str, object] = {
 }
 EMPTY: dict[str, object] = {"directory": "", "compatibility": "", "allowed_tools": "", "resources": (), "left": ""}
 FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
-    ("escaped", ('<a b="c">&',), {}, "&lt;a b=&quot;c&quot;&gt;&amp;"),
     ("catalog", ([],), {}, ""),
     (
         "catalog",

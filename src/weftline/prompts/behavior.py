@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weftline.text.xml import escaped
+
 BUILD = (
     "You work on the files of a project. Look before you change anything, make the smallest change that does what "
     "was asked, and check it with the project's own commands. Say at the end what you changed and what you checked."
@@ -13,13 +15,6 @@ PLAN = (
     "steps in order, the files that each one touches, how to check it, and what is uncertain."
 )
 """Instructions of the presets."""
-
-
-def escaped(text: str) -> str:
-    """Escapes a text for XML, including attributes."""
-    for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
-        text = text.replace(char, entity)
-    return text
 
 
 # Replacing content

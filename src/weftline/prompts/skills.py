@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
+from weftline.text.xml import escaped
+
 CONTENT_START = "<skill_content"
-
-
-def escaped(text: str) -> str:
-    """Escapes text so that it cannot end the element or the attribute that contains it."""
-    return text.translate(_ENTITIES)
 
 
 # The catalog, in the system prompt

@@ -266,7 +266,7 @@ class Log:
             batch = self._take()
             flushing = self._flushing = self._hand_over(batch)
             if not flushing.done():
-                flushing.add_done_callback(partial(self._flushed, batch))
+                flushing.add_done_callback(partial(self._on_store_done, batch))
                 return
             try:
                 self._written(batch, flushing)
@@ -284,7 +284,7 @@ class Log:
             failed.set_exception(error)
             return failed
 
-    def _flushed(self, batch: _Batch, flushing: asyncio.Future[list[Written]]) -> None:
+    def _on_store_done(self, batch: _Batch, flushing: asyncio.Future[list[Written]]) -> None:
         # A done callback, because a task for each commit would cost as much as the rest of the loop's side.
         self._flushing = None
         try:

@@ -72,7 +72,7 @@ class DialledTransport(httpx2.AsyncBaseTransport):
             if status != HTTPStatus.UNAUTHORIZED:
                 return response
             await response.aclose()
-            return (await self._send(request, await credential.renewed(token)))[1]
+            return (await self._send(request, await credential.replace_token(token)))[1]
         except LoginLost as error:
             return _error(request, UNAUTHORIZED, f"{error} {LOG_IN}")
         except RequestFailed as error:
