@@ -11,12 +11,23 @@ PATH_NOT_ALLOWED = "An argument is not allowed as part of the address."
 HEADER_NOT_ALLOWED = "An argument has control characters, which are not allowed in a header."
 NO_MCP = "MCP servers need the extra `mcp`, which is not installed here: pip install 'weftline[mcp]'."
 MCP_TIMED_OUT = "The server did not answer in time."
+MCP_TOO_LARGE = "The answer is too large."
+MCP_SESSION_ENDED = "The session has ended."
+MCP_LOG_IN = "The operator can log in there with `weftline mcp login`, or give the tool other headers."
 MCP_UNREADABLE = "The server's answer does not follow the protocol."
 MCP_ASKED_ABOUT_SOME_RUN = (
     "During this call the server asked a person something, perhaps for another run that uses it. "
     "The question was declined."
 )
 MCP_NO_CONNECTION = "It was not asked: the workspace has reached its MCP connection limit."
+
+
+def server_refused(status: int, reason: str) -> str:
+    return f"The server answered HTTP {status} {reason}".rstrip() + "."
+
+
+def mcp_answer_has(too_much: str) -> str:
+    return f"The answer has {too_much}."
 
 
 def mcp_stand_in(server: str) -> str:
