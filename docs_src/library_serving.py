@@ -18,7 +18,7 @@ model = ScriptedModel([calls("opening_hours", day="Monday"), "On {{tool_results.
 support = Agent(model, name="support", instructions="Be brief.", tools=[opening_hours])
 
 engine = Engine("./data", agents=[support])
-app = Starlette(routes=[Mount("/agents", asgi(engine))], lifespan=engine.lifespan)  # mounted apps get none
+app = Starlette(routes=[Mount("/agents", asgi(engine))], lifespan=engine.lifespan)  # a mounted app's own is not run
 
 
 if __name__ == "__main__":

@@ -65,6 +65,11 @@ async def main() -> None:
     print(result.output, result.usage, result.cost_usd)
     assert result.output == Invoice(number="7", total_eur=Decimal("12.50"))
 
+    with agent.override(model=ScriptedModel([{"deltas": ['{"number": "7", ', '"total_eur": "12.50"}']}])):
+        async with agent.stream("Read this: …") as run:
+            partials = [partial async for partial in run.partials()]
+    assert partials == [{"number": "7"}, {"number": "7", "total_eur": "12.50"}]
+
 
 if __name__ == "__main__":
     asyncio.run(main())

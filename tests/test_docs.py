@@ -17,7 +17,7 @@ from weftline.errors import TABLE
 from weftline.server.options import SETTINGS, ServerOptions
 from weftline.tools.builtin import builtin_tools
 from weftline.wire.errors import wire_code
-from weftline.wire.responses import ListedRun, Run
+from weftline.wire.run_responses import ListedRun, Run
 from weftline.wire.run_spec import RunModel
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -20,7 +20,7 @@ def test_a_refund_waits_for_the_boss_through_a_kill_and_is_made_once(tmp_path: P
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert "waiting   Refund 250 € to Ben?" in lines
-    assert "refused   support approves: Whoever requested the run may not approve its calls." in lines
+    assert "refused   support approves: The person who requested the run cannot approve its calls." in lines
     assert "ledger    Ann 40, Ben 250" in lines
     assert "grant     refund {'amount_eur': 250, 'customer': 'Ben'} by boss, began 1 call" in lines
     (asked,) = [line for line in lines if "  asked " in line]

@@ -1,4 +1,4 @@
-"""The texts that models read, word for word: whoever changes one sees it here and reads it aloud."""
+"""The texts that models read, word for word: if you change one, read it aloud here."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import cast, get_args
 
 import pytest
 
+from prompt_texts import sentences_of_their_own
 from weftline import prompts
 from weftline.kernel.entries import FinalReason
 
@@ -41,7 +42,7 @@ CONSTANTS: dict[str, str] = {
     "NOT_AN_OBJECT": "must be a JSON object",
     "ARGUMENTS_NOT_OBJECT": "The arguments must be a JSON object.",
     "TOO_MUCH_TO_CHECK": "too large or too deeply nested to be checked against its schema; send something simpler",
-    "TOO_MUCH_TO_LIST": "does not fit its schema, in more ways than can be listed; send something simpler",
+    "TOO_MUCH_TO_LIST": "violates its schema in more ways than can be listed; send something simpler",
     "NOT_STORED": "cannot be stored and read back unchanged",
     "BLOCKED_WITHOUT_REASON": "Tool execution was blocked",
     "ANSWER_REJECTED": "The answer was rejected. Give another one.",
@@ -60,18 +61,25 @@ CONSTANTS: dict[str, str] = {
     "IMAGE_PLACEHOLDER": "[An image was shown here.]",
     "NO_RESULT": "No result was recorded for this call.",
     "ANSWER_TOOL": "Gives the final answer. Call this tool once, when everything else is done, with the complete "
-    "answer as its input; write no answer as text.",
+    "answer as its input; do not write the answer as text.",
     "ANSWER_FUNCTION": "Delivers the final answer in the form that the caller needs.",
     "RESULT_FOLLOWS": "The result follows in the next message.",
     "FAILED_WITHOUT_WORDS": "The tool failed.",
     "NO_THREAD": "The server could not start a thread.",
-    "PATH_NOT_ALLOWED": "An argument of the tool is not allowed as a part of the address.",
-    "HEADER_NOT_ALLOWED": "An argument of the tool has control characters, which a header cannot carry.",
+    "PATH_NOT_ALLOWED": "An argument is not allowed as part of the address.",
+    "HEADER_NOT_ALLOWED": "An argument has control characters, which are not allowed in a header.",
     "NO_MCP": "MCP servers need the extra `mcp`, which is not installed here: pip install 'weftline[mcp]'.",
-    "MCP_NO_CONNECTION": "It was not asked: the workspace has as many MCP connections in use as it may have.",
-    "MCP_ASKED_ABOUT_SOME_RUN": "The server asked a person something meanwhile, perhaps about another run that uses "
-    "it. The question was declined.",
+    "MCP_NO_CONNECTION": "It was not asked: the workspace has reached its MCP connection limit.",
+    "MCP_ASKED_ABOUT_SOME_RUN": "During this call the server asked a person something, perhaps for another run that "
+    "uses it. The question was declined.",
     "MCP_TIMED_OUT": "The server did not answer in time.",
+    "NO_REASON": "no reason given",
+    "ANSWER_NOT_OBJECT": "the answer is not a JSON object",
+    "ANSWER_IS_ERROR": "the answer is an error",
+    "ANSWER_WITHOUT_RESULT": "the answer has no result",
+    "MCP_TOO_LARGE": "The answer is too large.",
+    "MCP_SESSION_ENDED": "The session has ended.",
+    "MCP_LOG_IN": "The operator can log in there with `weftline mcp login`, or give the tool other headers.",
     "MCP_UNREADABLE": "The server's answer does not follow the protocol.",
     "FETCH_HTTP_ONLY": "Only http and https addresses can be fetched.",
     "FETCH_START": "start must be 0 or more.",
@@ -115,8 +123,8 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "cannot_be_stored",
         ("pay", ["to", "amount"]),
-        "Not executed: 'to' and 'amount' cannot be stored and read back unchanged, so pay would run with other "
-        "arguments than those that were checked. This is a fault of the tool, not of your arguments. "
+        "Not executed: 'to' and 'amount' cannot be stored and read back unchanged, so pay would not run with "
+        "the arguments that were checked. This is a fault of the tool, not of your arguments. "
         "Continue without it.",
     ),
     (
@@ -129,7 +137,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "changed_since_asked",
         ("pay",),
-        "Not executed: pay has changed since this call was asked for, and would now run with other arguments. "
+        "Not executed: pay has changed since you made this call, and would now run with different arguments. "
         "Nothing has been done. If the call is still needed, make it again.",
     ),
     (
@@ -200,7 +208,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "client_gone",
         ("look",),
-        "Error: the client that was carrying out look is gone, and nobody else has taken its place.",
+        "Error: the client that was carrying out look is gone and never returned a result.",
     ),
     (
         "no_fallback",
@@ -225,7 +233,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     (
         "tool_cancelled_itself",
         ("look",),
-        "look was interrupted by an error of its own before it finished. Parts of it may have taken "
+        "look cancelled itself before it finished, because of an internal error. Parts of it may have taken "
         "effect: check before you call it again.",
     ),
     (
@@ -300,7 +308,7 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         ("plan.dwg", "image/x-dwg", "https://example.com/plan.dwg"),
         "[The file plan.dwg (image/x-dwg) at https://example.com/plan.dwg, which this model cannot read.]",
     ),
-    ("unreadable_file", ("", "a/b", None), "[The file without a name (a/b), which this model cannot read.]"),
+    ("unreadable_file", ("", "a/b", None), "[A file without a name (a/b), which this model cannot read.]"),
     ("returned_by", ("look", "call_1"), "Returned by look (call_1):"),
     ("late_system_message", ("Be brief.",), "[System message]\nBe brief."),
     ("result_schema", ('{"type":"object"}',), 'The result follows this JSON Schema: {"type":"object"}'),
@@ -319,20 +327,20 @@ NOT_TO_BLAME: list[tuple[str, tuple[object, ...], str]] = [
     (
         "options_do_not_fit",
         ("book", "later", "must be a number"),
-        "book has run, but has no result: no answer to the question it asked could be its result "
-        "(the option 'later': must be a number). Continue without it.",
+        "book has run, but has no result: its question has an option that is not a valid result "
+        "('later': must be a number). Continue without it.",
     ),
     (
         "not_injected",
         ("orders", "tenant", ""),
-        "Not executed: orders needs a tenant that is not for you to set, and this run was not given one. "
+        "Not executed: orders needs a value for tenant, which you cannot set, and this run was not given one. "
         "Continue without it.",
     ),
     (
         "not_injected",
         ("orders", "tenant", "must be a number"),
-        "Not executed: orders needs a tenant that is not for you to set, and the one that this run has does not fit "
-        "(must be a number). Continue without it.",
+        "Not executed: orders needs a value for tenant, which you cannot set, and the one that this run has does "
+        "not fit (must be a number). Continue without it.",
     ),
     (
         "not_adapted",
@@ -397,7 +405,8 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "timed_out_before_start",
         ("pay", 2.5),
         {},
-        "pay could not begin within 2.5 seconds, because too many tools are running. It did nothing.",
+        "Not executed: pay could not begin within 2.5 seconds, because too many tools are running. "
+        "Nothing has been done. If the call is still needed, make it again.",
     ),
     (
         "stopped_before_start",
@@ -460,6 +469,14 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
     ("delegate", ("Ada", "Counts things."), {}, "Delegate a task to Ada: Counts things."),
     ("delegate", ("Ada", ""), {}, "Delegate a task to Ada"),
     ("agent_out_of_reach", ("peer", ["a", "b"]), {}, "peer could not be reached over A2A: a; b"),
+    ("rejected", ("no reason given", "https://peer"), {}, "no reason given (https://peer)"),
+    ("http_rejected", (401, "https://peer"), {"without_headers": False}, "HTTP 401 (https://peer)"),
+    (
+        "http_rejected",
+        (401, "https://peer"),
+        {"without_headers": True},
+        "HTTP 401 (https://peer, sent without the tool's headers, which are for another origin)",
+    ),
     (
         "agent_waits",
         ("peer", "Which colour?"),
@@ -479,7 +496,7 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
     ("agent_returned_nothing", ("peer", "failed"), {}, "peer answered without text (its task is failed)."),
     ("agent_returned_nothing", ("peer", ""), {}, "peer answered without text."),
     ("answer_too_large", ("peer",), {}, "peer failed: the answer is too large."),
-    ("answer_without_structure", ("look",), {}, "look failed: its answer lacks the structured content."),
+    ("answer_without_structure", ("look",), {}, "look failed: its answer has no structured content."),
     (
         "answer_unlike_schema",
         ("look", ["/n: is missing", "/m: is not a number"]),
@@ -496,13 +513,13 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "answer_not_text",
         (500, "", 5),
         {},
-        "HTTP 500. The answer is of no stated type (5 bytes), which cannot be shown as text.",
+        "HTTP 500. The answer is of unknown type (5 bytes), which cannot be shown as text.",
     ),
     (
         "request_too_large",
         ("body", 100),
         {},
-        "The arguments would give the request's body more than 100 characters. Send less.",
+        "The arguments make the request's body longer than 100 characters. Send less.",
     ),
     ("missing_secret", ("KEY",), {}, "The tool has no secret 'KEY'; it must be set up first."),
     (
@@ -514,13 +531,14 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
     ),
     ("cut_after_bytes", ("abc", 3), {}, "abc\n[cut after 3 bytes]"),
     ("cut_after_chars", ("abc", 3, 9), {}, "abc\n[cut after 3 of 9 characters]"),
-    ("fetch_refused", (404, "Not Found"), {}, "The server answered HTTP 404 Not Found."),
-    ("fetch_refused", (599, ""), {}, "The server answered HTTP 599."),
+    ("server_refused", (404, "Not Found"), {}, "The server answered HTTP 404 Not Found."),
+    ("server_refused", (599, ""), {}, "The server answered HTTP 599."),
+    ("mcp_answer_has", ("too many numbers",), {}, "The answer has too many numbers."),
     ("fetch_not_text", ("image/png",), {}, "The page is image/png, which cannot be shown as text."),
     ("fetch_more", ("abc", 7), {"start": 3}, "abc\n[7 more characters; read on with start=3]"),
     ("calculate_too_long", (1000,), {}, "The expression is longer than 1000 characters."),
     ("calculate_impossible", ("math domain error",), {}, "That cannot be calculated: math domain error."),
-    ("calculate_unknown", ("x.y",), {}, "'x.y' is not arithmetic that this tool knows."),
+    ("calculate_unknown", ("x.y",), {}, "This tool cannot evaluate 'x.y'."),
     (
         "unknown_time_zone",
         ("Mars/Base",),
@@ -566,6 +584,28 @@ def _sentences(folder: str, spoken: Callable[[ast.AST], Sequence[ast.expr]]) -> 
             ]
             found += [f"{path.name}: {word}" for word in words]
     return found
+
+
+def test_no_module_puts_a_sentence_of_its_own_before_a_model() -> None:
+    root = Path(prompts.__file__).parents[1]
+    folders = [path for path in root.iterdir() if path.is_dir() and path.name not in ("prompts", "runtime", "testing")]
+    assert sentences_of_their_own([path for folder in sorted(folders) for path in sorted(folder.rglob("*.py"))]) == []
+
+
+def test_a_sentence_that_a_model_reads_by_a_detour_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "peer.py"
+    module.write_text(
+        "class _Rejected(Exception): ...\n"
+        "def send(status):\n"
+        "    why = 'without any headers' if status else prompts.remote.NO_REASON\n"
+        "    raise _Rejected(f'{status} {why}')\n"
+        "def ask():\n"
+        "    try: send(1)\n"
+        "    except _Rejected as error: return ToolOutput.of(str(error))\n"
+        "    except ValueError: raise ValueError('nobody reads this')\n"
+        "    return ToolOutput.of(prompts.remote.MCP_TIMED_OUT)\n"
+    )
+    assert sentences_of_their_own([module]) == ["peer.py:4: without any headers"]
 
 
 def test_no_tool_of_ours_puts_a_sentence_of_its_own_before_a_model() -> None:

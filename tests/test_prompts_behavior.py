@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from prompt_texts import constants, filled_in, functions, sentences_of_their_own
-from source_tree import SRC
+from prompt_texts import constants, filled_in, functions
 from weftline import prompts
 
 CONSTANTS: dict[str, str] = {
-    "BUILD": "You work on the files of a project. Look before you change something, make the smallest change that does "
+    "BUILD": "You work on the files of a project. Look before you change anything, make the smallest change that does "
     "what was asked, and check it with the project's own commands. Say at the end what you changed and what you "
     "checked.",
     "PLAN": "You plan work on the files of a project, and change nothing. Read what matters, then answer with a plan: "
-    "the steps in their order, the files that each one touches, how to check it, and what is uncertain.",
+    "the steps in order, the files that each one touches, how to check it, and what is uncertain.",
     "SEARCH_NEEDS_QUERY": "Say what to look for: names, a query or a server.",
     "SEARCH_LIMIT": "limit must be above 0.",
 }
 FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
-    ("escaped", ('<a b="c">&',), {}, "&lt;a b=&quot;c&quot;&gt;&amp;"),
     (
         "compacted",
         ("look", 900),
@@ -42,13 +40,13 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "over_budget",
         ("pay", 1),
         {},
-        "pay may be called once in this run. Continue without it, or give your final answer.",
+        "pay may be called at most once in this run. Continue without it, or give your final answer.",
     ),
     (
         "steer_budget",
         ("pay", 2),
         {},
-        "[pay should be called 2 times at most in this run, and you have called it more often. "
+        "[pay should be called at most 2 times in this run, and you have called it more often. "
         "Work with what you have, and call it again only if you cannot do without it.]",
     ),
     ("withheld_tools", ([],), {"search": "find"}, ""),
@@ -56,14 +54,14 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "withheld_tools",
         (["a", "b<c"],),
         {"search": "find"},
-        "These tools exist as well. Call find to get the input schema of those that you need; then they can be called."
+        "These tools also exist. Call find to get the input schema of those you need; then you can call them."
         "\n\n<available_tools>\n<tool>a</tool>\n<tool>b&lt;c</tool>\n</available_tools>",
     ),
     (
         "withheld_tools",
         (["a"],),
         {"search": ""},
-        "These tools exist as well.\n\n<available_tools>\n<tool>a</tool>\n</available_tools>",
+        "These tools also exist.\n\n<available_tools>\n<tool>a</tool>\n</available_tools>",
     ),
     (
         "withheld",
@@ -97,7 +95,3 @@ def test_the_texts_that_are_filled_in(
 
 def test_no_text_is_left_out_here() -> None:
     assert functions(prompts.behavior) == {name for name, *_ in FUNCTIONS}
-
-
-def test_nothing_of_an_agent_puts_a_sentence_of_its_own_before_a_model() -> None:
-    assert sentences_of_their_own(sorted((SRC / "weftline" / "agent").rglob("*.py"))) == []

@@ -8,7 +8,7 @@ from weftline.outcome import Bounds
 
 
 def test_the_texts_are_these() -> None:
-    assert prompts.failure.ask_what_to_call("pay") == "What should pay be called with?"
+    assert prompts.failure.ask_what_to_call("pay") == "Which arguments should pay be called with?"
     assert prompts.failure.ask_for_values("pay", ["to"]) == "Which values should pay be called with? It needs to."
     assert prompts.failure.ask_for_values("pay", ["to", "sum", "on"]).endswith("It needs to, sum and on.")
     assert prompts.failure.reminder("Be brief.") == "<system-reminder>\nBe brief.\n</system-reminder>"
@@ -50,6 +50,6 @@ def test_the_texts_are_these() -> None:
         "Open question: How much?\n"
         'An example of its arguments: {"sum":5}\n'
         "You sent: {}\n"
-        "If you try again, call pay and no other tool in its place.\n"
+        "If you try again, call pay, not another tool.\n"
         "This is for you alone: do not mention it."
     )

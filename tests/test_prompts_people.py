@@ -47,7 +47,7 @@ def test_the_texts_are_these() -> None:
     assert prompts.people.plan_approved("Mind the cat.") == (
         "The user approved the plan. Carry it out. The user also said: Mind the cat."
     )
-    changed = "The user changed the plan and approved it. Carry out this one in place of yours:\n1. Go."
+    changed = "The user changed the plan and approved it. Carry out this version instead:\n1. Go."
     assert prompts.people.plan_edited("1. Go.") == changed
     assert prompts.people.plan_edited("1. Go.", "Soon.") == f"{changed}\nThe user also said: Soon."
 
@@ -58,7 +58,7 @@ def test_what_a_caller_over_a2a_reads_is_this() -> None:
         "Approval is given on the server that runs the agent."
     )
     assert prompts.people.A2A_DOUBT == (
-        "This is answered on the server that runs the agent. The agent reads messages after that."
+        "This must be answered on the server that runs the agent. The agent reads messages after that."
     )
     assert prompts.people.A2A_PLAN == (
         "A message is a comment on the plan; it neither approves nor rejects it. "

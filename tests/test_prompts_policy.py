@@ -17,11 +17,9 @@ def test_the_texts_are_these() -> None:
         == "Not executed: the calls of this turn would exceed the run's limit of 3 tool calls."
     )
     assert prompts.policy.over_turn_limit(2) == (
-        "Not executed: at most 2 tool calls of a turn are executed. Call the tool again if you still need it."
+        "Not executed: at most 2 tool calls are executed per turn. Call the tool again if you still need it."
     )
-    assert prompts.policy.policy_failed("pay") == (
-        "Not executed: it could not be determined whether pay may be called."
-    )
+    assert prompts.policy.policy_failed("pay") == ("Not executed: the check whether pay is allowed failed.")
     assert prompts.policy.over_budget("run") == "Not executed: the budget of the run does not leave room for this call."
     assert prompts.policy.TOOLS_DISABLED == "Not executed: tools have been disabled for this run."
     assert prompts.policy.NO_TIME_TO_BEGIN == "Not executed: the time budget of this run is used up."

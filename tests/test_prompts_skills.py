@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prompt_texts import constants, filled_in, functions, sentences_of_their_own
-from source_tree import SRC
+from prompt_texts import constants, filled_in, functions
 from weftline import prompts
 
 CONSTANTS: dict[str, str] = {
@@ -14,12 +13,12 @@ CONSTANTS: dict[str, str] = {
     "that the task needs.",
     "CONTENT_START": "<skill_content",
     "NOT_A_FILE": "it is not a file",
-    "NOT_A_NAME": "its name has a NUL character",
-    "NOT_RELATIVE": "its path must be relative to the directory of the skill",
+    "NOT_A_NAME": "its name contains a NUL character",
+    "NOT_RELATIVE": "its path must be relative to the skill's directory",
     "PATH_TOO_LONG": "its path is too long",
-    "OUTSIDE": "it is outside of the directory of the skill",
+    "OUTSIDE": "it is outside the skill's directory",
     "LINKS_IN_A_CIRCLE": "its links form a loop",
-    "LINK_OUT": "it is a link that leads out of the directory of the skill",
+    "LINK_OUT": "it is a link that leads out of the skill's directory",
     "NOT_OPENED": "it could not be opened",
 }
 FULL: dict[str, object] = {
@@ -31,7 +30,6 @@ FULL: dict[str, object] = {
 }
 EMPTY: dict[str, object] = {"directory": "", "compatibility": "", "allowed_tools": "", "resources": (), "left": ""}
 FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
-    ("escaped", ('<a b="c">&',), {}, "&lt;a b=&quot;c&quot;&gt;&amp;"),
     ("catalog", ([],), {}, ""),
     (
         "catalog",
@@ -121,15 +119,15 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "script_not_runnable",
         ("x.csv",),
         {},
-        "'x.csv' cannot be run: it is not executable, has no #! line, and its suffix is not that of a language that is "
-        "known here. Read it with skills_read instead.",
+        "'x.csv' cannot be run: it is not executable, has no #! line, and its file type is not supported. "
+        "Read it with skills_read instead.",
     ),
     (
         "script_untrusted",
         ("pdf",),
         {},
         "The skill pdf comes with the project and is not trusted, so its scripts may not be run. Follow its "
-        "instructions without them, or say that the script would be needed.",
+        "instructions without them, or say that the script is needed.",
     ),
     ("script_not_started", ("x.py", "No such file"), {}, "'x.py' could not be started: No such file."),
     (
@@ -170,7 +168,3 @@ def test_the_texts_that_are_filled_in(
 
 def test_no_text_is_left_out_here() -> None:
     assert functions(prompts.skills) == {name for name, *_ in FUNCTIONS}
-
-
-def test_nothing_of_skills_puts_a_sentence_of_its_own_before_a_model() -> None:
-    assert sentences_of_their_own(sorted((SRC / "weftline" / "agent" / "skills").rglob("*.py"))) == []

@@ -124,6 +124,13 @@ STILTED = {
     "only so that": "so that only, just to",
     "order of administration": "admin request",
     "is no reason to": "must not",
+    "not for you to": "which you cannot",
+    "in place of yours": "instead",
+    "an error of its own": "an internal error",
+    "going on could": "continuing could",
+    "write no answer": "do not write the answer",
+    "as many as it may have": "the limit",
+    "inside of": "inside",
 }
 """Turns that nobody would use, each with what is usual instead."""
 

@@ -209,7 +209,7 @@ async def test_a_budget_that_steers_lets_calls_run_and_tells_the_model_once() ->
     assert len(ran) == 6 and {call.how for call in result.calls} == {"returned"}
     assert told == seen == [3, 4, 5, 6]
     assert [len(injected(request)) for request in model.requests] == [0, 1, 1]
-    assert "look should be called 2 times at most" in last_words(model.requests[1])
+    assert "look should be called at most 2 times" in last_words(model.requests[1])
 
 
 @pytest.mark.requirement("loop.budget.function")

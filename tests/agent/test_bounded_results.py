@@ -111,7 +111,7 @@ def _less() -> Bounded:
 
 
 def test_paging_needs_an_argument_for_the_cursor() -> None:
-    with pytest.raises(ValueError, match="'page' is not an argument of it"):
+    with pytest.raises(ValueError, match="has no argument 'page' for the cursor"):
         tool(effect="read", name="price", bounded=Paging("page"))(_price)
 
 

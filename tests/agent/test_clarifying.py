@@ -340,4 +340,4 @@ async def test_a_question_whose_options_are_no_results_is_not_put_to_anybody() -
     agent, _ = scripted(calls("price"), tools=[price])
     [call] = (await agent.run("Go.")).calls
     assert call.failure is not None and call.failure.kind == "malformed_result"
-    assert "no answer to the question it asked could be its result (the option 'a lot'" in call.result
+    assert "its question has an option that is not a valid result ('a lot'" in call.result

@@ -139,7 +139,7 @@ async def test_the_model_reads_what_went_wrong_and_what_had_been_called() -> Non
     failed, uncaught, invalid, broken = [call for call in result.calls if call.name == "code"]
     assert not any([failed.ok, uncaught.ok, invalid.ok, broken.ok])
     assert failed.result.startswith("The code failed: TypeError: Cannot read properties of null")
-    assert '(line 2, column 6)\n\nCalls that it had made:\nsend({"sku":"x"}): done' in failed.result
+    assert '(line 2, column 6)\n\nCalls that it made:\nsend({"sku":"x"}): done' in failed.result
     assert uncaught.result.startswith("The code failed: ToolError: ValueError: there is none")
     assert 'send({"sku":"lost"}): failed' in uncaught.result
     assert "sku" in invalid.result
@@ -192,7 +192,7 @@ async def test_of_many_calls_the_model_reads_the_first_and_the_last() -> None:
     source = "for (let n = 0; n < 100; n++) await price({sku: `${n}`});\nawait send({sku: 'lost'})"
     agent, _ = coder(calls("code", code=source))
     result = await agent.run("Go.")
-    lines = result.calls[-1].result.partition("Calls that it had made:\n")[2].split("\n")
+    lines = result.calls[-1].result.partition("Calls that it made:\n")[2].split("\n")
     assert len(lines) == 41
     assert lines[19:22] == ['price({"sku":"19"}): done', "… (61 more calls: 61 done)", 'price({"sku":"81"}): done']
     assert lines[-1] == 'send({"sku":"lost"}): failed'
@@ -231,8 +231,8 @@ async def test_code_that_takes_too_long_is_ended() -> None:
     agent, _ = coder(calls("code", code="while (true) {}"), timeout_s=0.2)
     result = await agent.run("Go.")
     assert result.calls[0].result == (
-        "The code was ended: TerminatedError: The code ran for 0.2 seconds, not counting the calls that it waited for,"
-        " which is the limit."
+        "The code was stopped: TerminatedError: The code reached its limit of 0.2 seconds,"
+        " not counting the time it waited for calls."
     )
 
 
@@ -291,7 +291,7 @@ async def test_the_model_is_told_of_a_call_that_failed_when_the_code_had_ended()
     agent, _ = coder(calls("code", code="send({sku: 'lost'}); send({sku: 'x'}); export default 'left'"))
     result = await agent.run("Go.")
     assert result.calls[-1].result == (
-        'left\n\nCalls that failed, which the code did not wait for:\nsend({"sku":"lost"}): ValueError: there is none'
+        'left\n\nFailed calls that the code did not await:\nsend({"sku":"lost"}): ValueError: there is none'
     )
     assert sent == [("x", 1)]
 
@@ -300,7 +300,7 @@ async def test_a_call_that_goes_on_when_its_code_fails_is_not_told_as_one_that_w
     source = "const one = send({sku: 'a'}); send({sku: 'b'}); await one; throw new Error('no')"
     agent, _ = coder(calls("code", code=source))
     result = await agent.run("Go.")
-    told = result.calls[-1].result.partition("Calls that it had made:\n")[2].split("\n")
+    told = result.calls[-1].result.partition("Calls that it made:\n")[2].split("\n")
     assert told[0] == 'send({"sku":"a"}): done'
     # Where it got to by then is a matter of luck; that it was not made is never said.
     unsure = "no result when the code ended; it may have been carried out"

@@ -257,7 +257,7 @@ async def test_arguments_that_are_not_json_are_all_missing_and_the_question_name
     assert first is not None
     assert (first.reason, first.missing_fields) == ("missing_fields", ("$payload",))
     assert first.prior_input is None
-    assert first.clarifying_question == "What should many be called with?"
+    assert first.clarifying_question == "Which arguments should many be called with?"
     agent, _ = scripted(calls("many"), tools=[many])
     [second] = (await agent.run("Go.")).calls
     assert second.failure is not None and second.failure.hint is not None
@@ -277,7 +277,7 @@ async def test_a_tool_can_give_a_hint_which_takes_no_tool_away(reason: HintReaso
     assert offered(model) == [["shaky", "look"], ["shaky", "look"]]
     told = last_words(model.requests[1])
     assert f"A call to shaky failed ({reason}): Try tomorrow.\nOpen question: Which day?" in told
-    assert ("no other tool in its place" in told) is restricted
+    assert ("not another tool" in told) is restricted
 
 
 @pytest.mark.requirement("run.hint.steers")

@@ -87,7 +87,7 @@ async def gated(
         result_of=lambda id: ToolResult(id, "look", (Text("seen before"),)),
     )
     context: ToolContext = ToolContext("run_1", "c2", "key", "look", "default", state=memory)
-    return await code.gate(call, context)
+    return await code.ask_gates(call, context)
 
 
 @pytest.mark.requirement("loop.gate.order", "loop.call.blocked", "loop.call.substituted")

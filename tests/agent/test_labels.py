@@ -182,7 +182,7 @@ async def test_a_label_that_does_not_fit_is_an_error_that_names_the_field() -> N
     agent, _ = scripted(calls("orders", customer="ann"), tools=[orders])
     (call,) = (await agent.run("Go.", labels={**LABELS, "limit": "many"})).calls
     assert call.failure is not None and (call.ok, call.failure.kind) == (False, "unavailable")
-    assert "needs a limit that is not for you to set" in call.result and "integer" in call.result
+    assert "needs a value for limit, which you cannot set" in call.result and "integer" in call.result
 
 
 @pytest.mark.requirement("run.call.injected")
@@ -197,7 +197,7 @@ async def test_a_label_that_is_missing_is_an_error_that_names_the_field() -> Non
 
     agent, _ = scripted(calls("orders", customer="ann"), tools=[Shop()])
     (call,) = (await agent.run("Go.", labels={"limit": "7"})).calls
-    assert not call.ok and "needs a tenant" in call.result
+    assert not call.ok and "needs a value for tenant" in call.result
 
 
 async def test_neither_a_gate_nor_a_person_can_set_what_the_run_fills_in() -> None:

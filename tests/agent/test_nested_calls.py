@@ -231,7 +231,7 @@ async def test_code_that_takes_another_course_when_it_begins_again_ends_with_an_
     assert done == ["Ann", "wire Bob"]
     [last] = [call for call in result.calls if call.name == "host"]
     assert not last.ok
-    assert "now calls pay with other arguments than before" in last.result
+    assert "now calls pay with different arguments" in last.result
 
 
 async def test_answers_are_handed_out_in_the_order_of_the_log(tmp_path: Path) -> None:

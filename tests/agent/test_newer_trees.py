@@ -111,7 +111,7 @@ async def test_the_runs_below_one_of_newer_code_are_left_alone_at_any_depth_unti
     agent = team()
     async with Engine(tmp_path, agents=[agent, OTHER]) as engine:
         before = await lengths(engine)
-        above = f"{why} of {top}, which is above it"
+        above = f"{why} of its ancestor {top}"
         assert await left(engine) == {TOP: why, MID: above, LEAF: above}
         (question,) = await engine.awaits()
         for run_id in (mid, leaf):

@@ -30,7 +30,7 @@ from weftline.server.sse import sse_frames
 from weftline.store import open_store
 from weftline.store.base import Item, RunFilter, RunRow, Store
 from weftline.store.sqlite.connection import migrations
-from weftline.wire.responses import snapshot
+from weftline.wire.run_responses import snapshot
 
 from .folded import Folded, fold
 

@@ -13,7 +13,7 @@ from weftline.kernel.state import FOLD
 from weftline.plan import ServerRef
 from weftline.store.memory import MemoryDisk
 from weftline.tools.decorator import tool
-from weftline.wire.responses import CallName
+from weftline.wire.run_responses import CallName
 
 SCRIPTS: dict[str, Any] = {"pay": {"turns": [{"tool_calls": [{"name": "pay", "args": {}}]}, {"text": "paid"}]}}
 

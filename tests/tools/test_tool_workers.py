@@ -399,7 +399,9 @@ async def test_a_tool_that_never_got_a_thread_is_not_in_doubt(monkeypatch: pytes
     model = ScriptedModel([calls(used.name, amount=1), "Done."])
     result = await Agent(model, tools=[used]).run("Go.")
     (call,) = result.calls
-    assert (call.how, "It did nothing" in call.result) == (("in_doubt", False) if composed else ("timeout", True))
+    assert (call.how, "Nothing has been done" in call.result) == (
+        ("in_doubt", False) if composed else ("timeout", True)
+    )
     for stuck, _ in others:
         stuck.release.set()
     await asyncio.gather(*[task for _, task in others])

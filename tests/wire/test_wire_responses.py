@@ -21,21 +21,10 @@ from weftline.errors import (
 from weftline.kernel.entries import ModelRef
 from weftline.messages import Assistant, Message, System, Text, ToolCall, ToolResults, Usage, User
 from weftline.wire.errors import error_body, wire_code
-from weftline.wire.responses import (
-    CatalogModel,
-    Pricing,
-    RunView,
-    SessionView,
-    Status,
-    created_run,
-    created_session,
-    iso,
-    models_list,
-    run_url,
-    session_info,
-    snapshot,
-    usage_triple,
-)
+from weftline.wire.model_responses import CatalogModel, Pricing, models_list
+from weftline.wire.responses import iso
+from weftline.wire.run_responses import RunView, Status, created_run, run_url, snapshot, usage_triple
+from weftline.wire.session_responses import SessionView, created_session, session_info
 
 AT = 1_763_184_000_123_456
 

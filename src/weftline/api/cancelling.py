@@ -6,7 +6,7 @@ from typing import Protocol
 
 from weftline.api.views import cancelled
 from weftline.runtime.reads.receipts import CancelReceipt
-from weftline.wire.responses import Cancelled
+from weftline.wire.run_responses import Cancelled
 
 
 class CancelledRuns(Protocol):

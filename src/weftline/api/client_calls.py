@@ -11,7 +11,8 @@ from weftline.errors import invalid_field
 from weftline.runtime.engine import OfferedCalls
 from weftline.tools.base import ToolOutput
 from weftline.wire.bodies import ToolResultBody
-from weftline.wire.responses import AcceptedResult, Warnings
+from weftline.wire.responses import Warnings
+from weftline.wire.run_responses import AcceptedResult
 
 if TYPE_CHECKING:  # its models take long to load
     from weftline.api.schemas.provided import SentResults

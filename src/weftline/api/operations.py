@@ -65,7 +65,8 @@ from weftline.tools.mcp.login import Login
 from weftline.wire.agents import dialled_urls
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.refusals import client_names
-from weftline.wire.responses import Cancelled, Warnings, iso, request_warnings
+from weftline.wire.responses import Warnings, iso, request_warnings
+from weftline.wire.run_responses import Cancelled
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import agents, keys, mcp_logins, providers, retention, tools, webhooks, workspaces
 from weftline.workspace.context import Workspaces

@@ -89,7 +89,7 @@ async def checked_work(
         body = await parsed(parse_run, spec)
         _require_no_attachments(body.spec)
         if body.run_id is not None:
-            raise invalid([Issue("runId", "a schedule starts many runs; each gets an id of its own")])
+            raise invalid([Issue("runId", "a schedule starts many runs, and each gets its own id")])
         await parsed(parse_run, _stamped(body.spec, _EXAMPLE))
     except InvalidRequest as error:
         raise InvalidRequest(f"spec: {error.message}", **error.details) from None

@@ -21,9 +21,10 @@ from weftline.runtime.reads.calls import LoggedCall
 from weftline.runtime.reads.receipts import MAX_DOUBTS, CallName, CancelReceipt, stored_doubts
 from weftline.store.awaits import OpenAwait
 from weftline.store.base import Item, RunFilter, RunRow
-from weftline.wire import awaits, calls, damage, grants, responses, snapshots
+from weftline.wire import awaits, calls, damage, grants, responses, run_responses, snapshots
 from weftline.wire.hints import to_wire_clarification
-from weftline.wire.responses import Cancelled, RunView, SessionUsage
+from weftline.wire.run_responses import Cancelled, RunView
+from weftline.wire.session_responses import SessionUsage
 from weftline.workspace.context import Workspaces
 from weftline.workspace.people import display_names
 
@@ -287,12 +288,12 @@ def cancelled(receipt: CancelReceipt) -> Cancelled:
     return Cancelled(receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt))
 
 
-def receipt_view(receipt: CancelReceipt) -> responses.CancelReceipt:
+def receipt_view(receipt: CancelReceipt) -> run_responses.CancelReceipt:
     """Returns the receipt as part of a snapshot."""
-    return responses.CancelReceipt(
+    return run_responses.CancelReceipt(
         receipt.status, _calls(receipt.stopped), _calls(receipt.finished), _calls(receipt.in_doubt)
     )
 
 
-def _calls(named: tuple[CallName, ...]) -> list[responses.CallName]:
-    return [responses.CallName(call.id, call.name, call.run or UNSET) for call in named]
+def _calls(named: tuple[CallName, ...]) -> list[run_responses.CallName]:
+    return [run_responses.CallName(call.id, call.name, call.run or UNSET) for call in named]

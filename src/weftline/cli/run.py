@@ -78,7 +78,7 @@ class RunRequest(Struct, frozen=True):
     metavar="FILE",
     help="An image or a file to send along, or its address; may be repeated.",
 )
-@click.option("--run-id", metavar="ID", help="What the run is to be known by, in place of a generated id.")
+@click.option("--run-id", metavar="ID", help="The id of the run, instead of a generated one.")
 @URL
 @WORKSPACE
 @click.option(

@@ -26,7 +26,7 @@ from weftline.runtime.reads.parents import parent_of
 from weftline.runtime.reads.prefixes import is_prefix, runs_with_prefix
 from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
 from weftline.store.base import Item, ReadStore, RunFilter, RunRow
-from weftline.wire.responses import listed_run, snapshot
+from weftline.wire.run_responses import listed_run, snapshot
 from weftline.workspace import agents, workspaces
 from weftline.workspace.context import Workspaces
 
@@ -183,7 +183,7 @@ class LocalRuns:
             for row in rows[:left]:
                 if wanted.is_exceeded(len(found) + 1):
                     return RunList(found, cursor_of(before or 0))
-                found += wanted.matching([await self._listed(row)])
+                found += wanted.matching([await self._describe(row)])
                 before = row.key
             if len(rows) <= left:
                 return RunList(found, None)
@@ -207,7 +207,7 @@ class LocalRuns:
         async for frame in stored_frames(self._store.log, row.key, run_id, after=after):
             yield frame
 
-    async def _listed(self, row: RunRow) -> dict[str, Any]:
+    async def _describe(self, row: RunRow) -> dict[str, Any]:
         return decode(encode(listed_run(await run_summary(self, row), agent_id=row.agent)))
 
     # Methods for `run_view`

@@ -135,7 +135,7 @@ class AsyncClient:
     async def start(self, prompt: str | None = None, **options: Unpack[RunOptions]) -> AsyncRun:
         """Creates a run and returns as soon as the server has answered with its id."""
         tools = Toolset(options.get("tools") or ())
-        return await self._started("/agent-runs", prompt, options, tools=tools, sends_tools=True)
+        return await self._create_run("/agent-runs", prompt, options, tools=tools, sends_tools=True)
 
     async def attach(
         self,
@@ -376,11 +376,11 @@ class AsyncClient:
     ) -> AsyncRun:
         """Starts the run of a message, for sessions, which know their tools."""
         path = f"/agent-sessions/{quote(session_id, safe='')}/messages"
-        return await self._started(
+        return await self._create_run(
             path, prompt, options, tools=tools, sends_tools=sends_tools, session_id=session_id, totals=(totals,)
         )
 
-    async def _started(
+    async def _create_run(
         self,
         path: str,
         prompt: str | None,

@@ -65,16 +65,16 @@ class Credentials:
     async def secret(self) -> str:
         """Returns the bearer to send."""
         if self._secret is None:
-            return await self._flight(lambda: self._renew(refresh=False))
+            return await self._flight(lambda: self._fetch(refresh=False))
         return self._secret
 
-    async def renewed(self, refused: str) -> str:
+    async def replace_secret(self, refused: str) -> str:
         """Returns a credential other than `refused`. Concurrent callers share one refresh."""
         if self._secret is not None and self._secret != refused:
             return self._secret
-        return await self._flight(lambda: self._renew(refresh=True))
+        return await self._flight(lambda: self._fetch(refresh=True))
 
-    async def _renew(self, *, refresh: bool) -> str:
+    async def _fetch(self, *, refresh: bool) -> str:
         source = self._source
         assert source is not None
         if isinstance(source, TokenSource):

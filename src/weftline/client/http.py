@@ -142,7 +142,7 @@ class Http:
         url = self._url(path, ())
         try:
             made = await self._with_retries(
-                lambda: self._created(url, headers, body), f"POST {path}", policy=self.retry, retried=RETRIED
+                lambda: self._post_create(url, headers, body), f"POST {path}", policy=self.retry, retried=RETRIED
             )
         except ApiError as error:
             if error.status != 406:
@@ -213,7 +213,7 @@ class Http:
                 raise api_error(response.status, response.headers, content)
             return content
 
-    async def _created(self, url: str, headers: Mapping[str, str], body: bytes) -> Created | None:
+    async def _post_create(self, url: str, headers: Mapping[str, str], body: bytes) -> Created | None:
         """Sends the request; returns None for a stream that does not name its run."""
         await _loaded()
         import aiohttp
@@ -248,7 +248,7 @@ class Http:
         if response.status != 401 or not self._credentials.renewable:
             return response
         response.close()
-        secret = await self._credentials.renewed(secret)
+        secret = await self._credentials.replace_secret(secret)
         return await self._send(method, url, headers, body, timeout, secret)
 
     async def _send(

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weftline.text.xml import escaped
+
 BUILD = (
-    "You work on the files of a project. Look before you change something, make the smallest change that does what "
+    "You work on the files of a project. Look before you change anything, make the smallest change that does what "
     "was asked, and check it with the project's own commands. Say at the end what you changed and what you checked."
 )
 PLAN = (
     "You plan work on the files of a project, and change nothing. Read what matters, then answer with a plan: the "
-    "steps in their order, the files that each one touches, how to check it, and what is uncertain."
+    "steps in order, the files that each one touches, how to check it, and what is uncertain."
 )
 """Instructions of the presets."""
-
-
-def escaped(text: str) -> str:
-    """Escapes a text for XML, including attributes."""
-    for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
-        text = text.replace(char, entity)
-    return text
 
 
 # Replacing content
@@ -50,18 +45,18 @@ def invalid_arguments(message: str) -> str:
 
 def over_budget(tool: str, max_calls: int) -> str:
     """A reason for `prompts.blocked`."""
-    return f"{tool} may be called {_times(max_calls)} in this run. Continue without it, or give your final answer."
+    return f"{tool} may be called {_at_most(max_calls)} in this run. Continue without it, or give your final answer."
 
 
 def steer_budget(tool: str, max_calls: int) -> str:
     return (
-        f"[{tool} should be called {_times(max_calls)} at most in this run, and you have called it more often. "
+        f"[{tool} should be called {_at_most(max_calls)} in this run, and you have called it more often. "
         "Work with what you have, and call it again only if you cannot do without it.]"
     )
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+def _at_most(count: int) -> str:
+    return "at most once" if count == 1 else f"at most {count} times"
 
 
 # Tools that have to be found first
@@ -74,9 +69,9 @@ def withheld_tools(names: Sequence[str], *, search: str) -> str:
     """Returns the list for the system prompt; empty if there are none. `search` is empty if the agent has no search."""
     if not names:
         return ""
-    how = f" Call {search} to get the input schema of those that you need; then they can be called." if search else ""
+    how = f" Call {search} to get the input schema of those you need; then you can call them." if search else ""
     listed = "\n".join(f"<tool>{escaped(name)}</tool>" for name in names)
-    return f"These tools exist as well.{how}\n\n<available_tools>\n{listed}\n</available_tools>"
+    return f"These tools also exist.{how}\n\n<available_tools>\n{listed}\n</available_tools>"
 
 
 def withheld(tool: str, *, search: str) -> str:

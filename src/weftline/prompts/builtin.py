@@ -13,10 +13,6 @@ CALCULATE_TOO_DEEP = "The expression is nested too deeply."
 CALCULATE_NUMBERS_ONLY = "Only numbers can be used in a calculation."
 
 
-def fetch_refused(status: int, reason: str) -> str:
-    return f"The server answered HTTP {status} {reason}".rstrip() + "."
-
-
 def fetch_not_text(media_type: str) -> str:
     return f"The page is {media_type}, which cannot be shown as text."
 
@@ -34,7 +30,7 @@ def calculate_impossible(reason: str) -> str:
 
 
 def calculate_unknown(expression: str) -> str:
-    return f"{expression!r} is not arithmetic that this tool knows."
+    return f"This tool cannot evaluate {expression!r}."
 
 
 def unknown_time_zone(name: str) -> str:

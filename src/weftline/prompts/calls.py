@@ -1,4 +1,4 @@
-"""In place of a result: what a model reads about a call that never began, was cut off or failed."""
+"""Instead of a result: what a model reads about a call that never began, was cut off or failed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG_RUNNING = (
 
 NOT_AN_OBJECT = "must be a JSON object"
 TOO_MUCH_TO_CHECK = "too large or too deeply nested to be checked against its schema; send something simpler"
-TOO_MUCH_TO_LIST = "does not fit its schema, in more ways than can be listed; send something simpler"
+TOO_MUCH_TO_LIST = "violates its schema in more ways than can be listed; send something simpler"
 NOT_STORED = "cannot be stored and read back unchanged"
 """These appear in lists of what is wrong with arguments and answers."""
 
@@ -39,7 +39,7 @@ def nobody_to_ask(question: str) -> str:
     return f"The tool asked a person: {question!r}. Nobody can be asked during this run, so the question was declined."
 
 
-# In place of a result: the call never began
+# Instead of a result: the call never began
 
 
 def unknown_tool(tool: str) -> str:
@@ -60,7 +60,7 @@ def invalid_arguments(tool: str, problems: Sequence[str]) -> str:
 def cannot_be_stored(tool: str, arguments: Sequence[str]) -> str:
     what = " and ".join([repr(one) for one in arguments]) or "an argument"
     return (
-        f"Not executed: {what} {NOT_STORED}, so {tool} would run with other arguments than those that were checked. "
+        f"Not executed: {what} {NOT_STORED}, so {tool} would not run with the arguments that were checked. "
         "This is a fault of the tool, not of your arguments. Continue without it."
     )
 
@@ -77,7 +77,7 @@ _ASK_AGAIN = "Nothing has been done. If the call is still needed, make it again.
 
 def changed_since_asked(tool: str) -> str:
     return (
-        f"Not executed: {tool} has changed since this call was asked for, and would now run with other arguments. "
+        f"Not executed: {tool} has changed since you made this call, and would now run with different arguments. "
         f"{_ASK_AGAIN}"
     )
 
@@ -155,11 +155,11 @@ def tool_gone(tool: str) -> str:
     return f"Not executed: {tool} is no longer available. Use another tool, or answer without it."
 
 
-# In place of a result: the call began
+# Instead of a result: the call began
 
 
 def client_gone(tool: str) -> str:
-    return f"Error: the client that was carrying out {tool} is gone, and nobody else has taken its place."
+    return f"Error: the client that was carrying out {tool} is gone and never returned a result."
 
 
 def no_fallback(tool: str, why: str) -> str:
@@ -206,7 +206,10 @@ def tool_timed_out(tool: str, timeout_s: float, *, in_doubt: bool) -> str:
 
 
 def timed_out_before_start(tool: str, timeout_s: float) -> str:
-    return f"{tool} could not begin within {timeout_s:g} seconds, because too many tools are running. It did nothing."
+    return (
+        f"Not executed: {tool} could not begin within {timeout_s:g} seconds, because too many tools are running. "
+        f"{_ASK_AGAIN}"
+    )
 
 
 def stopped_before_start(tool: str) -> str:
@@ -219,7 +222,7 @@ def no_thread(tool: str) -> str:
 
 def tool_cancelled_itself(tool: str) -> str:
     return (
-        f"{tool} was interrupted by an error of its own before it finished. "
+        f"{tool} cancelled itself before it finished, because of an internal error. "
         "Parts of it may have taken effect: check before you call it again."
     )
 
@@ -241,14 +244,14 @@ def result_not_json(tool: str, reason: str) -> str:
 
 def options_do_not_fit(tool: str, option: str, problem: str) -> str:
     return (
-        f"{tool} has run, but has no result: no answer to the question it asked could be its result "
-        f"(the option {option!r}: {problem}). Continue without it."
+        f"{tool} has run, but has no result: its question has an option that is not a valid result "
+        f"({option!r}: {problem}). Continue without it."
     )
 
 
 def not_injected(tool: str, field: str, reason: str) -> str:
     why = f"the one that this run has does not fit ({reason})" if reason else "this run was not given one"
-    return f"Not executed: {tool} needs a {field} that is not for you to set, and {why}. Continue without it."
+    return f"Not executed: {tool} needs a value for {field}, which you cannot set, and {why}. Continue without it."
 
 
 def not_adapted(tool: str, reason: str) -> str:

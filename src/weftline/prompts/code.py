@@ -12,19 +12,19 @@ def not_arguments(tool: str, problem: str) -> str:
 
 
 def too_many_calls(limit: int) -> str:
-    return f"Not executed: the code of one turn may make at most {limit:,} calls, and none once it has ended."
+    return f"Not executed: the code of one turn may make at most {limit:,} calls, and none after it has ended."
 
 
 def diverged(before: str, now: str) -> str:
     """The code was interrupted, is executed again from its start, and behaves differently."""
-    how = f"{now} with other arguments than before" if now == before else f"{now} where it called {before} before"
+    how = f"{now} with different arguments" if now == before else f"{now} where it called {before} before"
     return (
-        f"The code was interrupted and began again, and now calls {how}."
+        f"The code was interrupted and restarted, and now calls {how}."
         " Its calls so far are not repeated. Write code that makes the same calls each time it runs."
     )
 
 
-NO_BYTES = "Bytes cannot be arguments of a tool: encode them as text."
+NO_BYTES = "Bytes cannot be passed to a tool: encode them as text."
 
 
 def too_many_arguments(function: str, maximum: int, *, given: int) -> str:
@@ -57,7 +57,7 @@ def code_tool(languages: list[str], signatures: dict[str, list[str]]) -> str:
         " logged.",
         "The code can call these functions, which are asynchronous. Use it for several calls, and to select, combine or"
         " compute what you need from their results: you read only what the code returns. A result is an object or a"
-        " list if the tool gives one, and a text otherwise.",
+        " list if the tool returns one, and a string otherwise.",
     ]
     scripts = [_LANGUAGES[one] for one in languages if one != "python"]
     if scripts:
@@ -70,7 +70,7 @@ def code_tool(languages: list[str], signatures: dict[str, list[str]]) -> str:
     return "\n\n".join(parts)
 
 
-CODE_PARAMETER = "The code, complete. It knows nothing of code that ran before."
+CODE_PARAMETER = "The complete code. Nothing carries over from earlier code."
 LANGUAGE_PARAMETER = "The language of the code."
 
 
@@ -78,7 +78,7 @@ def code_result(result: str, logs: str, unread: list[str]) -> str:
     """Returns what the model reads about code that succeeded. `unread` are its calls that failed after it had ended."""
     text = result
     if unread:
-        text += "\n\nCalls that failed, which the code did not wait for:\n" + "\n".join(unread)
+        text += "\n\nFailed calls that the code did not await:\n" + "\n".join(unread)
     return f"{text}\n\nLogged:\n{logs}" if logs else text
 
 
@@ -87,11 +87,11 @@ def code_failed(status: str, error: str, logs: str, calls: list[str]) -> str:
     began = {
         "link_error": "The code was not run",
         "memory": "The code ran out of memory",
-        "terminated": "The code was ended",
+        "terminated": "The code was stopped",
     }.get(status, "The code failed")
     text = f"{began}: {error}"
     if calls:
-        text += "\n\nCalls that it had made:\n" + "\n".join(calls)
+        text += "\n\nCalls that it made:\n" + "\n".join(calls)
     return f"{text}\n\nLogged:\n{logs}" if logs else text
 
 
@@ -111,7 +111,7 @@ LOG_CUT = "… (the rest of the log is left out)"
 
 
 def out_of_time(limit_s: float) -> str:
-    return f"The code ran for {_seconds(limit_s)}, not counting the calls that it waited for, which is the limit."
+    return f"The code reached its limit of {_seconds(limit_s)}, not counting the time it waited for calls."
 
 
 def sandbox_missing(problem: str) -> str:
@@ -120,7 +120,7 @@ def sandbox_missing(problem: str) -> str:
 
 def tool_out_of_time(limit_s: float) -> str:
     """For a stored code tool."""
-    return f"The code ran for {_seconds(limit_s)}, which is the limit."
+    return f"The code reached its limit of {_seconds(limit_s)}."
 
 
 def sandbox_busy(waited_s: float) -> str:

@@ -20,6 +20,7 @@ def to_summarize(transcript: str) -> str:
 
 
 def summary(text: str) -> str:
+    """Replays of stored runs compare requests that contain this text."""
     return (
         "[To save space, older messages of this conversation were replaced by this summary. The messages that follow "
         f"are as they were.]\n\n{text.strip()}"

@@ -1,4 +1,4 @@
-"""What a model, or a person in its place, reads about calls that failed and results that are not whole."""
+"""What a model, or a person instead of it, reads about calls that failed and results that are not whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ask_for_values(tool: str, fields: Sequence[str]) -> str:
 
 
 def ask_what_to_call(tool: str) -> str:
-    return f"What should {tool} be called with?"
+    return f"Which arguments should {tool} be called with?"
 
 
 # Reminders: read with one request, and not kept
@@ -43,7 +43,7 @@ def after_failure(hint: Hint) -> str:
     if hint.prior_input is not None:
         lines.append(f"You sent: {_json(hint.prior_input)}")
     if hint.restrict_to_tool:
-        lines.append(f"If you try again, call {hint.tool} and no other tool in its place.")
+        lines.append(f"If you try again, call {hint.tool}, not another tool.")
     return _untagged("\n".join([*lines, _UNSPOKEN]))
 
 
@@ -62,7 +62,7 @@ def after_truncated(tool: str, bounds: Bounds, *, cursor: str) -> str:
     return _untagged("\n".join([*lines, _UNSPOKEN]))
 
 
-# In place of a result
+# Instead of a result
 
 EMPTY_BRIEFING = "These arguments leave the subagent without a task."
 

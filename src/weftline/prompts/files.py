@@ -8,8 +8,8 @@ FILE_ERRORS = {
     "missing": "There is no such file or directory.",
     "directory": "It is a directory, not a file.",
     "not_directory": "A part of the path is a file, not a directory.",
-    "outside": "It is outside the working directory, which is all that can be reached. Use a path inside it.",
-    "special": "It is a device, a pipe or a socket, which is neither read nor written.",
+    "outside": "It is outside the working directory. Only paths inside it can be used.",
+    "special": "It is a device, a pipe or a socket, which cannot be read or written.",
     "linked": "It has a second name (a hard link), which may be outside the working directory.",
     "denied": "Permission denied.",
     "too_large": "It is too large for this tool.",
@@ -28,8 +28,8 @@ def file_error(path: str, kind: str, reason: str = "") -> str:
 
 # Reading
 
-READ_FILE = "Reads a text file, from its beginning or from a line on."
-NUMBERED = "Each line comes after its number and a tab, which are not part of the file."
+READ_FILE = "Reads a text file, from its beginning or from a given line."
+NUMBERED = "Each line is preceded by its number and a tab, which are not part of the file."
 """Descriptions of `read_file`; the second one is for numbered lines."""
 EMPTY_FILE = "(The file is empty.)"
 
@@ -43,7 +43,7 @@ OFFSET_FROM_ONE = "offset must be 1 or more: it is the number of the first line 
 
 def binary_file(path: str, size: int, *, more: bool = False) -> str:
     """`more` means that there are further bytes."""
-    return f"[{path} is a binary file ({'over ' if more else ''}{size} bytes), which is not shown as text.]"
+    return f"[{path} is a binary file ({'over ' if more else ''}{size} bytes), which cannot be shown as text.]"
 
 
 def offset_past_end(path: str, offset: int, lines: int) -> str:
@@ -63,7 +63,7 @@ def line_cut(line: int, kept: int, size: int, total: int) -> str:
 
 
 def file_cut(size: int) -> str:
-    return f"[The file is larger than {size} bytes; what comes after them cannot be read with this tool.]"
+    return f"[The file is larger than {size} bytes; what follows cannot be read with this tool.]"
 
 
 def unchanged_read(path: str, first: int, last: int) -> str:
@@ -124,7 +124,7 @@ def not_unique(count: int) -> str:
 
 def not_found(preview: str) -> str:
     nearest = f" The nearest place in it:\n{preview}" if preview else ""
-    return f"old_string is not in the file. It must match exactly, white space included.{nearest}"
+    return f"old_string is not in the file. It must match exactly, including white space.{nearest}"
 
 
 def edit_refused(path: str, reason: str) -> str:
@@ -136,7 +136,7 @@ def read_first(path: str) -> str:
 
 
 def read_again(path: str) -> str:
-    return f"{path} was not changed: it is not as you last read it. Read it again with read_file, then edit it."
+    return f"{path} was not changed: it has changed since you last read it. Read it again with read_file, then edit it."
 
 
 # Finding
@@ -158,7 +158,8 @@ def matches_remain(first: int, last: int) -> str:
 
 
 def no_more_matches(offset: int, total: int) -> str:
-    return f"No matches are left from offset={offset} on: there are {total}."
+    matches = "1 match" if total == 1 else f"{total} matches"
+    return f"There is nothing at offset={offset}: the search found {matches}."
 
 
 def not_all_searched(reasons: Sequence[str]) -> str:

@@ -24,7 +24,8 @@ def unfetched_attachment(url: str, media_type: str) -> str:
 
 def unreadable_file(name: str | None, media_type: str, url: str | None) -> str:
     where = f" at {url}" if url else ""
-    return f"[The file {name or 'without a name'} ({media_type}){where}, which this model cannot read.]"
+    which = f"The file {name}" if name else "A file without a name"
+    return f"[{which} ({media_type}){where}, which this model cannot read.]"
 
 
 # For model APIs that have no other way
@@ -38,7 +39,7 @@ RESULT_FOLLOWS = "The result follows in the next message."
 """Replaces a result that the model API only accepts in a user message."""
 ANSWER_TOOL = (
     "Gives the final answer. Call this tool once, when everything else is done, with the complete answer as its input; "
-    "write no answer as text."
+    "do not write the answer as text."
 )
 ANSWER_FUNCTION = "Delivers the final answer in the form that the caller needs."
 

@@ -61,7 +61,7 @@ def plan_approved(comment: str) -> str:
 
 def plan_edited(plan: str, comment: str = "") -> str:
     also = f"\nThe user also said: {comment}" if comment else ""
-    return f"The user changed the plan and approved it. Carry out this one in place of yours:\n{plan}{also}"
+    return f"The user changed the plan and approved it. Carry out this version instead:\n{plan}{also}"
 
 
 def plan_commented(comment: str) -> str:
@@ -72,7 +72,7 @@ A2A_CONFIRM = (
     "A message does not approve this: the agent reads it and continues without the call. "
     "Approval is given on the server that runs the agent."
 )
-A2A_DOUBT = "This is answered on the server that runs the agent. The agent reads messages after that."
+A2A_DOUBT = "This must be answered on the server that runs the agent. The agent reads messages after that."
 A2A_PLAN = (
     "A message is a comment on the plan; it neither approves nor rejects it. "
     "Approval is given on the server that runs the agent."

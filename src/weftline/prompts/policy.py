@@ -1,4 +1,4 @@
-"""What a model reads when the policy of its run is in the way."""
+"""What a model reads when the policy of its run stops a call."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def over_call_cap(limit: int) -> str:
 
 
 def over_turn_limit(limit: int) -> str:
-    return f"Not executed: at most {limit} tool calls of a turn are executed. Call the tool again if you still need it."
+    return f"Not executed: at most {limit} tool calls are executed per turn. Call the tool again if you still need it."
 
 
 def policy_failed(tool: str) -> str:
-    return f"Not executed: it could not be determined whether {tool} may be called."
+    return f"Not executed: the check whether {tool} is allowed failed."
 
 
 def over_budget(level: str) -> str:

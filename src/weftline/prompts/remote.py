@@ -7,15 +7,27 @@ from collections.abc import Sequence
 from weftline.prompts.calls import FIND_OUT, tool_failed
 
 FAILED_WITHOUT_WORDS = "The tool failed."
-PATH_NOT_ALLOWED = "An argument of the tool is not allowed as a part of the address."
-HEADER_NOT_ALLOWED = "An argument of the tool has control characters, which a header cannot carry."
+PATH_NOT_ALLOWED = "An argument is not allowed as part of the address."
+HEADER_NOT_ALLOWED = "An argument has control characters, which are not allowed in a header."
 NO_MCP = "MCP servers need the extra `mcp`, which is not installed here: pip install 'weftline[mcp]'."
 MCP_TIMED_OUT = "The server did not answer in time."
+MCP_TOO_LARGE = "The answer is too large."
+MCP_SESSION_ENDED = "The session has ended."
+MCP_LOG_IN = "The operator can log in there with `weftline mcp login`, or give the tool other headers."
 MCP_UNREADABLE = "The server's answer does not follow the protocol."
 MCP_ASKED_ABOUT_SOME_RUN = (
-    "The server asked a person something meanwhile, perhaps about another run that uses it. The question was declined."
+    "During this call the server asked a person something, perhaps for another run that uses it. "
+    "The question was declined."
 )
-MCP_NO_CONNECTION = "It was not asked: the workspace has as many MCP connections in use as it may have."
+MCP_NO_CONNECTION = "It was not asked: the workspace has reached its MCP connection limit."
+
+
+def server_refused(status: int, reason: str) -> str:
+    return f"The server answered HTTP {status} {reason}".rstrip() + "."
+
+
+def mcp_answer_has(too_much: str) -> str:
+    return f"The answer has {too_much}."
 
 
 def mcp_stand_in(server: str) -> str:
@@ -59,6 +71,23 @@ def agent_out_of_reach(agent: str, reasons: Sequence[str]) -> str:
     return f"{agent} could not be reached over A2A: {'; '.join(reasons)}"
 
 
+NO_REASON = "no reason given"
+ANSWER_NOT_OBJECT = "the answer is not a JSON object"
+ANSWER_IS_ERROR = "the answer is an error"
+ANSWER_WITHOUT_RESULT = "the answer has no result"
+
+
+def rejected(reason: str, url: str) -> str:
+    """A reason for `agent_out_of_reach`."""
+    return f"{reason} ({url})"
+
+
+def http_rejected(status: int, url: str, *, without_headers: bool) -> str:
+    """A reason for `agent_out_of_reach`."""
+    sent = ", sent without the tool's headers, which are for another origin" if without_headers else ""
+    return f"HTTP {status} ({url}{sent})"
+
+
 def agent_refused(agent: str, error: str) -> str:
     return f"{agent} answered with an error: {error}"
 
@@ -83,7 +112,7 @@ def answer_too_large(agent: str) -> str:
 
 
 def answer_without_structure(tool: str) -> str:
-    return tool_failed(tool, "its answer lacks the structured content.")
+    return tool_failed(tool, "its answer has no structured content.")
 
 
 def answer_unlike_schema(tool: str, problems: Sequence[str]) -> str:
@@ -91,12 +120,12 @@ def answer_unlike_schema(tool: str, problems: Sequence[str]) -> str:
 
 
 def answer_not_text(status: int, media_type: str, size: int) -> str:
-    kind = media_type or "of no stated type"
+    kind = media_type or "of unknown type"
     return f"HTTP {status}. The answer is {kind} ({size} bytes), which cannot be shown as text."
 
 
 def request_too_large(part: str, max_chars: int) -> str:
-    return f"The arguments would give the request's {part} more than {max_chars} characters. Send less."
+    return f"The arguments make the request's {part} longer than {max_chars} characters. Send less."
 
 
 def missing_secret(name: str) -> str:

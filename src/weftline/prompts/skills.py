@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
+from weftline.text.xml import escaped
+
 CONTENT_START = "<skill_content"
-
-
-def escaped(text: str) -> str:
-    """Escapes text so that it cannot end the element or the attribute that contains it."""
-    return text.translate(_ENTITIES)
 
 
 # The catalog, in the system prompt
@@ -88,7 +84,7 @@ def command_skipped(command: str) -> str:
     return f"[The command `{command}` was not run: this skill has too many commands, or they take too long]"
 
 
-# What the tools say in place of a result
+# What the tools say instead of a result
 
 
 def already_active(name: str) -> str:
@@ -117,12 +113,12 @@ def no_files(name: str) -> str:
 
 
 NOT_A_FILE = "it is not a file"
-NOT_A_NAME = "its name has a NUL character"
-NOT_RELATIVE = "its path must be relative to the directory of the skill"
+NOT_A_NAME = "its name contains a NUL character"
+NOT_RELATIVE = "its path must be relative to the skill's directory"
 PATH_TOO_LONG = "its path is too long"
-OUTSIDE = "it is outside of the directory of the skill"
+OUTSIDE = "it is outside the skill's directory"
 LINKS_IN_A_CIRCLE = "its links form a loop"
-LINK_OUT = "it is a link that leads out of the directory of the skill"
+LINK_OUT = "it is a link that leads out of the skill's directory"
 NOT_OPENED = "it could not be opened"
 """Reasons for `file_refused`."""
 
@@ -157,15 +153,15 @@ def file_line_cut(text: str, *, next_offset: int) -> str:
 
 def script_not_runnable(script: str) -> str:
     return (
-        f"{script!r} cannot be run: it is not executable, has no #! line, and its suffix is not that of a language "
-        "that is known here. Read it with skills_read instead."
+        f"{script!r} cannot be run: it is not executable, has no #! line, and its file type is not "
+        "supported. Read it with skills_read instead."
     )
 
 
 def script_untrusted(name: str) -> str:
     return (
         f"The skill {name} comes with the project and is not trusted, so its scripts may not be run. "
-        "Follow its instructions without them, or say that the script would be needed."
+        "Follow its instructions without them, or say that the script is needed."
     )
 
 

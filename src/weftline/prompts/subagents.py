@@ -1,4 +1,4 @@
-"""What a model reads about calls that are runs of their own."""
+"""What a model reads about calls that are carried out by subagents."""
 
 from __future__ import annotations
 

@@ -90,13 +90,13 @@ class OAuthTransport:
         task = self._refreshing
         if task is None:
             task = self._refreshing = asyncio.create_task(self._refresh())
-            task.add_done_callback(self._refreshed)
+            task.add_done_callback(self._forget_refresh)
         # Shielded: a token may be issued only once, so a cancelled caller must not lose it for itself and others.
         token = await asyncio.shield(task)
         renewed()
         return token
 
-    def _refreshed(self, task: asyncio.Task[str]) -> None:
+    def _forget_refresh(self, task: asyncio.Task[str]) -> None:
         self._refreshing = None
         if not task.cancelled():
             task.exception()  # retrieved here, as there may be no waiting callers

@@ -183,7 +183,9 @@ class Driver:
             if is_being_cancelled():
                 raise
             # A cancelled driver counts as done and would be driven again at once, forever.
-            raise RuntimeError("code that the run called let a cancellation of its own escape") from None
+            raise RuntimeError(
+                "code that the run called raised CancelledError although nothing was cancelled"
+            ) from None
         except GeneratorExit:
             driving.tasks.clear()  # the loop is gone: nothing can be waited for
             raise

@@ -430,7 +430,7 @@ class Upkeep(Protocol):
 class Engine(Readiness, Creation, Steering, Requests, OfferedCalls, People, Streams, Upkeep, Protocol):
     @property
     def stored(self) -> StoredRuns:
-        """What can be read of runs and threads: of every engine the same, from its store."""
+        """Reads runs and threads from the store, in the same way for every engine."""
         ...
 
     async def locate(self, run_id: str, *, workspace: int) -> int:

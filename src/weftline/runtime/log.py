@@ -226,7 +226,7 @@ class Log:
         # Everything but the entries is filled in when it is flushed.
         write = Write(run.key, run.log.epoch, 0, 0, [], version=0, status="", due_at=None, format=FORMAT)
         if self._given_up:
-            return write  # for nobody: whoever waits for it is refused
+            return write  # never flushed: callers that wait for it get an error
         run.log.outbox.pending = write
         self._touched.append(run)
         if self._flushing is None and self.refusal is None:
@@ -266,7 +266,7 @@ class Log:
             batch = self._take()
             flushing = self._flushing = self._hand_over(batch)
             if not flushing.done():
-                flushing.add_done_callback(partial(self._flushed, batch))
+                flushing.add_done_callback(partial(self._on_store_done, batch))
                 return
             try:
                 self._written(batch, flushing)
@@ -284,7 +284,7 @@ class Log:
             failed.set_exception(error)
             return failed
 
-    def _flushed(self, batch: _Batch, flushing: asyncio.Future[list[Written]]) -> None:
+    def _on_store_done(self, batch: _Batch, flushing: asyncio.Future[list[Written]]) -> None:
         # A done callback, because a task for each commit would cost as much as the rest of the loop's side.
         self._flushing = None
         try:

@@ -43,7 +43,7 @@ async def left_alone_above(logs: LogReader, link: Parent) -> str:
     if row is None:
         return ""
     if newer := unsupported(row):
-        return f"{newer} of {ids.run_id(row.key, row.salt)}, which is above it"
+        return f"{newer} of its ancestor {ids.run_id(row.key, row.salt)}"
     return await left_alone(logs, row)
 
 

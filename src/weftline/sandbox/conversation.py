@@ -173,9 +173,9 @@ class Conversation:
             case b"C":
                 call, function, args = cast("tuple[int, int, list[object]]", await self._decoded(payload))
                 await self._room.acquire()
-                task = asyncio.create_task(self._answer(int(call), int(function), args), name="a call from code")
+                task = asyncio.create_task(self._carry_out(int(call), int(function), args), name="a call from code")
                 self._calls.add(task)
-                task.add_done_callback(self._answered)
+                task.add_done_callback(self._release_call)
             case b"L":
                 level, args = cast("tuple[str, list[object]]", await self._decoded(payload))
                 if level in LEVELS and not self._code.own_console:
@@ -208,11 +208,11 @@ class Conversation:
             raise OutputFull(f"The code handed out more than {MAX_OUTPUT_PARTS:,} parts in all.")
         return value
 
-    def _answered(self, task: asyncio.Task[None]) -> None:
+    def _release_call(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)
         self._room.release()
 
-    async def _answer(self, call: int, function: int, args: list[object]) -> None:
+    async def _carry_out(self, call: int, function: int, args: list[object]) -> None:
         answer: tuple[int, bool, str] | tuple[int, bool, str, str]
         try:
             value = await self._host.call(function, args)

@@ -103,7 +103,7 @@ def _check_name(name: str, *, python: bool) -> None:
 
 def _exports(specifier: str, exported: Mapping[str, object], functions: Functions) -> dict[str, object]:
     if specifier.startswith((".", "/")) or not specifier:
-        raise ValueError(f"imports: {specifier!r} is not a bare specifier; put modules of your own in `modules`.")
+        raise ValueError(f"imports: {specifier!r} is not a bare specifier; put your own modules in `modules`.")
     if _URL.match(specifier):
         raise ValueError(f"imports: {specifier!r} is a URL, which code cannot import.")
     path = path_to("imports", specifier)

@@ -18,7 +18,8 @@ from weftline.server.http import Headers, Request, Response, StreamedResponse
 from weftline.server.profiles import profile_view
 from weftline.server.sse import LAST_SEQ, resume_point, send_events
 from weftline.wire.details import parse_profile
-from weftline.wire.responses import Warnings, created_run, run_url
+from weftline.wire.responses import Warnings
+from weftline.wire.run_responses import created_run, run_url
 
 PROFILE = QueryParameter(
     "profile", str, "Which events: `default`, `all`, `metrics`, or event types separated by commas."

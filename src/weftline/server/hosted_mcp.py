@@ -32,7 +32,7 @@ from weftline.server.refusal_log import RefusedRequests
 from weftline.store.base import LargeEntry, RunRow
 from weftline.text.json_size import excess
 from weftline.trace_context import incoming_traceparent
-from weftline.wire.responses import TERMINAL, RunView
+from weftline.wire.run_responses import TERMINAL, RunView
 from weftline.workspace import agents
 
 if TYPE_CHECKING:

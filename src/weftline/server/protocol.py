@@ -297,7 +297,7 @@ class HttpProtocol(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         limit = self._limits.max_head_bytes
         if (self._received > limit or self._chunk > limit) and self._head_bytes() > limit:
-            raise self._refused(self._head_too_large())
+            raise self._remember_refusal(self._head_too_large())
         exchange, answered = self._new_exchange(), self._answered
         self._latest = exchange
         self._phase, self._timed, self._received, self._body_end = _BODY, False, 0, 0
@@ -356,7 +356,7 @@ class HttpProtocol(asyncio.Protocol):
         try:
             waits = check_head(version, method, self._watched)
         except WeftlineError as error:
-            raise self._refused(error) from None
+            raise self._remember_refusal(error) from None
         self._usual = [*self._watched] if version == "1.1" and not waits else None
         return waits
 
@@ -505,7 +505,7 @@ class HttpProtocol(asyncio.Protocol):
             part = self._phase.value
             self._refuse(WeftlineError(f"The {part} of the request took too long to arrive.", code="request_timeout"))
 
-    def _refused(self, error: WeftlineError) -> WeftlineError:
+    def _remember_refusal(self, error: WeftlineError) -> WeftlineError:
         """Stores the reason, since the parser wraps exceptions of its callbacks."""
         self._refusal = error
         return error

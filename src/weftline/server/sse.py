@@ -23,7 +23,7 @@ from weftline.wire.damage import unreadable_event
 from weftline.wire.details import ProfiledFrames
 from weftline.wire.events import project
 from weftline.wire.observed import OBSERVED, delta_frames, frame
-from weftline.wire.responses import snapshot
+from weftline.wire.run_responses import snapshot
 
 logger = logging.getLogger(__name__)
 

@@ -76,7 +76,7 @@ class IdleCode:
     def describe_invalid(self, tool: Tool, error: InvalidArguments) -> str:
         return str(error)
 
-    async def gate(self, call: PendingCall, context: ToolContext) -> Gated:
+    async def ask_gates(self, call: PendingCall, context: ToolContext) -> Gated:
         return Gated("ok", call.args)
 
     async def judge(self, turn: PendingTurn) -> Judged:

@@ -295,7 +295,7 @@ class A2ATool(RemoteTool):
 
     async def _exchange(self, form: Form, body: bytes) -> Fields:
         """Sends one request and returns its result. Raises `_Rejected`, `_Refused` or `RequestFailed`."""
-        own = self._headers_for(form.url)
+        own, url = self._headers_for(form.url), redact_url(form.url)
         headers = {**own, "content-type": "application/json", "accept": "application/json"}
         if form.style.endswith("_1"):
             headers["A2A-Version"] = "1.0"
@@ -313,23 +313,23 @@ class A2ATool(RemoteTool):
         if isinstance(error, dict) and form.style.startswith("rpc"):
             fault = cast(Fields, error)
             reason = fault.get("message")
-            reason = reason if isinstance(reason, str) else "no reason given"
+            reason = reason if isinstance(reason, str) else prompts.remote.NO_REASON
             if fault.get("code") in _WRONG_FORM or not 200 <= status < 300:
                 # It speaks JSON-RPC but not this method: peers of revision 1.0 do not know the older name.
                 newer = Form(form.url, "rpc_1") if form.style == "rpc" else None
-                raise _Rejected(f"{reason} ({redact_url(form.url)})", newer=newer)
+                raise _Rejected(prompts.remote.rejected(reason, url), newer=newer)
             raise _Refused(reason)
         if not 200 <= status < 300:
             newer = Form(form.url, "rest_1") if form.style == "rest" and status in (400, 422) else None
-            without = " without the tool's headers, which are for another origin" if own != self._headers else ""
-            raise _Rejected(f"HTTP {status} ({redact_url(form.url)}{without})", newer=newer, answered=status < 500)
+            reason = prompts.remote.http_rejected(status, url, without_headers=own != self._headers)
+            raise _Rejected(reason, newer=newer, answered=status < 500)
         if answer is None:
-            raise _Rejected(f"no JSON object in the answer ({redact_url(form.url)})")
+            raise _Rejected(prompts.remote.rejected(prompts.remote.ANSWER_NOT_OBJECT, url))
         if isinstance(error, dict) and answer.keys().isdisjoint(("result", "task", "message", "parts", "status")):
-            raise _Rejected(f"an error instead of a response ({redact_url(form.url)})")
+            raise _Rejected(prompts.remote.rejected(prompts.remote.ANSWER_IS_ERROR, url))
         result = answer.get("result", answer)
         if not isinstance(result, dict):
-            raise _Rejected(f"no result in the answer ({redact_url(form.url)})")
+            raise _Rejected(prompts.remote.rejected(prompts.remote.ANSWER_WITHOUT_RESULT, url))
         return cast(Fields, result)
 
     def _headers_for(self, url: str) -> dict[str, str]:

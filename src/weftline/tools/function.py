@@ -160,7 +160,7 @@ class FunctionTool(Generic[P, R, D]):
         if isinstance(bounded, Paging) and bounded.cursor not in arguments_of(
             self._signature, self._hints, ToolContext
         ):
-            raise ValueError(f"tool {self.name!r}: {bounded.cursor!r} is not an argument of it, to take the cursor")
+            raise ValueError(f"tool {self.name!r} has no argument {bounded.cursor!r} for the cursor")
         self._parameters: Parameters | None = None
         self._spec: ToolSpec | None = None
         self._returns: ReturnType | None = None

@@ -67,7 +67,8 @@ from weftline.text.titles import titled
 from weftline.wire.failures import to_wire_failure, to_wire_telemetry
 from weftline.wire.hints import WireBounds, WireLink, to_wire_clarification
 from weftline.wire.observed import excerpt
-from weftline.wire.responses import iso, tokens, usage_triple
+from weftline.wire.responses import iso
+from weftline.wire.run_responses import tokens, usage_triple
 from weftline.wire.started import started_event
 
 ERROR_CLASSES = frozenset(

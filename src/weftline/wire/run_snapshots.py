@@ -13,7 +13,8 @@ from weftline.details.projection import type_of
 from weftline.details.snapshot import Question, RunSnapshot, SnapshotCall, SnapshotChild, Status
 from weftline.wire.details import wire_name
 from weftline.wire.engine_options import StoredRetryPolicy, to_wire_attributes, to_wire_retry
-from weftline.wire.responses import JsonObject, Time, Tokens, iso, tokens
+from weftline.wire.responses import JsonObject, Time, iso
+from weftline.wire.run_responses import Tokens, tokens
 
 _Status: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Status))})]
 _Phase: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(Phase))})]

@@ -17,7 +17,8 @@ from weftline.messages import Usage
 from weftline.plan import PlanOutline, decode_outline
 from weftline.wire.attachments import with_redacted_urls
 from weftline.wire.events import ERROR_CLASSES, failed_finish
-from weftline.wire.responses import CallName, ForkedFrom, RunView, SessionUsage, Status
+from weftline.wire.run_responses import CallName, ForkedFrom, RunView, Status
+from weftline.wire.session_responses import SessionUsage
 
 _decode_metadata = Decoder(dict[str, str]).decode
 

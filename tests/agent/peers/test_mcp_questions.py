@@ -151,7 +151,7 @@ async def test_while_several_runs_call_a_server_nobody_is_asked_what_another_run
         (question,) = await asked(engine, run)
         with agent.override(model=model(calls("small__ask", what="2"))):
             other = await agent.run("Two.", engine=engine)
-        assert "perhaps about another run" in other.calls[-1].result
+        assert "perhaps for another run" in other.calls[-1].result
         assert "Who are you?" not in other.calls[-1].result
         await run.answer(question.id, {"name": "Ann"})
         result = await run.result()
@@ -177,7 +177,7 @@ async def test_runs_of_two_workspaces_with_the_same_id_are_two_runs(tmp_path: Pa
                 pass
         follower.close()
         [closed] = await host.stored.logs.facts(key, kinds=("call.closed",))
-        assert b"perhaps about another run" in closed.body
+        assert b"perhaps for another run" in closed.body
         await run.answer(question.id, {"name": "Ann"})
         result = await run.result()
     assert '"name": "Ann"' in result.calls[-1].result
@@ -191,7 +191,7 @@ async def test_a_question_that_may_be_that_of_a_call_that_was_cut_off_is_put_to_
         await run.cancel()
         with agent.override(model=model(calls("small__ask", what="2"))):
             other = await agent.run("Two.", engine=engine)
-    assert "perhaps about another run" in other.calls[-1].result
+    assert "perhaps for another run" in other.calls[-1].result
 
 
 def test_whose_question_it_is_is_clear_while_all_calls_are_of_one_run() -> None:

@@ -121,7 +121,7 @@ async def test_sounds_and_bytes_that_the_api_refuses_are_put_into_words(team: Te
     assert (await team.run(model, tools=[server_tool("sound")]))[-1].type == "result"
     sent = team.upstream.asked[1].raw
     for kind in (b"audio/wav", b"application/octet-stream"):
-        assert b"[The file without a name (" + kind + b"), which this model cannot read.]" in sent
+        assert b"[A file without a name (" + kind + b"), which this model cannot read.]" in sent
     assert b"file_data" not in sent
 
 

@@ -279,4 +279,4 @@ async def test_a_renewal_goes_on_when_the_call_is_given_up(world: World, issuer:
     assert again is not None and await again.token() == "access-token-1"
     await mcp_logins.delete(world.at, url=where.url, slug="acme")
     with pytest.raises(LoginLost):
-        await again.renewed("access-token-1")
+        await again.replace_token("access-token-1")

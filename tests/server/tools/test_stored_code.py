@@ -71,9 +71,7 @@ async def test_the_errors_of_python_are_blacked_out_too(api: Api) -> None:
 
 async def test_code_that_runs_too_long_is_ended(api: Api) -> None:
     result = await result_of(api, await create(api, greet("export default () => { while (true) {} }", timeoutMs=200)))
-    assert result["result"] == (
-        "The code was ended: TerminatedError: The code ran for 0.2 seconds, which is the limit."
-    )
+    assert result["result"] == ("The code was stopped: TerminatedError: The code reached its limit of 0.2 seconds.")
 
 
 async def test_tools_of_code_are_read_and_changed_and_secrets_do_not_go_to_other_code(api: Api) -> None:

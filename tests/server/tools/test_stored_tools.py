@@ -247,7 +247,7 @@ async def test_a_template_cannot_multiply_an_argument(
     args = encode({"x": "é" * 1_000_000, "y": ["a" * 1_000_000]})
     refused = await invoked(dialer, context, args, **spec)
     assert refused.is_error and not refused.in_doubt
-    assert f"would give the request's {part} more than" in refused.parts[0].text
+    assert f"make the request's {part} longer than" in refused.parts[0].text
 
 
 async def test_answers_become_results(dialer: Dialer, context: ToolContext) -> None:

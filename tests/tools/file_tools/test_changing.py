@@ -120,7 +120,7 @@ async def test_where_reading_comes_first_an_unknown_or_changed_file_is_not_edite
     assert "read it with read_file before" in await kit.refused("multi_edit", **edits)
     await kit.ok("read_file", path="f")
     file.write_text("a b!")
-    assert "not as you last read it" in await kit.refused("edit", **args)
+    assert "has changed since you last read it" in await kit.refused("edit", **args)
     await kit.ok("read_file", path="f")
     await kit.ok("edit", **args)
     await kit.ok("edit", path="f", old_string="b", new_string="d")

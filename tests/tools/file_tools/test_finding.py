@@ -80,7 +80,7 @@ async def test_paging_through_matches_gives_each_once(tmp_path: Path) -> None:
     assert len((await kit.ok("grep", pattern="line", head_limit=0)).split("\n")) == 600
     assert len((await kit.ok("grep", pattern="line", head_limit=600)).split("\n")) == 600
     past = await kit.ok("grep", pattern="line", offset=600)
-    assert past == "No matches are left from offset=600 on: there are 600."
+    assert past == "There is nothing at offset=600: the search found 600 matches."
 
 
 async def test_long_lines_and_large_files_do_not_flood_the_answer(tmp_path: Path) -> None:

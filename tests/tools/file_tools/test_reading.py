@@ -79,7 +79,7 @@ async def test_binary_files_are_named_and_not_shown(tmp_path: Path) -> None:
     (tmp_path / "image").write_bytes(bytes(range(128, 256)) * 10)
     (tmp_path / "latin").write_bytes("Der Hahn kr\u00e4ht fr\u00fch am Morgen.".encode("latin-1"))
     kit = file_kit(tmp_path)
-    assert await kit.ok("read_file", path="nul") == "[nul is a binary file (9 bytes), which is not shown as text.]"
+    assert await kit.ok("read_file", path="nul") == "[nul is a binary file (9 bytes), which cannot be shown as text.]"
     assert "binary" in await kit.ok("read_file", path="image")
     assert await kit.ok("read_file", path="latin") == "1\tDer Hahn kr\ufffdht fr\ufffdh am Morgen."
     assert not is_binary("\ufffd\ufffd\ufffd".encode())
@@ -137,7 +137,7 @@ async def test_of_a_huge_file_only_the_beginning_is_read(tmp_path: Path) -> None
     assert "binary" in await kit.ok("read_file", path="huge")
     assert "too large" in await kit.refused("edit", path="huge", old_string="first", new_string="x")
     part = page(b"a\nb", Slice(), path="f", numbered=False, complete=False)
-    assert part.text == "a\nb\n[The file is larger than 3 bytes; what comes after them cannot be read with this tool.]"
+    assert part.text == "a\nb\n[The file is larger than 3 bytes; what follows cannot be read with this tool.]"
 
 
 def test_a_page_past_the_end_is_refused() -> None:

@@ -214,7 +214,7 @@ class AgentTools:
             # Names that are unknown until a toolset is opened are checked then.
             name = getattr(ref, "name", None)
             if name in own:
-                raise invalid_field(f"tools[{index}].name", f"the agent {plan.code!r} has a tool {name!r} of its own.")
+                raise invalid_field(f"tools[{index}].name", f"the agent {plan.code!r} already has a tool {name!r}.")
 
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         base = await self.others.open(plan, run=run, secrets=secrets)

@@ -267,13 +267,13 @@ class AgentCode:
     def describe_invalid(self, tool: Tool, error: InvalidArguments) -> str:
         return prompts.behavior.invalid_arguments(error.message)
 
-    async def gate(self, call: PendingCall, context: ToolContext) -> Gated:
+    async def ask_gates(self, call: PendingCall, context: ToolContext) -> Gated:
         try:
-            return await self._gated(call, context)
+            return await self._decision_on(call, context)
         except HookFailed:
             return _blocked(call, prompts.calls.gate_failed(self._around.display_name(call)))
 
-    async def _gated(self, call: PendingCall, context: ToolContext) -> Gated:
+    async def _decision_on(self, call: PendingCall, context: ToolContext) -> Gated:
         display_name, asked = self._around.display_name(call), object_of(call.args)
         gate = points.ToolGate(
             turn=call.turn,
@@ -433,14 +433,14 @@ class AgentCode:
     # Answers and endings
 
     async def check_output(self, text: str) -> str:
-        verdict = await self._judged(text)
+        verdict = await self._reason_to_reject(text)
         try:
             await self._facts.judged()
         except HookFailed as failed:
             self._fail(str(failed), failed.__cause__, code="hook_failed")
         return verdict
 
-    async def _judged(self, text: str) -> str:
+    async def _reason_to_reject(self, text: str) -> str:
         value: object = text
         if self._output is not None:
             try:

@@ -174,7 +174,7 @@ def _builtin(spec: ToolSpec) -> bytes:
     if kind is None:
         raise ProviderError(
             "invalid_request",
-            f"OpenAI has no tool {name!r} of its own; it has {', '.join(BUILTIN_TOOLS)}.",
+            f"OpenAI has no built-in tool {name!r}; it has {', '.join(BUILTIN_TOOLS)}.",
             code="unknown_provider_tool",
         )
     try:

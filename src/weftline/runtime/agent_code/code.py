@@ -202,7 +202,7 @@ class RunCode(Protocol):
 
     @property
     def gates(self) -> bool:
-        """Whether calls go through `gate` before they are announced."""
+        """Whether calls go through `ask_gates` before they are announced."""
         ...
 
     @property
@@ -272,7 +272,7 @@ class RunCode(Protocol):
         """What the model reads about arguments that do not fit."""
         ...
 
-    async def gate(self, call: PendingCall, context: ToolContext) -> Gated: ...
+    async def ask_gates(self, call: PendingCall, context: ToolContext) -> Gated: ...
 
     async def judge(self, turn: PendingTurn) -> Judged:
         """The decision of the agent's policy engine. Any exception blocks the calls of the turn."""

@@ -33,7 +33,7 @@ async def consult(command: Consult, state: State, work: WorkingSet, services: Se
     memory = RunMemory(work.conversation.shared.values)
     context = new_context(command.turn, command.index, 0, call, work, services)
     context.state = memory
-    gated = await code.gate(asked, context)
+    gated = await code.ask_gates(asked, context)
     changed = gated.args != asked.args and bool(gated.args)
     asking = AwaitPlan(gated.verdict)
     if gated.verdict == "ok" and asked.tool is not None:

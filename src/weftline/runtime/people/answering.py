@@ -145,7 +145,7 @@ def require_askable(run: LiveRun, question: Question, answer: AwaitAnswer, *, by
             )
     issues: list[Issue] = []
     if not by.strip():
-        issues.append(Issue("by", "an answer needs the name of whoever gives it"))
+        issues.append(Issue("by", "`by` is required: who is answering?"))
     if answer.outcome not in ANSWERS[question.kind]:
         can = " or ".join(sorted(ANSWERS[question.kind]))
         issues.append(Issue("outcome", f"a {question.kind} cannot be {answer.outcome}, only {can}"))

@@ -49,7 +49,7 @@ async def require_second_person(
     if not requested_by:
         raise Forbidden("It is not known who requested the run, so nobody may approve its calls.", code="four_eyes")
     if by == NAMELESS:
-        raise Forbidden("Say who approves this: it must be someone other than whoever requested it.", code="four_eyes")
+        raise Forbidden("Say who approves this: it must not be the person who requested it.", code="four_eyes")
     steerers = await _steered_by(store, run.key)
     parent = run.state.parent
     while parent is not None:
@@ -62,16 +62,16 @@ async def require_second_person(
         raise Forbidden("It is no longer known who requested the run, so nobody may approve it.", code="four_eyes")
     person = await person_of(by)
     if person is None or person == requester:
-        raise Forbidden("Whoever requested the run may not approve its calls.", code="four_eyes")
+        raise Forbidden("The person who requested the run cannot approve its calls.", code="four_eyes")
     if person in steered_by:
-        raise Forbidden("Whoever steered the run may not approve its calls.", code="four_eyes")
+        raise Forbidden("Someone who steered the run cannot approve its calls.", code="four_eyes")
 
 
 def require_unchanged(run: LiveRun, question: Question, args: bytes) -> None:
     """Raises `Forbidden` for an approval with changed arguments: only the approver would have wanted that call."""
     requested = run.work.conversation.turn.args[question.index : question.index + 1]
     if run.state.limits.four_eyes and question.kind != "plan" and [args] != list(requested):
-        raise Forbidden("Whoever changes the arguments may not approve them; deny the call instead.", code="four_eyes")
+        raise Forbidden("You cannot change the arguments and approve them; deny the call instead.", code="four_eyes")
 
 
 async def _steered_by(store: LogReader, run: int) -> list[str]:

@@ -78,12 +78,12 @@ class Interrupts:
         all. The run waits for its children, so a child that nobody resumes would block it forever.
         """
         async with self._in_turn(key):
-            run = await self._paused(key, messages=len(messages))
+            run = await self._load_paused(key, messages=len(messages))
             await self._require_known_below(run)
             for child in run.state.open_children:
                 with suppress(Conflict, NotFound):
                     await self.resume(ids.key_of(child), notes="", requested_by=requested_by, labels=None, messages=())
-            run = await self._paused(key, messages=len(messages))
+            run = await self._load_paused(key, messages=len(messages))
             queued = [
                 Draft(MessageQueued(message_id_of(run, place), "steer"), encode(QueuedBody((Text(text),))))
                 for place, text in enumerate(messages)
@@ -91,7 +91,7 @@ class Interrupts:
             head = RunResumed(notes, requested_by)
             await self._append(run, (*queued, Draft(head, control_body(labels, messages=len(messages)))))
 
-    async def _paused(self, key: int, *, messages: int) -> LiveRun:
+    async def _load_paused(self, key: int, *, messages: int) -> LiveRun:
         """The run, if it can be resumed with this many messages."""
         run = await self._load(key)
         if not run.state.control.paused:

@@ -45,14 +45,14 @@ class StoredLogins:
         task = self._renewals.get(key)
         if task is None:
             task = self._renewals[key] = asyncio.create_task(self._renew_stored(key, stale), name="renewing a login")
-            task.add_done_callback(lambda done: self._renewed(key, done))
+            task.add_done_callback(lambda done: self._forget_renewal(key, done))
         return await asyncio.shield(task)
 
     async def aclose(self) -> None:
         if self._renewals:
             await asyncio.wait(self._renewals.values())
 
-    def _renewed(self, key: _Key, done: asyncio.Task[Login]) -> None:
+    def _forget_renewal(self, key: _Key, done: asyncio.Task[Login]) -> None:
         del self._renewals[key]
         if not done.cancelled():
             done.exception()  # retrieved here, because it may be that nobody waits for it
@@ -92,15 +92,15 @@ class StoredLogin:
 
     async def token(self) -> str:
         if not self._login.fresh(now=self._logins.clock.now_us()):
-            await self._renew()
+            await self._fetch_newer()
         return self._login.access_token
 
-    async def renewed(self, refused: str) -> str:
+    async def replace_token(self, refused: str) -> str:
         if self._login.access_token == refused:
-            await self._renew()
+            await self._fetch_newer()
         return self._login.access_token
 
-    async def _renew(self) -> None:
+    async def _fetch_newer(self) -> None:
         self._login = await self._logins.renew(self._key, self._login)
         self._secrets += self._login.secrets
         self.redactor = Redactor(self._secrets)

@@ -136,7 +136,7 @@ class Serving:
             await self._room.need(large.size)
             return await read_task(self._engine, row, history=history)
 
-    async def _listed(self, row: RunRow, history: int) -> Task:
+    async def _task_of_row(self, row: RunRow, history: int) -> Task:
         """Returns one task of many: one unreadable run must not empty the list."""
         try:
             return await self._task(row, history)
@@ -229,7 +229,7 @@ class Serving:
         tasks: list[Task] = []
         size = taken = 0
         for row in found[: query.limit]:
-            task = await self._listed(row, query.history)
+            task = await self._task_of_row(row, query.history)
             size += task.size
             if taken and size > _LIST_BYTES:
                 break

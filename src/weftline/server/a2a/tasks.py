@@ -40,7 +40,7 @@ from weftline.server.a2a import asking
 from weftline.server.a2a.asking import TaskMessage
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import Item, RunRow
-from weftline.wire.responses import RunView
+from weftline.wire.run_responses import RunView
 from weftline.workspace.threads import CONTEXT_KEY
 
 MESSAGE_KEY = "a2a_message_id"

@@ -13,7 +13,7 @@ from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.runs import PATH, idempotency
 from weftline.server.sse import LAST_EVENT_ID
-from weftline.wire.responses import CreatedRun
+from weftline.wire.run_responses import CreatedRun
 
 _FORK = object_body(ForkModel, parse_fork)
 

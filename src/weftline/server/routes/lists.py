@@ -23,10 +23,12 @@ from weftline.server.router import Route
 from weftline.store.base import RunFilter, RunRow
 from weftline.store.records.pages import PAGE_BYTES, RowPage
 from weftline.store.records.threads import ThreadFilter, ThreadRow
-from weftline.wire import responses
+from weftline.wire import run_responses
 from weftline.wire.damage import error_code
 from weftline.wire.limits import ID_PATTERN, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN
-from weftline.wire.responses import ListedRun, ListedSession, RunPage, SessionPage, SessionStatus, Status, iso
+from weftline.wire.responses import iso
+from weftline.wire.run_responses import ListedRun, RunPage, Status
+from weftline.wire.session_responses import ListedSession, SessionPage, SessionStatus
 from weftline.workspace import agents, threads
 from weftline.workspace.agents import owns
 
@@ -105,7 +107,7 @@ async def sessions(app: App, request: Request, principal: Principal) -> Response
 
 
 async def listed_run(engine: Engine, row: RunRow) -> ListedRun:
-    return responses.listed_run(await run_summary(engine.stored, row), agent_id=row.agent)
+    return run_responses.listed_run(await run_summary(engine.stored, row), agent_id=row.agent)
 
 
 def _session(row: ThreadRow) -> ListedSession:

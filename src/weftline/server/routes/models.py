@@ -10,7 +10,7 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
-from weftline.wire.responses import CatalogModel, Models, Pricing, models_list
+from weftline.wire.model_responses import CatalogModel, Models, Pricing, models_list
 
 PATH = "/api/v1/workspaces/{slug}/models"
 

@@ -13,7 +13,7 @@ from weftline.server.bodies import object_body
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.runs import PATH, RESULT_BODY_BYTES, idempotency_key
-from weftline.wire.responses import AcceptedResult
+from weftline.wire.run_responses import AcceptedResult
 
 _RESULTS = object_body(ResultsModel, parse_results, limit_bytes=RESULT_BODY_BYTES)
 

@@ -32,7 +32,7 @@ from weftline.store.records.pages import PAGE_BYTES
 from weftline.wire.awaits import OpenAwait
 from weftline.wire.details import parse_profile
 from weftline.wire.requests import ToolResult, parse_tool_result
-from weftline.wire.responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
+from weftline.wire.run_responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
 from weftline.wire.run_snapshots import WireSnapshot, to_wire_snapshot
 
 PATH = "/api/v1/workspaces/{slug}/agent-runs"

@@ -24,16 +24,10 @@ from weftline.server.routes.runs import idempotency
 from weftline.server.sse import LAST_EVENT_ID
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.damage import session_damaged
-from weftline.wire.responses import (
-    CreatedRun,
-    CreatedSession,
-    Ok,
-    Session,
-    SessionView,
-    created_session,
-    session_info,
-)
+from weftline.wire.responses import Ok
+from weftline.wire.run_responses import CreatedRun
 from weftline.wire.run_spec import MessageModel, SessionModel
+from weftline.wire.session_responses import CreatedSession, Session, SessionView, created_session, session_info
 from weftline.workspace import threads
 
 PATH = "/api/v1/workspaces/{slug}/agent-sessions"

@@ -105,7 +105,7 @@ async def _page(data: bytes, reply: HttpResponse) -> str:
 
 async def _text(reply: HttpResponse) -> str:
     if reply.status >= 400 or reply.status < 200:
-        raise ToolFailed(prompts.builtin.fetch_refused(reply.status, reply.reason))
+        raise ToolFailed(prompts.remote.server_refused(reply.status, reply.reason))
     if 300 <= reply.status < 400:
         raise ToolFailed(prompts.builtin.FETCH_REDIRECTS)
     kind = reply.media_type

@@ -14,6 +14,7 @@ from typing import cast
 import httpx2
 import msgspec
 
+from weftline import prompts
 from weftline.net.address import Origin, origin_of
 from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
@@ -34,8 +35,6 @@ UNAUTHORIZED = -32905
 """The server requires a login that we do not have."""
 UNREADABLE = -32906
 """The server's response is not one that we can read."""
-
-LOG_IN = "Whoever runs this server can log in there with `weftline mcp login`, or the tool can be given other headers."
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 NOTICE_S = 5.0
@@ -72,9 +71,9 @@ class DialledTransport(httpx2.AsyncBaseTransport):
             if status != HTTPStatus.UNAUTHORIZED:
                 return response
             await response.aclose()
-            return (await self._send(request, await credential.renewed(token)))[1]
+            return (await self._send(request, await credential.replace_token(token)))[1]
         except LoginLost as error:
-            return _error(request, UNAUTHORIZED, f"{error} {LOG_IN}")
+            return _error(request, UNAUTHORIZED, f"{error} {prompts.remote.MCP_LOG_IN}")
         except RequestFailed as error:
             return _error(request, NOT_SENT, error.message)
 
@@ -116,13 +115,13 @@ class DialledTransport(httpx2.AsyncBaseTransport):
             try:
                 answer = await reply.read(limit=MAX_ANSWER_BYTES)
             except BodyTooLarge:
-                return 0, _error(request, UNREADABLE, "The answer is too large.")
+                return 0, _error(request, UNREADABLE, prompts.remote.MCP_TOO_LARGE)
             except RequestFailed as error:
                 return 0, _error(request, BROKEN, error.message)
             finally:
                 await call.__aexit__(None, None, None)
             if too_much := excess(answer):
-                return 0, _error(request, UNREADABLE, f"The answer has {too_much}.")
+                return 0, _error(request, UNREADABLE, prompts.remote.mcp_answer_has(too_much))
             return reply.status, httpx2.Response(
                 reply.status, headers=headers, content=whole_json(answer), request=request
             )
@@ -180,12 +179,13 @@ class _Body(httpx2.AsyncByteStream):
 def _refusal(request: httpx2.Request, reply: HttpResponse, body: bytes) -> httpx2.Response:
     """Returns an HTTP error as the JSON-RPC error that it contains or stands for."""
     if reply.status == HTTPStatus.UNAUTHORIZED:
-        return _error(request, UNAUTHORIZED, f"The server answered HTTP 401 Unauthorized. {LOG_IN}")
+        refused = prompts.remote.server_refused(reply.status, HTTPStatus.UNAUTHORIZED.phrase)
+        return _error(request, UNAUTHORIZED, f"{refused} {prompts.remote.MCP_LOG_IN}")
     message = _message(body)
     in_session = _SESSION in request.headers
     lost = message is not None and any(word in message.lower() for word in _MEANS_SESSION_LOST)
     if in_session and (reply.status == 404 or (reply.status == 400 and lost)):
-        return _error(request, SESSION_LOST, message or "The session has ended.")
+        return _error(request, SESSION_LOST, message or prompts.remote.MCP_SESSION_ENDED)
     if message is not None and reply.media_type == "application/json":
         return httpx2.Response(
             reply.status, headers={"content-type": "application/json"}, content=body, request=request
@@ -194,7 +194,7 @@ def _refusal(request: httpx2.Request, reply: HttpResponse, body: bytes) -> httpx
         reason = HTTPStatus(reply.status).phrase
     except ValueError:
         reason = reply.reason
-    return _error(request, REFUSED, f"The server answered HTTP {reply.status} {reason}".rstrip() + ".")
+    return _error(request, REFUSED, prompts.remote.server_refused(reply.status, reason))
 
 
 def _message(body: bytes) -> str | None:

@@ -36,7 +36,7 @@ class Credential(Protocol):
         """Returns a valid access token. Raises `LoginLost` or `RequestFailed`."""
         ...
 
-    async def renewed(self, refused: str) -> str:
+    async def replace_token(self, refused: str) -> str:
         """Returns a new token to replace one that the server refused. Raises `LoginLost` or `RequestFailed`."""
         ...
 

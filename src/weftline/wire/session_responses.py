@@ -1,0 +1,160 @@
+"""The responses about sessions, as types and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from weftline.kernel.entries import ModelRef
+from weftline.messages import Assistant, Message, System, Text, Usage, User
+from weftline.text.redaction import redact_url
+from weftline.wire.limits import DEFAULT_RUN_NAME
+from weftline.wire.responses import JsonObject, Time, Warnings, Words, encode, iso, iso_or_none
+from weftline.wire.run_responses import Tokens, usage_triple
+
+SessionStatus: TypeAlias = Literal["active", "ended"]
+
+
+class CreatedSession(Struct, frozen=True, rename="camel"):
+    session_id: str
+    name: str
+    created_at: Time
+    warnings: Warnings = UNSET
+
+
+def created_session(session_id: str, *, name: str, created_us: int, warnings: Warnings = UNSET) -> bytes:
+    return encode(CreatedSession(session_id, name, iso(created_us), warnings))
+
+
+class SessionUsage(Struct, frozen=True):
+    """Usage of the ended runs of a session."""
+
+    runs: int = 0
+    turns: int = 0
+    tokens: Usage = Usage()
+    cost_nusd: int | None = 0
+    attempts: int = 0
+    estimated: bool = False
+
+
+class SessionView(Struct, frozen=True):
+    id: str
+    created_us: int
+    last_used_us: int
+    spec: bytes
+    name: str = DEFAULT_RUN_NAME
+    ended_us: int | None = None
+    metadata: dict[str, str] = {}
+    usage: SessionUsage = SessionUsage()
+
+
+class AttachmentInfo(Struct, rename="camel", omit_defaults=True):
+    """An attachment without its content."""
+
+    media_type: str
+    name: str | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+    sha256: str | UnsetType = UNSET
+    size_bytes: int | UnsetType = UNSET
+
+
+class ChatMessage(Struct):
+    role: Literal["user", "assistant", "system"]
+    content: str
+    attachments: list[AttachmentInfo] | UnsetType = UNSET
+
+
+class UsedBySession(Struct, rename="camel"):
+    runs: int
+    turns: int
+    attempts: int
+    tokens: Tokens
+    cost_usd: float | None
+    usage_estimated: bool
+
+
+class Session(Struct, rename="camel"):
+    id: str
+    name: str
+    status: SessionStatus
+    created_at: Time
+    last_used_at: Time
+    ended_at: Time | None
+    agent_spec: JsonObject
+    messages: list[ChatMessage]
+    metadata: dict[str, str]
+    usage: UsedBySession
+
+
+class ListedSession(Struct, rename="camel"):
+    id: str
+    session_id: str
+    name: str
+    status: SessionStatus
+    agent_id: str | None
+    metadata: Words
+    created_at: Time
+    last_used_at: Time
+    ended_at: Time | None
+    error_code: str | UnsetType = UNSET
+    """`log_damaged` if the session's stored data is unreadable; left out otherwise."""
+
+
+class SessionPage(Struct, rename="camel"):
+    sessions: list[ListedSession]
+    next_cursor: str | None
+
+
+def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
+    """Returns the session. `messages` are the thread's, of which only those of people and the model are shown."""
+    return encode(
+        Session(
+            id=session.id,
+            name=session.name,
+            status="active" if session.ended_us is None else "ended",
+            created_at=iso(session.created_us),
+            last_used_at=iso(session.last_used_us),
+            ended_at=iso_or_none(session.ended_us),
+            agent_spec=Raw(session.spec),
+            messages=[chat for message in messages if (chat := _chat(message))],
+            metadata=session.metadata,
+            usage=_session_usage(session.usage),
+        )
+    )
+
+
+def _session_usage(usage: SessionUsage) -> UsedBySession:
+    triple = usage_triple(usage.tokens, usage.turns, ModelRef(), attempts=usage.attempts)
+    cost = None if usage.cost_nusd is None else usage.cost_nusd / 1_000_000_000
+    return UsedBySession(usage.runs, triple.turns, triple.attempts, triple.tokens, cost, usage.estimated)
+
+
+def _chat(message: Message) -> ChatMessage | None:
+    match message:
+        case System(content):
+            return ChatMessage("system", content)
+        case User(injected=False):
+            return ChatMessage("user", message.text, _attachments(message))
+        case Assistant():
+            silent = message.calls and not message.text  # a turn of a library's thread that only called tools
+            return None if silent else ChatMessage("assistant", message.text)
+        case _:
+            return None
+
+
+def _attachments(message: User) -> list[AttachmentInfo] | UnsetType:
+    parts = [part for part in message.parts if not isinstance(part, Text)]
+    if not parts:
+        return UNSET
+    return [
+        AttachmentInfo(
+            part.media_type,
+            part.name or UNSET,
+            redact_url(part.url) if part.url else UNSET,
+            part.blob or UNSET,
+            part.size or UNSET,
+        )
+        for part in parts
+    ]
