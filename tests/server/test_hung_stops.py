@@ -88,6 +88,8 @@ def executor() -> str:
     return "done"
 '''
 NAMES = ("thread", "stubborn", "loop", "store", "executor")
+
+
 def test_a_second_signal_leaves_time_for_work_that_ignores_its_cancellation() -> None:
     assert stopping.HURRY_S > CUT_S + 2
 
