@@ -285,7 +285,7 @@ class HttpProtocol(asyncio.Protocol):
             self._read_on(after_close=True)
         self._headers.append((name, value))
         if len(self._headers) > _MAX_HEADERS:
-            raise self._refused(_too_many_headers())
+            raise self._remember_refusal(_too_many_headers())
 
     def _read_on(self, *, after_close: bool) -> None:
         """Tells the parser whether another request may follow one that closes the connection."""
