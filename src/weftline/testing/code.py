@@ -29,7 +29,7 @@ class IdleCode:
     """Implements `weftline.runtime.agent_code.code.RunCode`."""
 
     context: object = None
-    gates = sequential = watches = False
+    has_gates = sequential = watches = False
     may_be_overtaken = True
 
     async def plan_child(self, call: PendingCall, context: ToolContext, *, limits: ChildLimits) -> RunPlan:

@@ -151,7 +151,7 @@ class AgentCode:
         return self._raised or self._refusal or self._unchecked
 
     @property
-    def gates(self) -> bool:
+    def has_gates(self) -> bool:
         asked = (points.ToolGate, points.ToolUnknown, points.ToolError, points.ArgumentsRejected)
         return bool(self._frame.gates) or any(self._around.wants(point) for point in asked)
 

@@ -201,7 +201,7 @@ class RunCode(Protocol):
         ...
 
     @property
-    def gates(self) -> bool:
+    def has_gates(self) -> bool:
         """Whether calls go through `ask_gates` before they are announced."""
         ...
 

@@ -75,7 +75,7 @@ async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet, se
         why = prompts.calls.FALLBACK_NOT_PLAIN
     elif name in toolbox.excluded:
         why = prompts.calls.FALLBACK_NOT_ALLOWED
-    elif toolbox.code is not None and toolbox.code.gates:
+    elif toolbox.code is not None and toolbox.code.has_gates:
         why = prompts.calls.FALLBACK_NOT_CHECKED
     elif takes_injected(tool):
         why = prompts.calls.FALLBACK_INJECTED

@@ -98,7 +98,7 @@ async def prepare_call(
     """
     toolbox = work.toolbox or EMPTY
     code = toolbox.code
-    gated = code is not None and code.gates
+    gated = code is not None and code.has_gates
     tool = toolbox.get(call.name)
     hidden = tool is not None and is_hidden(tool)
     if tool is None or (hidden and not parent):
