@@ -139,7 +139,11 @@ class Write(Struct):
     new: NewRun | None = None
     thread_end: ThreadEnd | None = None
     children: tuple[Write, ...] = ()
-    """New runs that are created in the same transaction."""
+    """New runs that are created in the same transaction.
+
+    A child has no thread and no history. It has entries and a row, and nothing else in this write: a child that opens
+    awaits, books anything, wakes another run or has children fails together with its parent's write.
+    """
     wakes: int | None = None
     """A run that becomes due immediately unless it has ended: the parent of a run that ends."""
     awaits: tuple[NewAwait, ...] = ()
