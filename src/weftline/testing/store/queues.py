@@ -180,8 +180,8 @@ async def runs_that_wait_for_earlier_ones_of_their_threads_are_found(subject: Su
     workspace, other = await new_workspace(subject), await new_workspace(subject, "other")
     thread, elsewhere = await new_thread(subject, workspace), await new_thread(subject, other)
     first, second, third = [chain_of(log, key, workspace, thread=thread) for key in (1, 2, 3)]
-    await commit(log, first.create(), second.create(), third.create())
     await commit(log, *[chain_of(log, key, other, thread=elsewhere).create() for key in (4, 5)])
+    await commit(log, first.create(), third.create(), second.create())
     await commit(log, chain_of(log, 6, workspace).create())
     assert await log.queued_behind() == [(2, workspace), (3, workspace), (5, other)]
     await commit(log, third.end())
