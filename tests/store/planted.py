@@ -10,10 +10,11 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import DueRun, Loaded, LogStore, Page, RunRow, Store, Write, Written
+from weftline.store.base import LogStore, Store
 from weftline.store.copies import Copied
 from weftline.store.database import Database
 from weftline.store.memory import MemoryDisk, MemoryStore
+from weftline.store.rows import DueRun, Loaded, Page, RunRow, Write, Written
 from weftline.store.sqlite.database import SqliteDatabase, transact
 
 Plant: TypeAlias = Callable[[LogStore], Any]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from weftline.errors import Conflict, WeftlineError
-from weftline.store.base import Write, Written
 from weftline.store.records.deliveries import Event
 from weftline.store.records.webhooks import WAITING
+from weftline.store.rows import Write, Written
 
 
 class Moved(Exception):

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from weftline.messages import Blob
 from weftline.store.awaits import AwaitFilter, NewAwait, OpenAwait
-from weftline.store.base import GIVEN, Write
 from weftline.store.database import Query
 from weftline.store.memory.run import MemoryRun
+from weftline.store.rows import GIVEN, Write
 from weftline.store.sqlite.database import records_in_memory, run_query, transact
 
 T = TypeVar("T")

@@ -8,24 +8,13 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import (
-    DueRun,
-    Item,
-    LargeEntry,
-    Loaded,
-    Page,
-    RunFilter,
-    RunRow,
-    TimedRun,
-    Write,
-    Written,
-)
 from weftline.store.claims import Claims
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.run import MemoryRun
 from weftline.store.memory.transaction import write_all
 from weftline.store.outcomes import moved_on
 from weftline.store.records import thread_queues
+from weftline.store.rows import DueRun, Item, LargeEntry, Loaded, Page, RunFilter, RunRow, TimedRun, Write, Written
 
 _TRIM_BATCH = 100
 

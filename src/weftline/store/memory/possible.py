@@ -8,7 +8,7 @@ from typing import cast
 from msgspec import Struct
 from msgspec.json import decode
 
-from weftline.store.base import Write
+from weftline.store.rows import Write
 
 _MIN, _MAX = -(2**63), 2**63 - 1
 _NOT_STORED = frozenset({"facts", "size"})

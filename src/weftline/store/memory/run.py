@@ -9,7 +9,7 @@ from copy import copy
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.store.base import GIVEN, LEAVE_DUE, Item, NewRun, Page, Progress, RunFilter, RunRow, Write
+from weftline.store.rows import GIVEN, LEAVE_DUE, Item, NewRun, Page, Progress, RunFilter, RunRow, Write
 
 
 class MemoryRun:

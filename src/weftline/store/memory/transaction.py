@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weftline.errors import Conflict, StoreError
-from weftline.store.base import GIVEN, NewRun, Write, Written
 from weftline.store.memory.disk import MemoryDisk
 from weftline.store.memory.possible import check_possible
 from weftline.store.memory.run import MemoryRun
@@ -19,6 +18,7 @@ from weftline.store.outcomes import (
     refused_by_thread,
 )
 from weftline.store.records import budgets, deliveries, thread_queues, webhooks
+from weftline.store.rows import GIVEN, NewRun, Write, Written
 from weftline.store.sqlite.database import transact
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import apsw
 
 from weftline.errors import StoreError, WeftlineError
-from weftline.store.base import Written
 from weftline.store.outcomes import Moved, already_there, impossible, moved_on
+from weftline.store.rows import Written
 
 
 class Fenced(Exception):

@@ -10,9 +10,9 @@ from typing import Any
 import apsw
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import DueRun, Item, LargeEntry, Page, RunFilter, RunRow, TimedRun
 from weftline.store.database import SqlValue
 from weftline.store.records import thread_queues
+from weftline.store.rows import DueRun, Item, LargeEntry, Page, RunFilter, RunRow, TimedRun
 from weftline.store.sqlite import await_lists, run_lists, thread_reads
 from weftline.store.sqlite.connection import snapshot
 from weftline.store.sqlite.database import run_query

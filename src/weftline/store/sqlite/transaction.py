@@ -10,13 +10,13 @@ from typing import Any
 import apsw
 from msgspec.json import decode
 
-from weftline.store.base import LEAVE_DUE, Item, NewRun, Write, Written
 from weftline.store.database import SqlValue
 from weftline.store.outcomes import Malformed, Moved, check_children, events_of, moved_on, refused_by_thread
 from weftline.store.pieces import PIECE_BYTES, split
 from weftline.store.records import budgets, deliveries, thread_queues, webhooks
 from weftline.store.records.deliveries import Event
 from weftline.store.records.thread_queues import Place
+from weftline.store.rows import LEAVE_DUE, Item, NewRun, Write, Written
 from weftline.store.sqlite import await_lists, pieces
 from weftline.store.sqlite import statements as sql
 from weftline.store.sqlite.database import run_query

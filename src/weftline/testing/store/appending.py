@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from weftline.store.base import LEAVE_DUE, IdempotencyKey, Item, RunFilter
+from weftline.store.rows import LEAVE_DUE, IdempotencyKey, Item, RunFilter
 from weftline.testing.store.chain import check_log, read_log
 from weftline.testing.store.subject import (
     TIMEOUT_S,

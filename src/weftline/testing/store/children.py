@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weftline.messages import Blob
-from weftline.store.base import GIVEN, IdempotencyKey, RunFilter
+from weftline.store.rows import GIVEN, IdempotencyKey, RunFilter
 from weftline.testing.store.chain import check_log
 from weftline.testing.store.subject import (
     Subject,

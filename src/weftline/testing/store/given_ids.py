@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weftline.store.base import GIVEN, RunFilter
+from weftline.store.rows import GIVEN, RunFilter
 from weftline.testing.store.chain import check_log
 from weftline.testing.store.subject import Subject, chain_of, code, commit, new_workspace, outcomes
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from weftline.messages import Blob
 from weftline.store.awaits import AwaitFilter, NewAwait
-from weftline.store.base import GIVEN, IdempotencyKey, Item, Progress, ThreadEnd, Write
 from weftline.store.budgets import Booking, run_account
 from weftline.store.database import Query, Row, statement
 from weftline.store.records import budgets
+from weftline.store.rows import GIVEN, IdempotencyKey, Item, Progress, ThreadEnd, Write
 from weftline.testing.store.chain import Chain, check_log
 from weftline.testing.store.subject import (
     Subject,
@@ -71,8 +71,8 @@ async def numbers_that_add_up_to_something_impossible_fail(subject: Subject) -> 
     long.items = [Item(5_000, "delta.text", b"", b"", 2**63 - 1)]
     for bad in (twice, more, long):
         bad.base_seq, bad.base_version = spends.base_seq + 1, spends.base_version + 1
-        told = outcomes(await commit(log, neighbour.append(b"a"), bad))
-        assert told[0] == "ok" and told[1] in _NEVER
+        reported = outcomes(await commit(log, neighbour.append(b"a"), bad))
+        assert reported[0] == "ok" and reported[1] in _NEVER
     assert await subject.store.records.read(budgets.use(run_account(1))) == [most]
     assert await check_log(log, 1) == [b"{}", b"a"]
 
@@ -113,9 +113,9 @@ async def _fails_wherever_it_is_spoiled(subject: Subject, write: Write, neighbou
     log, before = subject.store.log, await _contents(subject, thread)
     written = 1
     for where, bad in _spoiled(write):
-        told = outcomes(await commit(log, neighbour.append(b"a"), bad))
+        reported = outcomes(await commit(log, neighbour.append(b"a"), bad))
         written += 1
-        assert told[0] == "ok" and told[1] in _NEVER, f"{where}: {told}"
+        assert reported[0] == "ok" and reported[1] in _NEVER, f"{where}: {reported}"
         assert await _contents(subject, thread) == before, f"{where}: some of it was written"
     assert len(await check_log(log, 9)) == written > 30
 

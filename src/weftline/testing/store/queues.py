@@ -5,8 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 
 from weftline.messages import Blob
-from weftline.store.base import LEAVE_DUE, IdempotencyKey
 from weftline.store.database import Query, statement
+from weftline.store.rows import LEAVE_DUE, IdempotencyKey
 from weftline.testing.store.chain import check_log
 from weftline.testing.store.subject import (
     Subject,

@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from weftline.store.base import LargeEntry, LogReader, Page, RunFilter
+from weftline.store.base import LogReader
+from weftline.store.rows import LargeEntry, Page, RunFilter
 from weftline.testing.store.chain import EVERYTHING, read_log
 from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_thread, new_workspace, the_row
 

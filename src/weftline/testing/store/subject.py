@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from weftline.errors import StoreError
-from weftline.store.base import LogReader, LogStore, RunRow, Store, Write, Written
+from weftline.store.base import LogReader, LogStore, Store
 from weftline.store.database import Query, one
+from weftline.store.rows import RunRow, Write, Written
 from weftline.testing.store.chain import Chain
 
 TIMEOUT_S = 60
