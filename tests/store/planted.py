@@ -158,6 +158,34 @@ class AnswersInTheNextTransaction(Planted):
         return results
 
 
+class OpensAgain(Planted):
+    """An await that is open already is left as it is, and the write that opens it again is accepted."""
+
+    def __init__(self, inner: LogStore) -> None:
+        super().__init__(inner)
+        self._open: set[tuple[int, str]] = set()
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        return self.inner.flush([self._without_known(write) for write in writes])
+
+    def _without_known(self, write: Write) -> Write:
+        new = {one.id: one for one in write.awaits if (write.key, one.id) not in self._open}
+        self._open |= {(write.key, id) for id in new}
+        return replace(write, awaits=tuple(new.values()))
+
+
+class PromotesAnyNewRun(Planted):
+    """Whatever is created as a run ends is said to follow it."""
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        results = self.inner.flush(writes)
+        created = [write.key for write in writes if write.new is not None]
+        for write, result in zip(writes, results.result(), strict=True):
+            if write.thread_end is not None and created:
+                result.promoted = created[0]
+        return results
+
+
 class LeavesWhatItCould(Planted):
     """A write that fails leaves its entries and its row, as if only the rest had failed."""
 

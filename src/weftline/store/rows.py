@@ -132,6 +132,7 @@ class Write(Struct):
     wakes: int | None = None
     """A run that becomes due immediately unless it has ended: the parent of a run that ends."""
     awaits: tuple[NewAwait, ...] = ()
+    """Those that it opens. If one of them is open already, the write is a conflict."""
     answered: tuple[str, ...] = ()
     """The ids of awaits that are not open after this write, even if it opens them."""
     bookings: tuple[Booking, ...] = ()

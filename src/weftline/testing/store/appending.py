@@ -122,9 +122,12 @@ async def items_that_are_no_entries_and_metadata_that_is_no_json_fail(subject: S
 
 async def a_number_has_64_bits(subject: Subject) -> None:
     log, chain = subject.store.log, await new_chain(subject)
-    for due_at, outcome in ((2**63 - 1, "ok"), (2**63, "failed")):
-        assert outcomes(await commit(log, chain.append(b"a", due_at=due_at))) == [outcome]
-    assert (await the_row(log, 1)).due_at == 2**63 - 1
+    for number in (2**63 - 1, -(2**63)):
+        write, beyond = chain.append(b"a"), chain.append(b"b")
+        chain.take_back(beyond)
+        write.fold, beyond.fold = number, number + (1 if number > 0 else -1)
+        assert [outcomes(await commit(log, one)) for one in (write, beyond)] == [["ok"], ["failed"]]
+        assert (await the_row(log, 1)).fold == number
 
 
 async def flushes_take_effect_in_the_order_of_the_calls(subject: Subject) -> None:

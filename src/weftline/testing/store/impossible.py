@@ -1,4 +1,4 @@
-"""Writes that no store could apply: each fails whichever part of it is wrong, and leaves nothing."""
+"""Writes that fail, whichever part of them is wrong: nothing of them is left."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from weftline.testing.store.subject import (
     active_run,
     chain_of,
     commit,
+    end_thread,
     new_chain,
     new_thread,
     new_workspace,
@@ -58,6 +59,24 @@ async def a_new_run_with_an_impossible_value_anywhere_is_not_created(subject: Su
     write.due_at = None  # its place in the queue decides
     await _fails_wherever_it_is_spoiled(subject, write, neighbour, thread=thread)
     assert outcomes(await commit(log, write)) == ["ok"]
+
+
+async def a_new_run_that_its_thread_refuses_leaves_nothing(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    thread, other = await new_thread(subject, workspace), await new_thread(subject, workspace)
+    parent, neighbour = await new_chain(subject, 3), await new_chain(subject, 9)
+    await commit(log, parent.append(b"waits", due_at=None))
+    await subject.store.records.write(end_thread(thread))
+    write = _create(chain_of(log, 1, workspace, thread=thread))
+    assert write.new is not None
+    write.new.history = (b"m",)
+    write.awaits = (NewAwait("a", workspace, 1, "confirm", 5_000, None, b"{}"),)
+    write.bookings = (Booking(workspace, run_account(1), 3, nusd=5),)
+    write.thread_end, write.wakes = ThreadEnd(other, [b"m"]), 3
+    write.children = (chain_of(log, 2, workspace).create(),)
+    before = [await _contents(subject, one) for one in (thread, other)]
+    assert outcomes(await commit(log, write, neighbour.append(b"a"))) == ["failed", "ok"]
+    assert [await _contents(subject, one) for one in (thread, other)] == before
 
 
 async def numbers_that_add_up_to_something_impossible_fail(subject: Subject) -> None:
@@ -187,6 +206,7 @@ def _workspaces() -> Query[list[Row]]:
 CHECKS = (
     a_write_with_an_impossible_value_anywhere_fails,
     a_new_run_with_an_impossible_value_anywhere_is_not_created,
+    a_new_run_that_its_thread_refuses_leaves_nothing,
     numbers_that_add_up_to_something_impossible_fail,
     a_child_is_a_new_run_without_a_thread_and_nothing_else,
 )

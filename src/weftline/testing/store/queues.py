@@ -132,6 +132,17 @@ async def a_run_created_as_the_one_before_it_ends_is_not_forgotten(subject: Subj
     assert await subject.store.records.read(active_run(thread)) == 2 and await due_times(log, 2) == [0]
 
 
+async def only_a_run_of_the_thread_follows_one_that_ends(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    thread, other = await new_thread(subject, workspace), await new_thread(subject, workspace)
+    first = chain_of(log, 1, workspace, thread=thread)
+    await commit(log, first.create())
+    elsewhere, free = chain_of(log, 2, workspace, thread=other), chain_of(log, 3, workspace)
+    results = await commit(log, elsewhere.create(), free.create(), first.end())
+    assert (outcomes(results), results[2].promoted) == (["ok"] * 3, None)
+    assert await subject.store.records.read(active_run(thread)) is None
+
+
 async def a_run_that_cannot_be_created_takes_no_place_in_its_thread(subject: Subject) -> None:
     log, workspace = subject.store.log, await new_workspace(subject)
     thread = await new_thread(subject, workspace)
@@ -245,6 +256,7 @@ CHECKS = (
     an_end_that_fails_releases_nothing,
     a_run_that_leaves_the_queue_promotes_nobody,
     a_run_created_as_the_one_before_it_ends_is_not_forgotten,
+    only_a_run_of_the_thread_follows_one_that_ends,
     a_run_that_cannot_be_created_takes_no_place_in_its_thread,
     a_thread_was_last_used_when_its_last_run_was_created_or_ended,
     a_thread_that_has_ended_takes_no_runs,
