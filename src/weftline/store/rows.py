@@ -17,8 +17,6 @@ LEAVE_DUE = -1
 """A `due_at` that keeps the row's value: only the store knows when a run that is queued on its thread may start."""
 GIVEN = "="
 """The prefix of `salt` for a run whose id was chosen by the client; the id follows. There is an index on these."""
-
-
 ITEM_BYTES = 64
 """The overhead of an item beyond its content."""
 
