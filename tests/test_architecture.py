@@ -95,6 +95,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "weftline.providers",
         "weftline.tools",
         "weftline.store.base",
+        "weftline.store.rows",
         "weftline.store.budgets",
         "weftline.store.database",
         "weftline.net",

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from weftline import Agent, Engine, Prompt, ToolFailed
 from weftline.messages import User
-from weftline.store.base import RunFilter
+from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel, calls
 
 

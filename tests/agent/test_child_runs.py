@@ -19,7 +19,8 @@ from weftline.errors import Conflict
 from weftline.events import AwaitOpened, CallFinished, CallOpened, ChildEnded, RunEnded
 from weftline.messages import Assistant, User
 from weftline.runtime import ids
-from weftline.store.base import RunFilter, Store
+from weftline.store.base import Store
+from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel, calls
 
 PATIENCE_S = 60

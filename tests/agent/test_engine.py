@@ -16,7 +16,7 @@ from weftline.agent.hooks import MessagesTaken, RunStarted
 from weftline.errors import NotFound, StoreError
 from weftline.messages import Assistant, User
 from weftline.providers.catalog import Catalog
-from weftline.store.base import RunFilter
+from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel, calls
 
 

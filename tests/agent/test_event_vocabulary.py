@@ -35,7 +35,7 @@ from weftline.messages import ProviderCall
 from weftline.net.sse import SseParser
 from weftline.runtime.engine import EntryBatch
 from weftline.server.sse import sse_frames
-from weftline.store.base import Item
+from weftline.store.rows import Item
 from weftline.wire.events import PROJECTIONS
 from weftline.wire.observed import OBSERVED
 

@@ -14,7 +14,7 @@ from weftline.agent.engine.recent_logs import MAX_RETAINED
 from weftline.agent.tracing import trace
 from weftline.errors import InvalidRequest
 from weftline.events import AwaitOpened
-from weftline.store.base import RunFilter
+from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel
 
 from .test_child_awaits import child_of, family

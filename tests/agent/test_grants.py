@@ -14,7 +14,7 @@ from weftline.agent.hooks_outside import SpawnBefore
 from weftline.errors import WeftlineError
 from weftline.events import AwaitOpened, CallFinished
 from weftline.runtime import ids
-from weftline.store.base import RunFilter
+from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel, calls
 from weftline.text.canonical import canonical_value, digest
 from weftline.tools.function import FunctionTool

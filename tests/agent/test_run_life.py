@@ -20,7 +20,7 @@ from weftline.agent.hooks import RunEnded
 from weftline.agent.results import AgentFailed
 from weftline.agent.running import deps as deps_of_runs
 from weftline.runtime.fleet import idle_runs
-from weftline.store.base import RunFilter
+from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel, calls
 
 PAY: dict[str, Any] = {"tool_calls": [{"name": "pay", "args": {"amount": 5}}]}

@@ -39,7 +39,7 @@ from weftline.providers.catalog import Catalog
 from weftline.runtime import ids, recovery
 from weftline.runtime.fleet import dispatcher
 from weftline.runtime.fleet.lineage import Lineage
-from weftline.store.base import RunFilter
+from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel, calls
 
 PATIENCE_S = 60

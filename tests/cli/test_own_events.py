@@ -17,8 +17,8 @@ from weftline.net.sse import SseParser
 from weftline.plan import ServerRef
 from weftline.runtime.engine import EntryBatch
 from weftline.server.sse import UnreadableLog, sse_frames
-from weftline.store.base import Item
 from weftline.store.memory import MemoryDisk
+from weftline.store.rows import Item
 from weftline.tools.base import ToolContext, ToolProgress
 from weftline.tools.decorator import tool
 

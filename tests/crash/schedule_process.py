@@ -19,7 +19,7 @@ from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.new_engine import new_engine
 from weftline.store import open_store
-from weftline.store.base import RunFilter
+from weftline.store.rows import RunFilter
 from weftline.workspace import schedules, workspaces
 from weftline.workspace.context import Workspaces
 from weftline.workspace.firing import ScheduleAlarm

@@ -28,7 +28,8 @@ from weftline.runtime.reads.paging import entries
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.server.sse import sse_frames
 from weftline.store import open_store
-from weftline.store.base import Item, RunFilter, RunRow, Store
+from weftline.store.base import Store
+from weftline.store.rows import Item, RunFilter, RunRow
 from weftline.store.sqlite.connection import migrations
 from weftline.wire.run_responses import snapshot
 

@@ -16,7 +16,7 @@ from weftline.kernel.state import State
 from weftline.messages import Message, joined_text
 from weftline.plan import decode_content
 from weftline.runtime.conversation import Conversation
-from weftline.store.base import Item
+from weftline.store.rows import Item
 
 
 class Request(Struct):

@@ -15,7 +15,7 @@ from weftline.kernel import bodies, entries, notes
 from weftline.kernel.entries import FACTS, decode_fact
 from weftline.plan import decode_plan, limits_of
 from weftline.runtime.recovery import load_run
-from weftline.store.base import Item
+from weftline.store.rows import Item
 from weftline.wire.events import project
 
 from .fixtures import (

@@ -28,7 +28,7 @@ from weftline.kernel.entries import (
 from weftline.messages import Assistant, File, Image, Text, ToolCall, ToolResult, ToolResults, User
 from weftline.runtime.conversation import KINDS, Conversation
 from weftline.runtime.message_parts import blobs_of
-from weftline.store.base import Item
+from weftline.store.rows import Item
 from weftline.testing.simulation.conversation import naive_conversation, naive_exchange
 
 PICTURE = Image("image/png", data="aGk=")

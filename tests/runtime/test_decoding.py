@@ -11,7 +11,7 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import Fact, TimerFired
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch
-from weftline.store.base import Item
+from weftline.store.rows import Item
 
 FIRED = [TimerFired(1), TimerFired(2)]
 ITEMS = [

@@ -13,6 +13,7 @@ import apsw
 import pytest
 from msgspec import UNSET, Raw
 
+from failing_disks import FaultyDisk
 from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, plan
 from weftline.errors import Unavailable
 from weftline.kernel import bodies
@@ -24,7 +25,6 @@ from weftline.runtime.model_calls.model_call import MAX_JSON_CHARS
 from weftline.store import open_store
 from weftline.store.base import Store
 from weftline.store.memory import MemoryDisk
-from weftline.store.sqlite.faults import FaultyDisk
 from weftline.store.sqlite.store import SqliteStore
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.decorator import tool

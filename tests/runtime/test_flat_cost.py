@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from runtime.kit import MoodyLog, MoodyStore, engine_on, plan, until
 from weftline.plan import ServerRef
-from weftline.store.base import Write, Written
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.log import MemoryLog
+from weftline.store.rows import Write, Written
 from weftline.testing.simulation.loop import VirtualLoop
 from weftline.testing.simulation.server import WallClock
 from weftline.tools.decorator import tool

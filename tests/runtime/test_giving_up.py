@@ -16,8 +16,8 @@ from weftline.errors import StoreError, Unavailable
 from weftline.kernel.entries import KIND, CallClosed, MessageQueued
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime.fleet.fleet import LAST_TRY_S
-from weftline.store.base import Write, Written
 from weftline.store.memory import MemoryDisk
+from weftline.store.rows import Write, Written
 from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool

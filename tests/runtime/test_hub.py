@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.hub import Hub
-from weftline.store.base import Item
 from weftline.store.memory import MemoryStore
+from weftline.store.rows import Item
 
 
 def batch(seq: int, *, ended: bool = False) -> EntryBatch:

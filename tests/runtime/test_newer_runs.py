@@ -18,10 +18,10 @@ from weftline.plan import LocalRef
 from weftline.runtime.fleet import fleet
 from weftline.runtime.reads.receipts import stored_receipt
 from weftline.runtime.supported import unsupported
-from weftline.store.base import Item
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.run import MemoryRun
 from weftline.store.records import threads, workspaces
+from weftline.store.rows import Item
 from weftline.tools.base import ToolOutput
 
 from .kit import MoodyStore, ended, engine_on, new_thread, plan, until

@@ -17,7 +17,7 @@ from store.subjects import MemorySubject
 from weftline.runtime import driver
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import Engine, Follower, Resumed, StreamPlace
-from weftline.store.base import Written
+from weftline.store.rows import Written
 from weftline.testing import engine, store
 from weftline.testing.engine import CHECKS, Bench, Check, World
 

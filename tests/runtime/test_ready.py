@@ -14,8 +14,8 @@ from weftline import Agent, Engine
 from weftline.errors import Conflict, StoreError, Unavailable
 from weftline.plan import LocalRef
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.store.base import DueRun
 from weftline.store.memory import MemoryDisk
+from weftline.store.rows import DueRun
 from weftline.testing import ScriptedModel
 from weftline.tools.base import ToolOutput
 

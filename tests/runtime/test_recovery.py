@@ -18,10 +18,10 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import recovery, trials
 from weftline.runtime.fleet import due_runs, fleet, loader
 from weftline.runtime.waiting import wait_while_running
-from weftline.store.base import IdempotencyKey
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.run import MemoryRun
 from weftline.store.records import threads
+from weftline.store.rows import IdempotencyKey
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
 

@@ -21,7 +21,7 @@ from weftline.kernel.entries import decode_fact
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
 from weftline.store import open_for_reading, open_store
-from weftline.store.base import RunFilter
+from weftline.store.rows import RunFilter
 from weftline.store.secrets import KEY_FILE
 from weftline.store.sqlite.drafts import draft_of
 from weftline.testing import ServerProcess

@@ -12,7 +12,7 @@ import pytest
 
 from weftline import Agent, Engine, RetryPolicy
 from weftline.errors import InvalidRequest
-from weftline.store.base import RunFilter
+from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel
 
 from .kit import Api, Json, check_error

@@ -26,8 +26,8 @@ from weftline.runtime.new_engine import new_engine
 from weftline.server.corked import WRITE_BYTES, Corked
 from weftline.server.http import FLOW, Request
 from weftline.server.sse import Backlog, send_events
-from weftline.store.base import Item, Page
 from weftline.store.memory import MemoryStore
+from weftline.store.rows import Item, Page
 
 TIMEOUT_S = 60
 SCRIPTS = b'{"long": {"turns": [{"deltas": ["%s"]}]}}' % b'", "'.join(b"word %d" % number for number in range(4000))

@@ -13,8 +13,8 @@ from weftline.kernel.entries import TEXT_DELTA
 from weftline.runtime.engine import QUIET_BEATS, EntryBatch
 from weftline.runtime.hub import Hub
 from weftline.server.sse import BEAT_S, KEEP_ALIVE
-from weftline.store.base import Item
 from weftline.store.memory import MemoryStore
+from weftline.store.rows import Item
 
 from .kit import TERMINAL, Api, Frame, check_error, local_tool, types
 from .scripts import DELTAS

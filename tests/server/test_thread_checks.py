@@ -9,7 +9,7 @@ import pytest
 
 from weftline import Agent, Engine, WeftlineError
 from weftline.errors import Conflict, InvalidRequest, NotFound
-from weftline.store.base import RunFilter
+from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel
 
 from .kit import Api, check_error

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from forked import python
-from weftline.store.base import LogReader, Write, Written
+from weftline.store.base import LogReader
 from weftline.store.database import Query, statement
+from weftline.store.rows import Write, Written
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.store import Chain, check_log
 from weftline.testing.store.subject import create_workspace

@@ -10,10 +10,11 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import DueRun, Loaded, LogStore, Page, RunRow, Store, Write, Written
+from weftline.store.base import LogStore, Store
 from weftline.store.copies import Copied
 from weftline.store.database import Database
 from weftline.store.memory import MemoryDisk, MemoryStore
+from weftline.store.rows import DueRun, Loaded, Page, RunRow, Write, Written
 from weftline.store.sqlite.database import SqliteDatabase, transact
 
 Plant: TypeAlias = Callable[[LogStore], Any]
@@ -141,6 +142,62 @@ class ChildrenInTheNextTransaction(Planted):
         return results
 
 
+class AnswersInTheNextTransaction(Planted):
+    """An await that is answered at once is open for a moment."""
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        return asyncio.ensure_future(self._flush(writes))
+
+    async def _flush(self, writes: Sequence[Write]) -> list[Written]:
+        results = await self.inner.flush([replace(write, answered=()) for write in writes])
+        for write, result in zip(writes, results, strict=True):
+            row = await self.inner.run(write.key)
+            if write.answered and result.outcome == "ok" and row is not None:
+                later = replace(write, items=[], awaits=(), bookings=(), children=(), thread_end=None, new=None)
+                await self.inner.flush([replace(later, base_seq=row.next_seq, base_version=row.version)])
+        return results
+
+
+class OpensAgain(Planted):
+    """An await that is open already is left as it is, and the write that opens it again is accepted."""
+
+    def __init__(self, inner: LogStore) -> None:
+        super().__init__(inner)
+        self._open: set[tuple[int, str]] = set()
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        return self.inner.flush([self._without_known(write) for write in writes])
+
+    def _without_known(self, write: Write) -> Write:
+        new = {one.id: one for one in write.awaits if (write.key, one.id) not in self._open}
+        self._open |= {(write.key, id) for id in new}
+        return replace(write, awaits=tuple(new.values()))
+
+
+class PromotesAnyNewRun(Planted):
+    """Whatever is created as a run ends is said to follow it."""
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        results = self.inner.flush(writes)
+        created = [write.key for write in writes if write.new is not None]
+        for write, result in zip(writes, results.result(), strict=True):
+            if write.thread_end is not None and created:
+                result.promoted = created[0]
+        return results
+
+
+class LeavesWhatItCould(Planted):
+    """A write that fails leaves its entries and its row, as if only the rest had failed."""
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        results = self.inner.flush(writes)
+        for write, result in zip(writes, results.result(), strict=True):
+            if result.outcome == "failed":
+                rest = replace(write, awaits=(), answered=(), bookings=(), closes=None, thread_end=None, wakes=None)
+                self.inner.flush([replace(rest, children=())])
+        return results
+
+
 class WakesFirst(Planted):
     """The end of a child makes its parent due, but before what the same flush says about the parent."""
 
@@ -202,6 +259,34 @@ def created_without(**parts: Any) -> Plant:
     return CreatedWithout
 
 
+def children_without(**parts: Any) -> Plant:
+    """The same for the fields of new runs that are children."""
+
+    def strip(child: Write) -> Write:
+        return replace(child, new=child.new and replace(child.new, **parts))
+
+    return with_children(strip)
+
+
+def with_children(change: Callable[[Write], Write]) -> Plant:
+    """A store that sees other children than it was given."""
+
+    class WithChildren(Planted):
+        def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+            families = [tuple([change(child) for child in write.children]) for write in writes]
+            return self.inner.flush(
+                [replace(write, children=family) for write, family in zip(writes, families, strict=True)]
+            )
+
+    return WithChildren
+
+
+def only_new_runs(child: Write) -> Write:
+    """A child without everything that a child cannot have, which nobody is told of."""
+    child = replace(child, awaits=(), answered=(), bookings=(), closes=None, thread_end=None, wakes=None, children=())
+    return replace(child, new=child.new and replace(child.new, thread=None, history=()))
+
+
 def answering(method: str, change: Callable[[Any], Any]) -> Plant:
     """A store that changes what one of its methods returns."""
 
@@ -219,6 +304,52 @@ def answering(method: str, change: Callable[[Any], Any]) -> Plant:
 def rows_with(**parts: Any) -> Callable[[list[Any]], list[Any]]:
     """Rows that all have these values."""
     return lambda rows: [replace(row, **parts) for row in rows]
+
+
+class LivingRows(Planted):
+    """A row is the store's own object, and changes with it."""
+
+    def __init__(self, inner: LogStore) -> None:
+        super().__init__(inner)
+        self._rows: dict[int, RunRow] = {}
+
+    async def run(self, key: int) -> RunRow | None:
+        row = await self.inner.run(key)
+        return row and self._rows.setdefault(key, row)
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        results = self.inner.flush(writes)
+        for row in self._rows.values():
+            row.status = "changed"
+        return results
+
+
+class SkipsRuns(Planted):
+    """Retention says that it has examined everything after its first batch."""
+
+    async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
+        last, trimmed = await self.inner.trim(before=before, after=after, workspace=workspace)
+        return await self.inner.last_key() if last else 0, trimmed
+
+
+class BeginsAgain(Planted):
+    """Retention examines the first runs every time."""
+
+    async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
+        return await self.inner.trim(before=before, after=0, workspace=workspace)
+
+
+class LatestOfAll(Planted):
+    """The latest time of a write is the highest of its times, not the last."""
+
+    _latest = 0
+
+    def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+        self._latest = max([item.at for write in writes for item in write.items if item.head], default=self._latest)
+        return self.inner.flush(writes)
+
+    async def latest_at(self) -> int:
+        return self._latest
 
 
 class LooksInEveryThread(Planted):
@@ -361,3 +492,46 @@ class PlantedSubject:
     async def restore(self) -> None:
         self._disk.held = True
         await self.reopen()
+
+
+class ForgetfulSubject(PlantedSubject):
+    """A store that loses something when its owner closes it, or dies."""
+
+    def __init__(self, lose: Callable[[MemoryDisk], object], *, cleanly: bool) -> None:
+        super().__init__()
+        self._lose, self._cleanly = lose, cleanly
+
+    async def reopen(self, *, cleanly: bool = True) -> None:
+        if cleanly is self._cleanly:
+            self._lose(self._disk)
+        await super().reopen(cleanly=cleanly)
+
+
+def of_all_runs(**lost: Any) -> Callable[[MemoryDisk], object]:
+    """Sets these fields of the rows of all runs."""
+
+    def lose(disk: MemoryDisk) -> None:
+        for run in disk.runs.values():
+            run.row = replace(run.row, **lost)
+
+    return lose
+
+
+def lose_secrets(disk: MemoryDisk) -> None:
+    for run in disk.runs.values():
+        run.secrets = None
+
+
+def lose_due_times(disk: MemoryDisk) -> None:
+    for run in disk.runs.values():
+        disk.set_due(run, None)
+
+
+def lose_the_order_of_queues(disk: MemoryDisk) -> None:
+    for queue in disk._of_thread.values():  # pyright: ignore[reportPrivateUsage]
+        queue.sort(key=lambda run: run.row.key)
+
+
+def lose_last_items(disk: MemoryDisk) -> None:
+    for run in disk.runs.values():
+        run.items.pop()

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, to_builtins
 
-from weftline.store.base import LEAVE_DUE, IdempotencyKey, Progress, Write, Written
+from weftline.store.rows import LEAVE_DUE, IdempotencyKey, Progress, Write, Written
 from weftline.testing.store import Chain, Subject, read_log
 from weftline.testing.store.subject import active_run, end_thread, new_thread, new_workspace
 

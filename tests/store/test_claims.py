@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from weftline.store.base import Write
 from weftline.store.claims import Claims
+from weftline.store.rows import Write
 
 
 def _write(epoch: int) -> Write:

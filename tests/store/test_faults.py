@@ -12,9 +12,9 @@ import apsw
 import pytest
 from hypothesis import settings
 
+from failing_disks import Call, FaultyDisk
 from weftline.errors import StoreError
 from weftline.store.sqlite.connection import migrations
-from weftline.store.sqlite.faults import Call, FaultyDisk
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.store import Chain
 from weftline.testing.store.subject import create_workspace

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from weftline.store.base import Write, Written
+from weftline.store.rows import Write, Written
 from weftline.store.sqlite.connection import connect
 from weftline.store.sqlite.database import run_query
 from weftline.store.sqlite.failures import Moved, failure

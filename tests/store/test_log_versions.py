@@ -17,8 +17,9 @@ from weftline.kernel.state import State, encode_state
 from weftline.runtime import ids
 from weftline.runtime.reads.paging import entries
 from weftline.store import open_store
-from weftline.store.base import LogReader, RunFilter
+from weftline.store.base import LogReader
 from weftline.store.memory import MemoryStore
+from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel
 
 STORES = Path(__file__).parents[1] / "fixtures" / "stores"

@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from msgspec.structs import replace
 
 from protocols import Suite, members_of, options_of
 from weftline.store.base import LogStore, Store
-from weftline.store.database import Database
-from weftline.store.memory import MemoryStore
+from weftline.store.database import Database, statement
+from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.testing import store
 from weftline.testing.store import CHECKS, Check, claims
 
 from .planted import (
+    AnswersInTheNextTransaction,
+    BeginsAgain,
     ChildrenInTheNextTransaction,
     ClosesForAnother,
     EndInTwoTransactions,
     EpochsOnlyForWorkInFlight,
     FenceLeavesWithItsClaim,
+    ForgetfulSubject,
     ForgetsTheTrial,
     ForgivesAfterTheDeathOfAGroup,
     KeepsTheHold,
     LastFirst,
+    LatestOfAll,
+    LeavesWhatItCould,
+    LivingRows,
     LooksInEveryThread,
     OneForAll,
+    OpensAgain,
     Plant,
     Planted,
     PlantedSubject,
+    PromotesAnyNewRun,
     ReadsMayWrite,
     RowsJoinedToTheRun,
+    SkipsRuns,
     TellsTooMuch,
     ToldTooEarly,
     UnfencedRecords,
     WakesFirst,
     answering,
+    children_without,
     created_without,
+    lose_due_times,
+    lose_last_items,
+    lose_secrets,
+    lose_the_order_of_queues,
+    of_all_runs,
+    only_new_runs,
     rows_with,
     unfenced,
+    with_children,
     with_plain_epochs,
     without,
 )
@@ -82,6 +101,80 @@ BUGS: list[tuple[str, Plant, str]] = [
     ("rules lost", created_without(rules=1), "a_due_run_comes_with_what_decides_whether_it_may_be_driven"),
     ("secrets lost", created_without(secrets=None), "a_claim_brings_all_that_a_driver_needs"),
     ("blobs lost", created_without(blobs=()), "a_blob_is_stored_with_its_run_and_survives_a_crash"),
+    *[
+        (f"{field} never looked at", without(**{field: nothing}), "a_write_with_an_impossible_value_anywhere_fails")
+        for field, nothing in (
+            ("awaits", ()),
+            ("answered", ()),
+            ("bookings", ()),
+            ("closes", None),
+            ("thread_end", None),
+            ("wakes", None),
+            ("children", ()),
+            ("started_at", None),
+            ("ended_at", None),
+        )
+    ],
+    *[
+        (
+            f"{field} never looked at",
+            created_without(**{field: nothing}),
+            "a_new_run_with_an_impossible_value_anywhere_is_not_created",
+        )
+        for field, nothing in (
+            ("workspace", 1),
+            ("thread", None),
+            ("family", None),
+            ("created_at", 1),
+            ("rules", 1),
+            ("agent", None),
+            ("blobs", ()),
+            ("idempotency", None),
+        )
+    ],
+    ("leaves what it could", LeavesWhatItCould, "a_write_with_an_impossible_value_anywhere_fails"),
+    ("leaves what it could", LeavesWhatItCould, "numbers_that_add_up_to_something_impossible_fail"),
+    ("bookings ignored", without(bookings=()), "numbers_that_add_up_to_something_impossible_fail"),
+    ("children later", ChildrenInTheNextTransaction, "a_new_run_that_its_thread_refuses_leaves_nothing"),
+    ("awaits open again", OpensAgain, "an_await_is_opened_once"),
+    ("promotes any new run", PromotesAnyNewRun, "only_a_run_of_the_thread_follows_one_that_ends"),
+    (
+        "children without what they cannot have",
+        with_children(only_new_runs),
+        "a_child_is_a_new_run_without_a_thread_and_nothing_else",
+    ),
+    *[
+        (f"{field} of children lost", children_without(**{field: nothing}), "a_child_has_all_that_a_new_run_may_have")
+        for field, nothing in (
+            ("family", None),
+            ("blobs", ()),
+            ("secrets", None),
+            ("agent", None),
+            ("rules", 1),
+            ("metadata", "{}"),
+            ("idempotency", None),
+            ("salt", "salt"),
+        )
+    ],
+    (
+        "children begin anew",
+        with_children(lambda child: replace(child, started_at=None, due_at=0)),
+        "a_child_has_all_that_a_new_run_may_have",
+    ),
+    ("rows live on", LivingRows, "a_row_that_was_read_does_not_change"),
+    (
+        "answers later",
+        AnswersInTheNextTransaction,
+        "webhooks_are_not_notified_of_an_await_that_is_answered_at_once",
+    ),
+    ("retention skips runs", SkipsRuns, "retention_examines_all_runs_in_the_order_of_their_keys"),
+    ("retention begins again", BeginsAgain, "retention_examines_all_runs_in_the_order_of_their_keys"),
+    ("latest of all", LatestOfAll, "the_latest_time_is_that_of_the_fact_that_was_written_last"),
+    (
+        "no order in the queues",
+        answering("queued_behind", lambda found: found[::-1]),
+        "runs_that_wait_for_earlier_ones_of_their_threads_are_found",
+    ),
     ("a held store stays held", KeepsTheHold, "a_restored_store_is_held_until_its_hold_is_lifted"),
     (
         "pages without a format",
@@ -130,6 +223,35 @@ BUGS: list[tuple[str, Plant, str]] = [
 async def test_a_store_with_a_bug_is_noticed(plant: Plant, noticed_by: str) -> None:
     with pytest.raises(AssertionError):
         await CHECK[noticed_by](PlantedSubject(plant))
+
+
+LOST: dict[str, Callable[[MemoryDisk], object]] = {
+    "secrets": lose_secrets,
+    "latest_at": lambda disk: setattr(disk, "latest_at", 0),
+    "the order of queues": lose_the_order_of_queues,
+    "idempotency keys": lambda disk: disk.idempotency.clear(),
+    "given ids": lambda disk: disk.given.clear(),
+    "states": of_all_runs(state=b""),
+    "versions of the fold": of_all_runs(fold=0),
+    "the key of the vault": lambda disk: setattr(disk, "key", bytes(32)),
+    "the id of the store": lambda disk: setattr(disk, "id", "other"),
+    "awaits": lambda disk: disk.awaits.clear(),
+    "blobs": lambda disk: disk.blobs.clear(),
+    "due times": lose_due_times,
+    "last items": lose_last_items,
+    "bookings": lambda disk: disk.change_records(statement("DELETE FROM budget_use")),
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+@pytest.mark.parametrize(
+    ("cleanly", "noticed_by"),
+    [(True, "everything_survives_reopening_the_store"), (False, "everything_survives_the_death_of_the_owner")],
+    ids=["by closing it", "by a death"],
+)
+async def test_a_store_that_forgets_something_is_noticed(what: str, cleanly: bool, noticed_by: str) -> None:
+    with pytest.raises(AssertionError):
+        await CHECK[noticed_by](ForgetfulSubject(LOST[what], cleanly=cleanly))
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import settings
 from msgspec import Struct
 
+from failing_disks import PowerDisk, Unsynced, Wreck
 from weftline.errors import StoreError
 from weftline.store.base import LogReader
 from weftline.store.sqlite.connection import connect
-from weftline.store.sqlite.faults import PowerDisk, Unsynced, Wreck
 from weftline.testing.store import Chain
 
 from .kit import Ledger, owned, pragma

@@ -26,7 +26,7 @@ from weftline.kernel.entries import (
 from weftline.messages import Assistant, Message, System, ToolResults, Usage, User
 from weftline.plan import decode_content
 from weftline.runtime.conversation import Conversation
-from weftline.store.base import Item
+from weftline.store.rows import Item
 
 KINDS = tuple(
     [

@@ -13,7 +13,7 @@ from weftline.kernel.bodies import decode_message
 from weftline.messages import Message
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine, EntryBatch, Observer
-from weftline.store.base import IdempotencyKey, RunFilter, RunRow
+from weftline.store.rows import IdempotencyKey, RunFilter, RunRow
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import ThreadDraft

@@ -19,8 +19,9 @@ from weftline.plan import decode_plan
 from weftline.runtime import ids
 from weftline.runtime.budgets.ledger import Account, Ledger
 from weftline.runtime.reads.finding import row_of
-from weftline.store.base import Item, LargeEntry, LogReader, RunRow
+from weftline.store.base import LogReader
 from weftline.store.budgets import level_of, run_account
+from weftline.store.rows import Item, LargeEntry, RunRow
 from weftline.workspace import budgets
 from weftline.workspace.budgets import Budget, Subject
 from weftline.workspace.context import Caller, Workspaces

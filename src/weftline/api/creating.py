@@ -16,8 +16,8 @@ from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest
 from weftline.messages import Blob
 from weftline.plan import RunPlan
-from weftline.store.base import IdempotencyKey
 from weftline.store.records.agents import AgentRow
+from weftline.store.rows import IdempotencyKey
 from weftline.wire.attachments import TakenAttachment
 from weftline.wire.bodies import RunBody
 from weftline.wire.refusals import as_sent

@@ -23,7 +23,8 @@ from weftline.runtime.deploys import Knows, changes_of, have, parts_of
 from weftline.runtime.reads.receipts import stored_doubts
 from weftline.runtime.supported import left_alone
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import ReadStore, RunFilter, RunRow
+from weftline.store.base import ReadStore
+from weftline.store.rows import RunFilter, RunRow
 from weftline.workspace import schedules, webhooks, workspaces
 from weftline.workspace.context import Workspaces
 

@@ -27,7 +27,7 @@ from weftline.kernel.entries import (
 )
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch, Follower
-from weftline.store.base import Item
+from weftline.store.rows import Item
 from weftline.wire.run_responses import RunView, usage_triple
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,8 @@ from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.plan import RunPlan
 from weftline.replay.forking import ForkPoint, ForkTarget, create_fork, fork_point
 from weftline.runtime.reads.reading import StoredRuns
-from weftline.store.base import IdempotencyKey, LogReader, RunRow
+from weftline.store.base import LogReader
+from weftline.store.rows import IdempotencyKey, RunRow
 from weftline.wire.forks import fork_spec
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.refusals import as_sent

@@ -10,7 +10,8 @@ import getpass
 from msgspec import Struct
 
 from weftline.replay.refusing import find_run
-from weftline.store.base import LogReader, RunRow
+from weftline.store.base import LogReader
+from weftline.store.rows import RunRow
 from weftline.workspace import workspaces
 from weftline.workspace.context import Workspaces
 

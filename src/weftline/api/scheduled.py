@@ -15,8 +15,8 @@ from weftline.api.parsing import parsed
 from weftline.api.planning import plan_of
 from weftline.errors import InvalidRequest, Issue, StoreError, WeftlineError, invalid
 from weftline.plan import RunPlan
-from weftline.store.base import IdempotencyKey
 from weftline.store.records.schedules import ScheduleRow
+from weftline.store.rows import IdempotencyKey
 from weftline.store.secrets import Headers
 from weftline.wire.agents import dialled_urls
 from weftline.wire.bodies import RunBody

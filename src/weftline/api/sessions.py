@@ -19,9 +19,9 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime import ids
-from weftline.store.base import IdempotencyKey
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
+from weftline.store.rows import IdempotencyKey
 from weftline.wire.attachments import TakenAttachment
 from weftline.wire.bodies import MessageBody, SessionBody
 from weftline.wire.damage import session_damaged

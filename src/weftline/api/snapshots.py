@@ -10,7 +10,8 @@ from weftline.kernel.entries import FORMAT, CallAsked, CallClosed, TurnCompleted
 from weftline.runtime import ids
 from weftline.runtime.known_facts import known_facts
 from weftline.runtime.reads.paging import entries
-from weftline.store.base import LogReader, RunRow
+from weftline.store.base import LogReader
+from weftline.store.rows import RunRow
 
 _CALLS = ("turn.completed", "call.asked", "call.closed")
 

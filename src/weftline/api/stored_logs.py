@@ -14,8 +14,9 @@ from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.reads.names import StoredNames
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.runtime.reads.receipts import CancelReceipt
-from weftline.store.base import IdempotencyKey, Store, Write, Written
+from weftline.store.base import Store
 from weftline.store.naming import db_option
+from weftline.store.rows import IdempotencyKey, Write, Written
 
 
 class StoredLogs:

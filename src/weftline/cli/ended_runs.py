@@ -12,8 +12,9 @@ from weftline.replay.refusing import find_run
 from weftline.runtime import ids
 from weftline.runtime.clock import SystemClock
 from weftline.store import open_for_reading
-from weftline.store.base import LogReader, ReadStore, RunRow
+from weftline.store.base import LogReader, ReadStore
 from weftline.store.records.threads import ThreadRow
+from weftline.store.rows import RunRow
 from weftline.workspace import threads, workspaces
 from weftline.workspace.context import Workspaces
 

@@ -14,7 +14,8 @@ from weftline.kernel.entries import FORMAT
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import Engine, EntryBatch
 from weftline.runtime.hub import PAGE_BYTES
-from weftline.store.base import Item, LogReader
+from weftline.store.base import LogReader
+from weftline.store.rows import Item
 from weftline.wire.events import project
 from weftline.wire.observed import HIDDEN, observed
 

@@ -25,7 +25,8 @@ from weftline.runtime.reads.names import StoredNames
 from weftline.runtime.reads.parents import parent_of
 from weftline.runtime.reads.prefixes import is_prefix, runs_with_prefix
 from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
-from weftline.store.base import Item, ReadStore, RunFilter, RunRow
+from weftline.store.base import ReadStore
+from weftline.store.rows import Item, RunFilter, RunRow
 from weftline.wire.run_responses import listed_run, snapshot
 from weftline.workspace import agents, workspaces
 from weftline.workspace.context import Workspaces

@@ -16,7 +16,8 @@ from weftline.kernel.entries import (
 from weftline.messages import Usage
 from weftline.replay.refusing import readable_entries, require_whole
 from weftline.runtime import ids
-from weftline.store.base import LogReader, RunRow
+from weftline.store.base import LogReader
+from weftline.store.rows import RunRow
 
 
 class Outcome(Struct, frozen=True):

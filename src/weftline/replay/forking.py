@@ -26,7 +26,8 @@ from weftline.runtime import ids
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.engine import CreateOptions
 from weftline.runtime.message_parts import blobs_of
-from weftline.store.base import IdempotencyKey, Item, LogReader, RunRow
+from weftline.store.base import LogReader
+from weftline.store.rows import IdempotencyKey, Item, RunRow
 
 
 class ForkPoint(Struct, frozen=True):

@@ -24,7 +24,7 @@ from msgspec.json import Decoder, Encoder, decode
 from weftline import run_ids
 from weftline.runtime import ids
 from weftline.runtime.tool_calls.toolbox import Toolbox
-from weftline.store.base import Item
+from weftline.store.rows import Item
 
 VERSION = 2
 """The version of the file format. It is raised when a reader of the previous version would misread the file."""

@@ -20,8 +20,9 @@ from weftline.replay.reading import Export, ExportedRun
 from weftline.runtime import ids
 from weftline.runtime.message_parts import blobs_of
 from weftline.runtime.reads.finding import row_of
-from weftline.store.base import Item, LogReader, NewRun, Write, Written
+from weftline.store.base import LogReader
 from weftline.store.columns import MAX_TIME_US
+from weftline.store.rows import Item, NewRun, Write, Written
 
 
 class Imported(Struct, frozen=True):

@@ -37,7 +37,7 @@ from weftline.replay.format import (
 )
 from weftline.runtime import ids
 from weftline.runtime.message_parts import blobs_of
-from weftline.store.base import Item
+from weftline.store.rows import Item
 
 MAX_NAME_CHARS = 4096
 """For the name of a run, a thread or an agent: longer than any that we create."""

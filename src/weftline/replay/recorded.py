@@ -10,7 +10,8 @@ from weftline.replay.format import Offered
 from weftline.replay.reading import Export, ExportedRun
 from weftline.replay.refusing import children_of, find_run, readable_entries, require_whole
 from weftline.runtime import ids
-from weftline.store.base import Item, LogReader, RunRow
+from weftline.store.base import LogReader
+from weftline.store.rows import Item, RunRow
 
 
 class Recorded(Protocol):

@@ -11,7 +11,8 @@ from weftline.runtime import ids
 from weftline.runtime.reads.finding import row_of
 from weftline.runtime.reads.paging import entries
 from weftline.runtime.supported import unsupported
-from weftline.store.base import Item, LogReader, RunRow
+from weftline.store.base import LogReader
+from weftline.store.rows import Item, RunRow
 
 
 async def find_run(log: LogReader, run_id: str, *, workspace: int | None = None) -> RunRow:

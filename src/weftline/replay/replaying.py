@@ -65,7 +65,7 @@ from weftline.runtime.services import Services
 from weftline.runtime.step import take_in, write_down
 from weftline.runtime.tool_calls.preparing import prepare_call, prepare_calls
 from weftline.runtime.tool_calls.toolbox import RunName
-from weftline.store.base import Item
+from weftline.store.rows import Item
 
 _PIPELINE_FIELDS = ("invalid", "ask")
 _BY_TOOLS = EXECUTED | frozenset[How]({"in_doubt", "not_run"})

@@ -25,7 +25,7 @@ from weftline.runtime.fleet.timers import Timers
 from weftline.runtime.hub import Hub
 from weftline.runtime.live import BEHIND, LiveRun
 from weftline.runtime.recovery import Recovery
-from weftline.store.base import Progress, Write, Written
+from weftline.store.rows import Progress, Write, Written
 
 logger = logging.getLogger(__name__)
 

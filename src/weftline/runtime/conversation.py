@@ -67,7 +67,7 @@ from weftline.runtime.past_calls import PastCalls
 from weftline.runtime.shared_state import SharedState
 from weftline.runtime.tool_calls.omitting import parts_within
 from weftline.runtime.tool_calls.toolbox import Toolbox
-from weftline.store.base import Item
+from weftline.store.rows import Item
 from weftline.text.canonical import canonical_value
 from weftline.tools.results import output_bytes
 

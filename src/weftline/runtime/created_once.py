@@ -13,7 +13,8 @@ from typing import TypeAlias
 from weftline.errors import Conflict
 from weftline.runtime import ids
 from weftline.runtime.reads.finding import row_of
-from weftline.store.base import IdempotencyKey, LogReader
+from weftline.store.base import LogReader
+from weftline.store.rows import IdempotencyKey
 
 Slot: TypeAlias = tuple[int, str, str]
 """Workspace, route and key of a request; or workspace and id of a run, with an empty route in between."""

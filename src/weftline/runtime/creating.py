@@ -33,8 +33,9 @@ from weftline.runtime.model_calls.cutting import input_bytes
 from weftline.runtime.tool_calls.children import child_write
 from weftline.runtime.tool_calls.fallbacks import check_fallbacks
 from weftline.runtime.tool_calls.toolbox import ToolSource
-from weftline.store.base import IdempotencyKey, NewRun, Store, Write, Written
+from weftline.store.base import Store
 from weftline.store.records import threads
+from weftline.store.rows import IdempotencyKey, NewRun, Write, Written
 from weftline.trace_context import new_trace, trace_for
 
 _ENCODE_ON_LOOP_BYTES = 64 * 1024

@@ -14,7 +14,7 @@ from weftline.errors import end_of_newer_code, entry_damaged
 from weftline.kernel.damage import observations_are_readable
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.runtime.engine import EntryBatch
-from weftline.store.base import Item
+from weftline.store.rows import Item
 
 
 def facts_in(batch: EntryBatch) -> Iterator[Fact]:

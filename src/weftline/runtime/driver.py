@@ -53,7 +53,7 @@ from weftline.runtime.step import Step, take_in, thread_end, time_has_come
 from weftline.runtime.tool_calls.children import NewChild
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
-from weftline.store.base import ThreadEnd
+from weftline.store.rows import ThreadEnd
 from weftline.trace_context import incoming_traceparent
 
 logger = logging.getLogger(__name__)

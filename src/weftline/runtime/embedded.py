@@ -63,9 +63,10 @@ from weftline.runtime.tool_calls.client_calls import ClientCalls
 from weftline.runtime.tool_calls.provided import NO_PROBLEMS, Problems, Provided
 from weftline.runtime.tool_calls.toolbox import EndListener, RunName, ServerTools, ToolSource
 from weftline.store import open_store_off_loop
-from weftline.store.base import IdempotencyKey, Store, Write, Written
+from weftline.store.base import Store
 from weftline.store.naming import db_option
 from weftline.store.records import workspaces
+from weftline.store.rows import IdempotencyKey, Write, Written
 from weftline.tools.base import Tool, ToolOutput
 
 logger = logging.getLogger(__name__)

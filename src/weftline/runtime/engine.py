@@ -27,7 +27,7 @@ from weftline.runtime.people.four_eyes import PersonOf
 from weftline.runtime.reads.reading import StoredRuns
 from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.runtime.tool_calls.provided import NO_PROBLEMS, Problems, Provided
-from weftline.store.base import IdempotencyKey, Item, Write, Written
+from weftline.store.rows import IdempotencyKey, Item, Write, Written
 from weftline.tools.base import ToolOutput
 
 T = TypeVar("T")

@@ -21,7 +21,8 @@ from weftline.kernel.entries import FORMAT
 from weftline.runtime import ids
 from weftline.runtime.engine import QUIET_BEATS, EntryBatch, Observer
 from weftline.runtime.fair_queue import FairQueue
-from weftline.store.base import LogStore, Write
+from weftline.store.base import LogStore
+from weftline.store.rows import Write
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import secrets
 from hashlib import blake2b
 
 from weftline.kernel.entries import Parent
-from weftline.store.base import GIVEN
+from weftline.store.rows import GIVEN
 
 _SALT = 12
 _SALTS_AT_ONCE = 64

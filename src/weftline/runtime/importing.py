@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from weftline.store.base import LogStore, Write, Written
+from weftline.store.base import LogStore
+from weftline.store.rows import Write, Written
 
 
 async def add_ended(store: LogStore, write: Write) -> Written:

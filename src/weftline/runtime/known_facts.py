@@ -9,7 +9,8 @@ from weftline.errors import LOG_DAMAGED, StoreError, WeftlineError
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import FORMAT, Fact, decode_fact
 from weftline.runtime import ids
-from weftline.store.base import LogReader, RunRow
+from weftline.store.base import LogReader
+from weftline.store.rows import RunRow
 
 
 async def known_facts(log: LogReader, key: int, *, kinds: Sequence[str]) -> list[Fact]:

@@ -25,7 +25,7 @@ from weftline.runtime import ids
 from weftline.runtime.budgets.ledger import Account
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.tool_calls.toolbox import Toolbox
-from weftline.store.base import LEAVE_DUE, NewRun, Write
+from weftline.store.rows import LEAVE_DUE, NewRun, Write
 
 STATE_BYTES = 8 * 1024
 """Up to this many bytes of facts, folding them again is cheaper than storing the state."""

@@ -29,7 +29,8 @@ from weftline.runtime.batching import FairBatches
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
 from weftline.runtime.noted_facts import NOTED, note
-from weftline.store.base import ITEM_BYTES, LEAVE_DUE, Item, LogStore, Progress, ThreadEnd, Write, Written
+from weftline.store.base import LogStore
+from weftline.store.rows import ITEM_BYTES, LEAVE_DUE, Item, Progress, ThreadEnd, Write, Written
 
 logger = logging.getLogger(__name__)
 

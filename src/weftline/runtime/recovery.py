@@ -63,9 +63,10 @@ from weftline.runtime.reads.parents import parent_in
 from weftline.runtime.step import write_down
 from weftline.runtime.supported import left_alone, left_to_newer, unsupported
 from weftline.runtime.trials import STORE_RETRY_S, Trials
-from weftline.store.base import DueRun, Item, Loaded, LogStore, RunRow
+from weftline.store.base import LogStore
 from weftline.store.database import Database
 from weftline.store.records import threads
+from weftline.store.rows import DueRun, Item, Loaded, RunRow
 
 logger = logging.getLogger(__name__)
 

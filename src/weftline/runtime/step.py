@@ -55,7 +55,7 @@ from weftline.runtime.model_calls.spending import spent
 from weftline.runtime.people.awaits import answer_text, await_body
 from weftline.runtime.tool_calls.shaping import shaped_result
 from weftline.runtime.tool_calls.toolbox import EMPTY
-from weftline.store.base import ThreadEnd
+from weftline.store.rows import ThreadEnd
 from weftline.tools.base import ToolOutput
 from weftline.tools.results import output_bytes
 from weftline.tools.titles import display_hint

@@ -7,7 +7,8 @@ from weftline.kernel.entries import FORMAT, KIND, KNOWN_RULES, CallClosed, CallS
 from weftline.runtime import ids
 from weftline.runtime.known_facts import known_facts
 from weftline.runtime.reads.parents import parent_link
-from weftline.store.base import DueRun, LogReader, RunRow, TimedRun
+from weftline.store.base import LogReader
+from weftline.store.rows import DueRun, RunRow, TimedRun
 
 _CHILDREN = (KIND[CallStarted], KIND[ChildEnded], KIND[CallClosed])
 

@@ -28,7 +28,8 @@ from typing import Any, Protocol
 from weftline.errors import StoreError
 from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.live import LiveRun
-from weftline.store.base import DueRun, LogStore, RunRow
+from weftline.store.base import LogStore
+from weftline.store.rows import DueRun, RunRow
 
 MAX_DEATHS = 10
 MAX_GROUP = 64

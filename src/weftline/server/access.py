@@ -7,8 +7,8 @@ from weftline.runtime import ids
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request
-from weftline.store.base import RunRow
 from weftline.store.records.threads import ThreadRow
+from weftline.store.rows import RunRow
 from weftline.workspace import threads
 from weftline.workspace.agents import owns
 

@@ -29,7 +29,7 @@ from weftline.server.large import LARGE_BYTES, LargeResponses, RequestRoom
 from weftline.server.mcp_input import INPUT, explained, read_input
 from weftline.server.open_streams import OpenStream, OpenStreams
 from weftline.server.refusal_log import RefusedRequests
-from weftline.store.base import LargeEntry, RunRow
+from weftline.store.rows import LargeEntry, RunRow
 from weftline.text.json_size import excess
 from weftline.trace_context import incoming_traceparent
 from weftline.wire.run_responses import TERMINAL, RunView

@@ -18,7 +18,7 @@ from weftline.runtime.decoding import check_observations, facts_in, require_skip
 from weftline.runtime.engine import QUIET_BEATS, Engine, EntryBatch, Follower
 from weftline.server.declared import Header, QueryParameter
 from weftline.server.http import DISCONNECT, FLOW, Disconnect, Flow, Headers, Request
-from weftline.store.base import Item
+from weftline.store.rows import Item
 from weftline.wire.damage import unreadable_event
 from weftline.wire.details import ProfiledFrames
 from weftline.wire.events import project

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from weftline.store.base import Write
+from weftline.store.rows import Write
 
 
 class Claims:

@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 from weftline.errors import Conflict, WeftlineError
-from weftline.store.base import Write, Written
 from weftline.store.records.deliveries import Event
 from weftline.store.records.webhooks import WAITING
+from weftline.store.rows import Write, Written
+
+
+class Moved(Exception):
+    """A run row is not the one that a write is based on."""
+
+
+class Malformed(ValueError):
+    """A write that no store could apply."""
+
+
+def check_children(write: Write) -> None:
+    """Raises `Malformed` unless the children are what `Write.children` says."""
+    for child in write.children:
+        new = child.new
+        if new is None or new.thread is not None or new.history:
+            raise Malformed("a child is a new run without a thread")
+        if child.awaits or child.answered or child.bookings or child.closes or child.children:
+            raise Malformed("a child opens, books and creates nothing yet")
+        if child.thread_end is not None or child.wakes is not None:
+            raise Malformed("a child has not ended anything yet")
 
 
 def moved_on() -> Written:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from weftline.kernel.entries import Fact, decode_fact
-from weftline.store.base import Item
+from weftline.store.rows import Item
 
 
 class Line(Struct, frozen=True):

@@ -10,10 +10,10 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, decode, encode
 
 from weftline.errors import LOG_DAMAGED, Conflict, NotFound, StoreError
-from weftline.store.base import IdempotencyKey
 from weftline.store.database import Query
 from weftline.store.records import threads
 from weftline.store.records.threads import NewThread, ThreadFilter, ThreadRow
+from weftline.store.rows import IdempotencyKey
 from weftline.store.secrets import Headers
 from weftline.workspace.agents import owns
 from weftline.workspace.context import Caller, Workspaces

@@ -7,7 +7,7 @@ import asyncio
 from weftline.messages import User
 from weftline.plan import RunPlan
 from weftline.runtime.engine import OwnedEngine
-from weftline.store.base import RunRow
+from weftline.store.rows import RunRow
 
 
 async def played(engine: OwnedEngine, workspace: int, model: str) -> RunRow:

@@ -12,8 +12,8 @@ from weftline.api.cursors import SealedCursors
 from weftline.api.views import run_summary
 from weftline.errors import InvalidRequest
 from weftline.runtime.reads.receipts import CallName, CancelReceipt
-from weftline.store.base import Item, RunRow
 from weftline.store.records.pages import PAGE_BYTES, fitting
+from weftline.store.rows import Item, RunRow
 
 from ..kit import Api, check_error
 

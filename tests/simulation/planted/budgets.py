@@ -12,8 +12,8 @@ from weftline.kernel.state import State
 from weftline.runtime import step as stepping
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step
-from weftline.store.base import Write, Written
 from weftline.store.budgets import Booking
+from weftline.store.rows import Write, Written
 from weftline.testing.simulation.store import SimulatedLog
 
 

@@ -16,7 +16,8 @@ from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet.alarm import Alarm
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step, take_in
-from weftline.store.base import LogStore, Write, Written
+from weftline.store.base import LogStore
+from weftline.store.rows import Write, Written
 from weftline.testing.simulation import Build
 from weftline.testing.simulation.disk import FAST_S
 from weftline.testing.simulation.model import catalog

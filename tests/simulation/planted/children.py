@@ -17,7 +17,7 @@ from weftline.runtime.driver import CarryOut
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.live import Draft, LiveRun, WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
-from weftline.store.base import Item, Write, Written
+from weftline.store.rows import Item, Write, Written
 from weftline.testing.simulation.store import SimulatedLog
 
 

@@ -15,7 +15,7 @@ from weftline.runtime.driver import CarryOut
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step
-from weftline.store.base import Write
+from weftline.store.rows import Write
 from weftline.testing.simulation.orders import Order
 
 

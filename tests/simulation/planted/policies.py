@@ -11,7 +11,7 @@ from simulation.planted.bug import KILLS, POLICIES, Bug, DecidesOnAnotherState
 from weftline.kernel.policy import PolicyRule
 from weftline.kernel.state import ActiveTime, State
 from weftline.runtime.driver import TakeStep
-from weftline.store.base import Loaded
+from weftline.store.rows import Loaded
 from weftline.testing.simulation.orders import Order
 from weftline.testing.simulation.store import SimulatedLog
 

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from simulation.planted.bug import GIVEN_IDS, KILLS, LEASES, Bug, Flushes
 from store.planted import EpochsOnlyForWorkInFlight
-from weftline.store.base import Item, Loaded, LogStore, Write, Written
+from weftline.store.base import LogStore
+from weftline.store.rows import Item, Loaded, Write, Written
 from weftline.testing.simulation.odds import Odds
 from weftline.testing.simulation.store import SimulatedLog
 

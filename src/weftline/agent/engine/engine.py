@@ -43,8 +43,9 @@ from weftline.runtime.engine import OwnedEngine
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.new_engine import new_engine
 from weftline.store import open_store_off_loop
-from weftline.store.base import IdempotencyKey, Store
+from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
+from weftline.store.rows import IdempotencyKey
 from weftline.workspace.context import Workspaces
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from weftline.plan import RunPlan, decode_plan, limits_of
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.store.awaits import AwaitFilter
-from weftline.store.base import Item, RunFilter
+from weftline.store.rows import Item, RunFilter
 
 _PAGE = 200
 _UNFINISHED = ("queued", "running", "paused")

@@ -11,7 +11,8 @@ from weftline.agent.definition import Definition
 from weftline.agent.run import Run
 from weftline.agent.settings import Limits, Settings
 from weftline.providers.base import Provider
-from weftline.store.base import RunRow, Store
+from weftline.store.base import Store
+from weftline.store.rows import RunRow
 from weftline.workspace.context import Workspaces
 
 if TYPE_CHECKING:

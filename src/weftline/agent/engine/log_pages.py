@@ -10,7 +10,8 @@ from msgspec.json import decode
 
 from weftline.details.projection import facts_of
 from weftline.errors import InvalidRequest, NotFound
-from weftline.store.base import Item, LogReader
+from weftline.store.base import LogReader
+from weftline.store.rows import Item
 
 _READ_BYTES = 256 * 1024
 

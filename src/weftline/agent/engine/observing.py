@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from weftline.agent.context import RunInfo
-from weftline.store.base import Item
+from weftline.store.rows import Item
 
 FactsOf: TypeAlias = Callable[[str, Sequence[str]], Awaitable[Sequence[Item]]]
 """Returns the facts of a run, given its id and their kinds, oldest first."""

@@ -13,7 +13,7 @@ from weftline.events import AnyEvent, Event, RunEnded
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime.decoding import facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch
-from weftline.store.base import Item
+from weftline.store.rows import Item
 from weftline.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from weftline.outcome import for_timeline, telemetry_of
 from weftline.plan import agent_of
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch
-from weftline.store.base import Item
+from weftline.store.rows import Item
 from weftline.text.titles import titled
 
 _decode = msgspec.json.Decoder().decode

@@ -28,7 +28,7 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.messages import Usage, joined_text
-from weftline.store.base import Item
+from weftline.store.rows import Item
 from weftline.tools.results import output_bytes
 from weftline.trace_context import span_id
 

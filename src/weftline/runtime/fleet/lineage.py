@@ -24,7 +24,8 @@ from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.supported import left_alone_above, left_to_newer, newer_end_of
-from weftline.store.base import Item, LogReader, Write
+from weftline.store.base import LogReader
+from weftline.store.rows import Item, Write
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,8 @@ from weftline.runtime.model_calls.cutting import input_bytes, with_summary
 from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN
 from weftline.runtime.supported import unsupported
 from weftline.runtime.tool_calls.toolbox import EMPTY
-from weftline.store.base import Item, LogStore, RunFilter, RunRow
+from weftline.store.base import LogStore
+from weftline.store.rows import Item, RunFilter, RunRow
 
 logger = logging.getLogger(__name__)
 

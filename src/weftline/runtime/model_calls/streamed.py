@@ -11,7 +11,8 @@ from msgspec.json import Decoder
 from weftline.kernel.entries import KIND, TEXT_DELTA, THINKING_DELTA, AttemptStarted
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, TextDelta, ThinkingDelta
-from weftline.store.base import Item, LogReader
+from weftline.store.base import LogReader
+from weftline.store.rows import Item
 
 _PAGE_BYTES = 256 * 1024
 _DECODE_ON_LOOP_BYTES = 64 * 1024

@@ -31,7 +31,8 @@ from weftline.kernel.entries import (
 )
 from weftline.runtime import ids
 from weftline.runtime.reads.paging import entries
-from weftline.store.base import Item, LogReader, RunRow
+from weftline.store.base import LogReader
+from weftline.store.rows import Item, RunRow
 
 
 class GrantUse(Struct, frozen=True):

@@ -7,7 +7,8 @@ from typing import Protocol
 from weftline import run_ids
 from weftline.errors import InvalidRequest, WeftlineError
 from weftline.runtime import ids
-from weftline.store.base import LogReader, RunRow
+from weftline.store.base import LogReader
+from weftline.store.rows import RunRow
 
 
 class Rows(Protocol):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from weftline.store.base import Item, LogReader
+from weftline.store.base import LogReader
+from weftline.store.rows import Item
 
 _PAGE_BYTES = 256 * 1024
 

@@ -7,7 +7,8 @@ from msgspec import DecodeError
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import KIND, Parent, RunCreated, decode_fact
 from weftline.kernel.state import FOLD, decode_state
-from weftline.store.base import LogReader, RunRow
+from weftline.store.base import LogReader
+from weftline.store.rows import RunRow
 
 
 async def parent_of(logs: LogReader, row: RunRow) -> str | None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from weftline import run_ids
 from weftline.runtime import ids
-from weftline.store.base import RunFilter, RunRow
+from weftline.store.rows import RunFilter, RunRow
 
 PATTERN = rf"[A-Za-z0-9_-]{{1,{run_ids.MAX_CHARS}}}"
 _OURS = re.compile(r"r|ru|run|run_[0-9a-f]{0,27}")

@@ -11,7 +11,8 @@ from weftline.kernel.state import FOLD, decode_state
 from weftline.runtime import ids
 from weftline.runtime.known_facts import known_facts
 from weftline.store.awaits import AwaitFilter
-from weftline.store.base import LogReader, RunRow
+from weftline.store.base import LogReader
+from weftline.store.rows import RunRow
 
 MAX_DOUBTS = 16
 """As many as a stored state remembers."""

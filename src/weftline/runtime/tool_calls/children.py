@@ -23,7 +23,7 @@ from weftline.runtime.live import Draft, LiveRun, WorkingSet
 from weftline.runtime.services import Outcome, Services
 from weftline.runtime.tool_calls.tool_call import closed, new_context, pending_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
-from weftline.store.base import Item, NewRun, Write
+from weftline.store.rows import Item, NewRun, Write
 from weftline.tools.arguments import StaleArguments
 from weftline.tools.base import ToolFailed, ToolOutput
 from weftline.tools.results import failure_of, reason_of, stale_output

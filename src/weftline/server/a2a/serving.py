@@ -30,8 +30,8 @@ from weftline.server.a2a.rpc import (
 from weftline.server.a2a.sending import Deliveries, find_task, send
 from weftline.server.a2a.tasks import STATES, Task, may_wait, read_task, unreadable_task
 from weftline.server.large import LARGE_BYTES, RequestRoom
-from weftline.store.base import LargeEntry, RunFilter, RunRow
 from weftline.store.records.agents import AgentRow
+from weftline.store.rows import LargeEntry, RunFilter, RunRow
 from weftline.workspace.threads import CONTEXT_KEY
 
 T = TypeVar("T")

@@ -39,7 +39,7 @@ from weftline.runtime.people.answering import AwaitAnswer
 from weftline.server.a2a import asking
 from weftline.server.a2a.asking import TaskMessage
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import Item, RunRow
+from weftline.store.rows import Item, RunRow
 from weftline.wire.run_responses import RunView
 from weftline.workspace.threads import CONTEXT_KEY
 

@@ -20,9 +20,9 @@ from weftline.server.auth import Principal
 from weftline.server.declared import QueryParameter
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
-from weftline.store.base import RunFilter, RunRow
 from weftline.store.records.pages import PAGE_BYTES, RowPage
 from weftline.store.records.threads import ThreadFilter, ThreadRow
+from weftline.store.rows import RunFilter, RunRow
 from weftline.wire import run_responses
 from weftline.wire.damage import error_code
 from weftline.wire.limits import ID_PATTERN, MAX_METADATA_ENTRIES, MAX_METADATA_VALUE_CHARS, METADATA_KEY_PATTERN

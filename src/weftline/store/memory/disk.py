@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from weftline.messages import Blob
 from weftline.store.awaits import AwaitFilter, NewAwait, OpenAwait
-from weftline.store.base import GIVEN, Write
 from weftline.store.database import Query
 from weftline.store.memory.run import MemoryRun
+from weftline.store.rows import GIVEN, Write
 from weftline.store.sqlite.database import records_in_memory, run_query, transact
 
 T = TypeVar("T")
@@ -53,6 +53,10 @@ class MemoryDisk:
         self.clean = False
         return self.owner_epoch
 
+    def query(self, query: Query[T]) -> T:
+        """Runs a query on records here and now; in a commit, as part of its transaction."""
+        return run_query(self.records, query)
+
     def change_records(self, query: Query[T]) -> T:
         """Runs a query as one transaction, whoever owns the disk."""
         return transact(self.records, lambda db: run_query(db, query))
@@ -77,10 +81,6 @@ class MemoryDisk:
             if run.row.salt.startswith(GIVEN):
                 del self.given[run.row.salt[1:]][run.row.workspace]
             del self.runs[key]
-
-    def is_taken(self, salt: str, *, workspace: int) -> bool:
-        """Whether the id of this new run, if chosen by the client, is taken by another run of the workspace."""
-        return salt.startswith(GIVEN) and workspace in self.given.get(salt[1:], {})
 
     def keep_awaits(self, write: Write) -> None:
         """Adds the awaits that a write opens, and removes those that it answers."""

@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from msgspec.structs import replace
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import (
-    DueRun,
-    Item,
-    LargeEntry,
-    Loaded,
-    Page,
-    RunFilter,
-    RunRow,
-    TimedRun,
-    Write,
-    Written,
-)
 from weftline.store.claims import Claims
-from weftline.store.database import Query
 from weftline.store.memory.disk import MemoryDisk
-from weftline.store.memory.run import MemoryRun, check_possible
-from weftline.store.outcomes import already_there, events_of, impossible, moved_on, refused_by_thread
-from weftline.store.records import budgets, deliveries, thread_queues, webhooks
-from weftline.store.sqlite.database import run_query, transact
-
-T = TypeVar("T")
+from weftline.store.memory.run import MemoryRun
+from weftline.store.memory.transaction import write_all
+from weftline.store.outcomes import moved_on
+from weftline.store.records import thread_queues
+from weftline.store.rows import DueRun, Item, LargeEntry, Loaded, Page, RunFilter, RunRow, TimedRun, Write, Written
 
 _TRIM_BATCH = 100
 
@@ -39,7 +24,6 @@ class MemoryLog:
 
     def __init__(self, disk: MemoryDisk, *, owner_epoch: int, check_owner: Callable[[], None]) -> None:
         self._disk = disk
-        self._records = disk.records
         self._owner_epoch = owner_epoch
         self._check_owner = check_owner
         self._claims = Claims(owner_epoch)
@@ -63,8 +47,10 @@ class MemoryLog:
 
     def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
         self._check_owner()
+        stale = [self._claims.stale(write) for write in writes]
+        done = iter(write_all(self._disk, [write for write, old in zip(writes, stale, strict=True) if not old]))
         future: asyncio.Future[list[Written]] = asyncio.get_running_loop().create_future()
-        future.set_result(transact(self._records, lambda _: self._commit(writes)))
+        future.set_result([moved_on() if old else next(done) for old in stale])
         return future
 
     async def probe(self) -> None:
@@ -88,7 +74,7 @@ class MemoryLog:
             first.body if first else b"",
             facts=run.facts(after=row.state_seq if row.state else 0),
             conversation=run.facts(kinds=kinds) if kinds else [],
-            history=[] if row.thread is None else self._query(thread_queues.messages(row.thread)),
+            history=[] if row.thread is None else self._disk.query(thread_queues.messages(row.thread)),
             secrets=run.secrets,
         )
 
@@ -190,7 +176,7 @@ class MemoryLog:
         return [run.row.key for run in self._disk.of_thread(thread) if run.row.ended_at is None]
 
     async def ended_threads_with_runs(self) -> list[int]:
-        return self._query(thread_queues.ended_with_runs())
+        return self._disk.query(thread_queues.ended_with_runs())
 
     async def queued_behind(self) -> list[tuple[int, int]]:
         waiting = [run for run in self._disk.runs.values() if run.row.thread is not None and run.row.ended_at is None]
@@ -198,10 +184,10 @@ class MemoryLog:
         return [(row.key, row.workspace) for row in rows if row.queued]
 
     async def thread_messages(self, thread: int) -> list[bytes]:
-        return self._query(thread_queues.messages(thread))
+        return self._disk.query(thread_queues.messages(thread))
 
     async def thread_size(self, thread: int) -> int:
-        return self._query(thread_queues.size(thread))
+        return self._disk.query(thread_queues.size(thread))
 
     async def unfinished(self) -> int:
         return sum(run.row.ended_at is None for run in self._disk.runs.values())
@@ -263,120 +249,12 @@ class MemoryLog:
             )
             last = run.item(row.next_seq - 1)
             kept = [] if last is None else [last.body]
-            self._disk.drop_blobs(run, staying=[*kept, *self._query(staying)])
+            self._disk.drop_blobs(run, staying=[*kept, *self._disk.query(staying)])
         return (old[-1].row.key if old else 0), sum(run.trim() for run in old)
-
-    def _query(self, query: Query[T]) -> T:
-        """Runs a query on records here and now; in a commit, as part of its transaction."""
-        return run_query(self._records, query)
 
     def _row_view(self, run: MemoryRun) -> RunRow:
         thread = run.row.thread
         if thread is None:
             return run.view(active_run=None, thread_format=0)
-        active_run, thread_format = self._query(thread_queues.standing(thread))
+        active_run, thread_format = self._disk.query(thread_queues.standing(thread))
         return run.view(active_run=active_run, thread_format=thread_format)
-
-    def _commit(self, writes: Sequence[Write]) -> list[Written]:
-        results = [self._write(write) for write in writes]
-        for write, result in zip(writes, results, strict=True):
-            if result.outcome == "ok" and write.thread_end is not None:
-                result.promoted = self._end_in_thread(write)
-            woken = self._disk.runs.get(write.wakes) if result.outcome == "ok" and write.wakes is not None else None
-            if woken is not None and woken.row.ended_at is None:
-                self._disk.set_due(woken, 0)
-        return results
-
-    def _write(self, write: Write) -> Written:
-        """Applies a write completely or not at all."""
-        if self._claims.stale(write):
-            return moved_on()
-        try:
-            for one in (write, *write.children):
-                check_possible(one)
-        except ValueError as error:
-            return impossible(error)
-        created: set[int] = set()
-        for one in (*write.children, *([] if write.new is None else [write])):
-            if one.key in created:
-                return Written("conflict", error=already_there(f"run {one.key}"))
-            if (refusal := self._refused(one)) is not None:
-                return refusal
-            created.add(one.key)
-        run = self._disk.runs.get(write.key)
-        if write.new is None and (run is None or not run.fits(write)):
-            return moved_on()
-        # No write is rejected from here on.
-        written = Written()
-        if run is None:
-            self._create(write, written)
-        else:
-            self._disk.apply(run, write)
-        for child in write.children:
-            self._create(child, Written())
-        if write.awaits or write.answered:
-            self._disk.keep_awaits(write)
-        if write.bookings or write.closes is not None:
-            self._query(budgets.book(write.bookings, closed=() if write.closes is None else (write.closes,)))
-        events = events_of(write)
-        if events and self._query(webhooks.any_enabled()):
-            self._query(deliveries.add(events, workspace=self._disk.runs[write.key].row.workspace))
-        return written
-
-    def _refused(self, write: Write) -> Written | None:
-        """Why a run cannot be added, if it cannot."""
-        new, disk = write.new, self._disk
-        assert new is not None
-        if new.thread is not None:
-            refusal = refused_by_thread(self._query(thread_queues.open_format(new.thread)), write)
-            if refusal is not None:
-                return refusal
-        if (write.base_seq, write.base_version) != (1, 0):
-            return moved_on()
-        if write.key in disk.runs:
-            return Written("conflict", error=already_there(f"run {write.key}"))
-        if disk.is_taken(new.salt, workspace=new.workspace):
-            return Written("conflict", error=already_there("a run with this id"))
-        used = (new.workspace, new.idempotency.route, new.idempotency.key) if new.idempotency else None
-        if used in disk.idempotency:
-            return Written("conflict", error=already_there("an idempotency key"))
-        return None
-
-    def _create(self, write: Write, written: Written) -> None:
-        new, disk = write.new, self._disk
-        assert new is not None
-        run = MemoryRun(write, new)
-        disk.add(run)
-        disk.apply(run, write)
-        disk.keep(new.blobs, run=write.key, workspace=new.workspace)
-        if new.thread is not None:
-            taking = thread_queues.take_place(new.thread, run=write.key, at=new.created_at, format=write.format)
-            place = self._query(taking)
-            assert place is not None, "it was not refused"
-            written.queued = place.queued
-            disk.set_due(run, None if place.queued else 0)
-            if new.history:
-                messages = [(message, None) for message in new.history]
-                self._query(thread_queues.begin(new.thread, messages, run=write.key, format=write.format))
-        if (once := new.idempotency) is not None:
-            disk.idempotency[new.workspace, once.route, once.key] = (once.digest, write.key)
-
-    def _end_in_thread(self, write: Write) -> int | None:
-        """Adds the messages of a run that succeeded, releases the thread and lets the next queued run start."""
-        end = write.thread_end
-        assert end is not None
-        messages = [(message, None) for message in end.messages]
-        waiting = [run for run in self._disk.of_thread(end.thread) if run.row.ended_at is None]
-        promoted = next((run for run in waiting if run.row.key != write.key), None)
-        ending = thread_queues.end_run(
-            end.thread,
-            messages,
-            run=write.key,
-            format=write.format,
-            following=promoted.row.key if promoted else None,
-            at=write.ended_at or 0,
-        )
-        if not self._query(ending) or promoted is None:
-            return None
-        self._disk.set_due(promoted, 0)
-        return promoted.row.key

@@ -9,9 +9,7 @@ from copy import copy
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from weftline.store.base import GIVEN, LEAVE_DUE, Item, NewRun, Page, Progress, RunFilter, RunRow, Write
-
-_INTEGERS = range(-(2**63), 2**63)
+from weftline.store.rows import GIVEN, LEAVE_DUE, Item, NewRun, Page, Progress, RunFilter, RunRow, Write
 
 
 class MemoryRun:
@@ -131,25 +129,3 @@ class MemoryRun:
             and (wanted.before_change is None or (row.changed_at, row.key) < wanted.before_change)
             and all(self._tags.get(name) == value for name, value in wanted.metadata)
         )
-
-
-def check_possible(write: Write) -> None:
-    """Raises `ValueError` for values that a database could not hold either: invalid text, integers over 64 bits."""
-    numbers = [write.key, write.epoch, write.version, write.fold, write.format]
-    numbers += [write.due_at, write.started_at, write.ended_at]
-    texts = [write.status]
-    for item in write.items:
-        if item.count < 1 or (item.head and item.count != 1):
-            raise ValueError("an item is one fact, or one or more observations")
-        numbers.append(item.at)
-        texts.append(item.kind)
-    new = write.new
-    if new is not None:
-        numbers += [new.workspace, new.thread, new.family, new.created_at, new.rules]
-        texts += [new.salt, new.name, new.metadata, new.agent or "", *(new.idempotency or ())[:2]]
-        decode(new.metadata, type=dict[str, str])
-    for number in numbers:
-        if number is not None and number not in _INTEGERS:
-            raise ValueError(f"{number} has more than 64 bits")
-    for text in texts:
-        text.encode()

@@ -10,9 +10,9 @@ from typing import Any
 import apsw
 
 from weftline.store.awaits import KINDS, AwaitFilter, OpenAwait
-from weftline.store.base import Write
 from weftline.store.columns import Columns
 from weftline.store.database import SqlValue
+from weftline.store.rows import Write
 from weftline.store.sqlite import statements as sql
 from weftline.store.sqlite.texts import rows_of
 

@@ -7,20 +7,12 @@ from __future__ import annotations
 import apsw
 
 from weftline.errors import StoreError, WeftlineError
-from weftline.store.base import Written
-from weftline.store.outcomes import already_there, impossible, moved_on
+from weftline.store.outcomes import Moved, already_there, impossible, moved_on
+from weftline.store.rows import Written
 
 
 class Fenced(Exception):
     """Another process took over the store; this one must stop."""
-
-
-class Moved(Exception):
-    """A run row is not the one that a write of this transaction is based on."""
-
-
-class Malformed(ValueError):
-    """A write that no store could apply."""
 
 
 def failure(error: Exception) -> Written:

@@ -12,9 +12,9 @@ from typing import Any
 import apsw
 from msgspec import Struct
 
-from weftline.store.base import Loaded, RunRow, Write, Written
 from weftline.store.claims import Claims
 from weftline.store.outcomes import moved_on
+from weftline.store.rows import Loaded, RunRow, Write, Written
 from weftline.store.sqlite import recovering, retention, thread_reads
 from weftline.store.sqlite.connection import snapshot
 from weftline.store.sqlite.log_reader import SqliteLogReader, read_facts

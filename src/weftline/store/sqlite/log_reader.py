@@ -10,9 +10,9 @@ from typing import Any
 import apsw
 
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import DueRun, Item, LargeEntry, Page, RunFilter, RunRow, TimedRun
 from weftline.store.database import SqlValue
 from weftline.store.records import thread_queues
+from weftline.store.rows import DueRun, Item, LargeEntry, Page, RunFilter, RunRow, TimedRun
 from weftline.store.sqlite import await_lists, run_lists, thread_reads
 from weftline.store.sqlite.connection import snapshot
 from weftline.store.sqlite.database import run_query
@@ -34,6 +34,10 @@ _ONE_DELTA = (
     "SELECT at, kind, x'', CASE WHEN length(bodies) <= ? THEN bodies END, count, seq, length(bodies)"
     " FROM deltas WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 )
+_LATEST_AT = (
+    "SELECT at FROM entries WHERE run = (SELECT run FROM entries ORDER BY id DESC LIMIT 1) ORDER BY seq DESC LIMIT 1"
+)
+"""The last fact of the run that was written last: large facts of a write are inserted after the others."""
 _SIZE = f"SELECT coalesce(sum(length(head) + {BODY_BYTES}), 0) FROM entries WHERE run = ?"
 _ENTRY = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE run = ?"
 
@@ -70,7 +74,7 @@ class SqliteLogReader:
         return self._one("SELECT coalesce(max(key), 0) FROM runs")[0]
 
     async def latest_at(self) -> int:
-        return self._one("SELECT coalesce((SELECT at FROM entries ORDER BY id DESC LIMIT 1), 0)")[0]
+        return self._one(f"SELECT coalesce(({_LATEST_AT}), 0)")[0]
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
         here = _ON_THE_LOOP_BYTES if max_bytes is None else min(max_bytes, _ON_THE_LOOP_BYTES)

@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 from msgspec import Struct
 
-from weftline.store.base import Item, Page
+from weftline.store.rows import Item, Page
 from weftline.store.sqlite.pieces import BODY, BODY_BYTES
 from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS, stored_as_bytes
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import apsw
 
-from weftline.store.base import Item, RunRow
 from weftline.store.columns import Columns
 from weftline.store.database import SqlValue
+from weftline.store.rows import Item, RunRow
 from weftline.store.sqlite.pieces import BODY
 from weftline.store.sqlite.texts import rows_of
 

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 from msgspec.structs import replace
 
-from weftline.store.base import GIVEN, RunFilter, RunRow
+from weftline.store.rows import GIVEN, RunFilter, RunRow
 from weftline.store.sqlite.rows import RUN_COLUMNS, readable_run_row
 from weftline.store.sqlite.texts import rows_of
 

@@ -10,21 +10,22 @@ from typing import Any
 import apsw
 from msgspec.json import decode
 
-from weftline.store.base import LEAVE_DUE, Item, NewRun, Write, Written
 from weftline.store.database import SqlValue
-from weftline.store.outcomes import events_of, moved_on, refused_by_thread
+from weftline.store.outcomes import Malformed, Moved, check_children, events_of, moved_on, refused_by_thread
 from weftline.store.pieces import PIECE_BYTES, split
 from weftline.store.records import budgets, deliveries, thread_queues, webhooks
 from weftline.store.records.deliveries import Event
 from weftline.store.records.thread_queues import Place
+from weftline.store.rows import LEAVE_DUE, Item, NewRun, Write, Written
 from weftline.store.sqlite import await_lists, pieces
 from weftline.store.sqlite import statements as sql
 from weftline.store.sqlite.database import run_query
-from weftline.store.sqlite.failures import Malformed, Moved
 
 
 def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
     """Writes everything, inside a transaction that the caller has begun. If it raises, the caller must roll back."""
+    for write in writes:
+        check_children(write)
     places: dict[int, Place] = {}
     results = [Written() if write.new is None else _take_place(db, write, write.new, places) for write in writes]
     accepted = [write for write, result in zip(writes, results, strict=True) if result.outcome == "ok"]

@@ -23,7 +23,7 @@ import apsw
 
 from weftline.errors import StoreError
 from weftline.store import crashpoints
-from weftline.store.base import Write, Written
+from weftline.store.rows import Write, Written
 from weftline.store.sqlite.failures import Fenced, failure, write_error
 from weftline.store.sqlite.files import LostFile, StoreFiles
 from weftline.store.sqlite.transaction import write_batch

@@ -15,8 +15,9 @@ from weftline.kernel.entries import KIND, CallOpened, Fact, Limits, RunEnded
 from weftline.messages import User
 from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef
 from weftline.runtime.engine import Engine
-from weftline.store.base import RunRow, Store
+from weftline.store.base import Store
 from weftline.store.records import threads, workspaces
+from weftline.store.rows import RunRow
 from weftline.testing.engine.world import World
 from weftline.testing.lines import Line, lines_of
 

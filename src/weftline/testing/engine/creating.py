@@ -14,7 +14,7 @@ from weftline.kernel.entries import RunCreated
 from weftline.messages import Blob
 from weftline.plan import ServerRef
 from weftline.runtime import ids
-from weftline.store.base import IdempotencyKey, Item, NewRun, RunFilter, Write
+from weftline.store.rows import IdempotencyKey, Item, NewRun, RunFilter, Write
 from weftline.testing.engine.bench import Bench, Check, Run, facts, plan_of, refusal
 from weftline.tools.base import ToolOutput
 

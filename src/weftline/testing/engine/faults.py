@@ -16,9 +16,10 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from weftline.errors import StoreError
 from weftline.runtime.engine import OwnedEngine
-from weftline.store.base import Loaded, LogStore, Store, Write, Written
+from weftline.store.base import LogStore, Store
 from weftline.store.copies import Copied
 from weftline.store.database import Database, Query
+from weftline.store.rows import Loaded, Write, Written
 
 T = TypeVar("T")
 

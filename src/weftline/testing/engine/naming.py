@@ -9,7 +9,7 @@ from collections import Counter
 
 from weftline.errors import WeftlineError
 from weftline.kernel.entries import CallOpened, RunCreated
-from weftline.store.base import IdempotencyKey, RunFilter
+from weftline.store.rows import IdempotencyKey, RunFilter
 from weftline.testing.engine.bench import Bench, Check, Run, facts, plan_of, refusal
 from weftline.tools.base import ToolOutput
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from weftline.kernel.entries import FORMAT, CallClosed, CallStarted
-from weftline.store.base import Item, NewRun, Store, Write
+from weftline.store.base import Store
+from weftline.store.rows import Item, NewRun, Write
 from weftline.testing.engine.bench import Bench, Check, Run, facts, refusal
 from weftline.tools.base import ToolOutput
 

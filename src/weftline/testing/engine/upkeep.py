@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from weftline.errors import Unavailable
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, MessageQueued, RunEnded
-from weftline.store.base import RunFilter
 from weftline.store.budgets import Limit, workspace_account
 from weftline.store.records import budgets
+from weftline.store.rows import RunFilter
 from weftline.testing.engine.bench import TIMEOUT_S, Bench, Check, plan_of, refusal
 from weftline.tools.base import ToolOutput
 

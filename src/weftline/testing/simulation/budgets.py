@@ -11,9 +11,9 @@ from random import Random
 
 from weftline.kernel.budget import BudgetRule
 from weftline.kernel.entries import RunCreated, RunEnded
-from weftline.store.base import Write
 from weftline.store.budgets import Limit, Sums, limits_of, workspace_account
 from weftline.store.records import budgets
+from weftline.store.rows import Write
 from weftline.testing.budgets import Booked, booked, still_held
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.orders import Order

@@ -30,8 +30,8 @@ from weftline.messages import joined_text
 from weftline.runtime import ids
 from weftline.runtime.agent_code.code import ChildEnd
 from weftline.runtime.tool_calls.children import as_result
-from weftline.store.base import Write
 from weftline.store.budgets import run_account
+from weftline.store.rows import Write
 from weftline.testing.simulation.deadlines import LATE_S, is_quiet, when_s
 from weftline.testing.simulation.disk import FAST_S, Disk, Entry
 from weftline.testing.simulation.evidence import Evidence, RunLog

@@ -18,7 +18,7 @@ from weftline.errors import Conflict, InvalidRequest, NotFound, StoreError, Weft
 from weftline.kernel.bodies import encode
 from weftline.kernel.entries import CallClosed, CallStarted
 from weftline.runtime.engine import Engine
-from weftline.store.base import IdempotencyKey
+from weftline.store.rows import IdempotencyKey
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.followers import Reader, Seen
 from weftline.testing.simulation.holders import Holders

@@ -11,10 +11,10 @@ from msgspec import Struct
 from weftline.errors import StoreError, WeftlineError
 from weftline.kernel.entries import Fact, RunCreated, decode_fact
 from weftline.runtime import ids
-from weftline.store.base import Item, RunRow, Write, Written
 from weftline.store.database import Query
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.records import threads, workspaces
+from weftline.store.rows import Item, RunRow, Write, Written
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from weftline.kernel.entries import RunCreated, RunEnded
 from weftline.runtime import ids
-from weftline.store.base import Item, RunRow
+from weftline.store.rows import Item, RunRow
 from weftline.testing.simulation.clients import Acknowledged
 from weftline.testing.simulation.disk import Disk, Entry
 from weftline.testing.simulation.followers import Seen

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from weftline.errors import StoreError
-from weftline.store.base import Write, Written
+from weftline.store.rows import Write, Written
 from weftline.testing.simulation.disk import REFUSALS, Disk, DiskObserver
 from weftline.testing.simulation.evidence import Troubles, Window
 from weftline.testing.simulation.loop import VirtualLoop

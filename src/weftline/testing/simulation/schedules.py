@@ -15,9 +15,10 @@ from random import Random
 from msgspec import Struct
 
 from weftline.runtime.engine import Engine
-from weftline.store.base import IdempotencyKey, Store, Write
+from weftline.store.base import Store
 from weftline.store.records import schedules
 from weftline.store.records.schedules import ScheduleColumns, ScheduleRow
+from weftline.store.rows import IdempotencyKey, Write
 from weftline.testing.simulation.disk import FAST_S, Disk
 from weftline.testing.simulation.evidence import Evidence, RunLog
 from weftline.testing.simulation.orders import Order

@@ -17,21 +17,10 @@ from typing import Any, TypeVar
 from weftline.kernel.context import CompactionStarted
 from weftline.kernel.entries import KIND, AttemptStarted, CallStarted
 from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.base import (
-    DueRun,
-    Item,
-    Loaded,
-    LogStore,
-    Page,
-    RunFilter,
-    RunRow,
-    Store,
-    TimedRun,
-    Write,
-    Written,
-)
+from weftline.store.base import LogStore, Store
 from weftline.store.copies import Copied
 from weftline.store.database import Database, Query
+from weftline.store.rows import DueRun, Item, Loaded, Page, RunFilter, RunRow, TimedRun, Write, Written
 from weftline.testing.simulation.disk import Disk
 from weftline.testing.simulation.trace import require
 

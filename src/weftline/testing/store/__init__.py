@@ -24,6 +24,7 @@ from weftline.testing.store import (
     claims,
     fencing,
     given_ids,
+    impossible,
     large,
     owning,
     queues,
@@ -38,6 +39,7 @@ __all__ = ["CHECKS", "Chain", "Check", "Subject", "check_log", "read_log"]
 
 CHECKS: tuple[Check, ...] = (
     *appending.CHECKS,
+    *impossible.CHECKS,
     *queues.CHECKS,
     *children.CHECKS,
     *claims.CHECKS,

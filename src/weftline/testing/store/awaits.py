@@ -74,6 +74,18 @@ async def an_await_that_is_answered_and_opened_in_one_commit_is_not_open(subject
     assert await _ids(subject.store.log, AwaitFilter(workspace=workspace)) == []
 
 
+async def an_await_is_opened_once(subject: Subject) -> None:
+    run, neighbour = await new_chain(subject), await new_chain(subject, 2)
+    log, workspace = subject.store.log, await new_workspace(subject)
+    for ids, expected in (("a", "ok"), ("a", "conflict"), ("bb", "conflict"), ("b", "ok")):
+        write, other = run.append(b"opened", kind="await.opened"), neighbour.append(b"a")
+        write.awaits = tuple([_asks(id, workspace) for id in ids])
+        assert outcomes(await commit(log, write, other)) == [expected, "ok"]
+        if expected != "ok":
+            run.take_back(write)
+    assert await _ids(log, AwaitFilter(workspace=workspace)) == [(1, "a"), (1, "b")]
+
+
 async def awaits_are_found_by_run_root_kind_agent_and_deadline(subject: Subject) -> None:
     log, workspace = subject.store.log, await new_workspace(subject)
     other = await new_workspace(subject, "other")
@@ -178,6 +190,7 @@ CHECKS = (
     an_await_is_not_stored_with_a_stale_write,
     an_await_that_is_answered_in_the_same_commit_is_never_listed,
     an_await_that_is_answered_and_opened_in_one_commit_is_not_open,
+    an_await_is_opened_once,
     awaits_are_found_by_run_root_kind_agent_and_deadline,
     an_await_of_a_run_below_belongs_to_the_agent_and_the_thread_at_the_top,
     awaits_are_found_by_the_thread_of_their_run_or_of_the_one_at_the_top,

@@ -7,8 +7,8 @@ from hashlib import sha256
 from msgspec.structs import replace
 
 from weftline.messages import Blob
-from weftline.store.base import IdempotencyKey
 from weftline.store.records import thread_queues
+from weftline.store.rows import IdempotencyKey
 from weftline.testing.store.subject import Subject, chain_of, commit, new_thread, new_workspace, outcomes
 
 

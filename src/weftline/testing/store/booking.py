@@ -84,6 +84,16 @@ async def webhooks_are_not_notified_of_imported_runs(subject: Subject) -> None:
     assert await subject.store.records.read(_deliveries()) == [(2, "")]
 
 
+async def webhooks_are_not_notified_of_an_await_that_is_answered_at_once(subject: Subject) -> None:
+    log, chain = subject.store.log, await new_chain(subject)
+    await _add_webhook(subject, chain.workspace)
+    write = chain.append(b"opened", b"closed", kind="await.opened")
+    write.awaits = tuple([NewAwait(id, chain.workspace, 1, "confirm", 5_000, None, b"{}") for id in "ab"])
+    write.answered = ("a",)
+    assert outcomes(await commit(log, write)) == ["ok"]
+    assert await subject.store.records.read(_deliveries()) == [(1, "b")]
+
+
 async def _use(store: Store, account: str) -> list[Booking]:
     return await store.records.read(budgets.use(account))
 
@@ -106,4 +116,5 @@ CHECKS = (
     an_account_is_closed_by_a_write_that_books_nothing,
     webhooks_are_notified_of_ends_and_of_awaits,
     webhooks_are_not_notified_of_imported_runs,
+    webhooks_are_not_notified_of_an_await_that_is_answered_at_once,
 )

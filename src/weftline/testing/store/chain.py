@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weftline.messages import Blob
-from weftline.store.base import IdempotencyKey, Item, LogReader, NewRun, Progress, ThreadEnd, Write
+from weftline.store.base import LogReader
+from weftline.store.rows import IdempotencyKey, Item, NewRun, Progress, ThreadEnd, Write
 
 EVERYTHING = 2**40
 

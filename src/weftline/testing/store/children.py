@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weftline.messages import Blob
+from weftline.store.rows import GIVEN, IdempotencyKey, RunFilter
 from weftline.testing.store.chain import check_log
 from weftline.testing.store.subject import (
     Subject,
@@ -9,6 +11,7 @@ from weftline.testing.store.subject import (
     commit,
     due_times,
     new_chain,
+    new_thread,
     new_workspace,
     outcomes,
     the_row,
@@ -29,6 +32,40 @@ async def a_child_is_created_with_the_write_of_its_parent(subject: Subject) -> N
     assert await due_times(log, 1, 2, 3) == [None, 0, 0]
     await subject.reopen(cleanly=False)
     assert [row.key for row in await subject.store.log.due_now(after=0, limit=9)] == [2, 3]
+
+
+async def a_child_has_all_that_a_new_run_may_have(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    thread, blob = await new_thread(subject, workspace), Blob("picture", b"picture")
+    parent = await new_chain(subject)
+    write = parent.append(b"started", kind="call.started")
+    child = chain_of(log, 2, workspace).create(
+        agent="billing",
+        family=thread,
+        metadata='{"env":"prod"}',
+        rules=3,
+        secrets=b"sealed",
+        idempotency=IdempotencyKey("runs", "k", b"digest"),
+        blobs=(blob,),
+        salt=f"{GIVEN}nightly",
+    )
+    child.status, child.due_at, child.started_at, child.format, child.fold = "paused", 50, 40, 2, 6
+    write.children = (child,)
+    assert outcomes(await commit(log, write)) == ["ok"]
+    await subject.reopen(cleanly=False)
+    log = subject.store.log
+    row, new = await the_row(log, 2), child.new
+    assert new is not None
+    assert (row.salt, row.agent, row.family, row.rules) == (new.salt, new.agent, new.family, new.rules)
+    assert (row.status, row.due_at, row.started_at) == ("paused", 50, 40)
+    assert (row.format, row.fold, row.state, row.state_seq) == (2, 6, child.state, 1)
+    wanted = RunFilter(thread=thread, with_children=True, metadata=(("env", "prod"),))
+    assert [one.key for one in await log.runs(wanted)] == [2]
+    assert await log.given("nightly", workspace=workspace) == [2]
+    assert await log.idempotent(workspace, "runs", "k") == (b"digest", 2)
+    assert await log.blob(workspace, blob.id) == blob.data
+    loaded = await log.claim(2, kinds=())
+    assert loaded is not None and loaded.secrets == b"sealed"
 
 
 async def a_child_is_not_created_with_a_stale_write(subject: Subject) -> None:
@@ -99,6 +136,7 @@ async def a_parent_that_has_ended_is_not_woken(subject: Subject) -> None:
 
 CHECKS = (
     a_child_is_created_with_the_write_of_its_parent,
+    a_child_has_all_that_a_new_run_may_have,
     a_child_is_not_created_with_a_stale_write,
     a_write_fails_if_its_child_cannot_be_created,
     the_end_of_a_child_makes_its_parent_due,

@@ -163,6 +163,7 @@ async def a_claim_of_a_run_without_a_state_brings_all_its_facts(subject: Subject
         loaded = await log.claim(key, kinds=())
         assert loaded is not None
         assert (loaded.row.state, [fact.seq for fact in loaded.facts]) == (b"", [1, 2])
+        assert state is not None or loaded.row.state_seq == 0
 
 
 async def a_claim_brings_what_was_asked_for_and_what_is_left(subject: Subject) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weftline.store.base import GIVEN, RunFilter
+from weftline.store.rows import GIVEN, RunFilter
 from weftline.testing.store.chain import check_log
 from weftline.testing.store.subject import Subject, chain_of, code, commit, new_workspace, outcomes
 
@@ -29,6 +29,7 @@ async def a_run_is_found_by_no_other_id_than_the_one_it_was_given(subject: Subje
     log = subject.store.log
     workspace = await new_workspace(subject)
     await commit(log, chain_of(log, 1, workspace).create(), chain_of(log, 2, workspace).create(salt=f"{GIVEN}a-b"))
+    assert outcomes(await commit(log, chain_of(log, 3, workspace).create(salt="xa-b"))) == ["ok"], "it was generated"
     for unknown in ("salt", "a-", "a-b-", "A-B", "", f"{GIVEN}a-b"):
         assert await log.given(unknown, workspace=workspace) == []
     assert await log.given("a-b", workspace=workspace + 1) == []

@@ -6,7 +6,7 @@ from json import dumps
 
 from msgspec.json import encode
 
-from weftline.store.base import LargeEntry
+from weftline.store.rows import LargeEntry
 from weftline.testing.store.chain import EVERYTHING, check_log, read_log
 from weftline.testing.store.subject import Subject, chain_of, commit, new_thread, new_workspace, outcomes
 

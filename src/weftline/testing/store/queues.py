@@ -5,8 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 
 from weftline.messages import Blob
-from weftline.store.base import LEAVE_DUE, IdempotencyKey
 from weftline.store.database import Query, statement
+from weftline.store.rows import LEAVE_DUE, IdempotencyKey
 from weftline.testing.store.chain import check_log
 from weftline.testing.store.subject import (
     Subject,
@@ -132,6 +132,17 @@ async def a_run_created_as_the_one_before_it_ends_is_not_forgotten(subject: Subj
     assert await subject.store.records.read(active_run(thread)) == 2 and await due_times(log, 2) == [0]
 
 
+async def only_a_run_of_the_thread_follows_one_that_ends(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    thread, other = await new_thread(subject, workspace), await new_thread(subject, workspace)
+    first = chain_of(log, 1, workspace, thread=thread)
+    await commit(log, first.create())
+    elsewhere, free = chain_of(log, 2, workspace, thread=other), chain_of(log, 3, workspace)
+    results = await commit(log, elsewhere.create(), free.create(), first.end())
+    assert (outcomes(results), results[2].promoted) == (["ok"] * 3, None)
+    assert await subject.store.records.read(active_run(thread)) is None
+
+
 async def a_run_that_cannot_be_created_takes_no_place_in_its_thread(subject: Subject) -> None:
     log, workspace = subject.store.log, await new_workspace(subject)
     thread = await new_thread(subject, workspace)
@@ -180,8 +191,8 @@ async def runs_that_wait_for_earlier_ones_of_their_threads_are_found(subject: Su
     workspace, other = await new_workspace(subject), await new_workspace(subject, "other")
     thread, elsewhere = await new_thread(subject, workspace), await new_thread(subject, other)
     first, second, third = [chain_of(log, key, workspace, thread=thread) for key in (1, 2, 3)]
-    await commit(log, first.create(), second.create(), third.create())
     await commit(log, *[chain_of(log, key, other, thread=elsewhere).create() for key in (4, 5)])
+    await commit(log, first.create(), third.create(), second.create())
     await commit(log, chain_of(log, 6, workspace).create())
     assert await log.queued_behind() == [(2, workspace), (3, workspace), (5, other)]
     await commit(log, third.end())
@@ -245,6 +256,7 @@ CHECKS = (
     an_end_that_fails_releases_nothing,
     a_run_that_leaves_the_queue_promotes_nobody,
     a_run_created_as_the_one_before_it_ends_is_not_forgotten,
+    only_a_run_of_the_thread_follows_one_that_ends,
     a_run_that_cannot_be_created_takes_no_place_in_its_thread,
     a_thread_was_last_used_when_its_last_run_was_created_or_ended,
     a_thread_that_has_ended_takes_no_runs,

@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from weftline.store.base import LargeEntry, LogReader, Page, RunFilter
+from weftline.store.base import LogReader
+from weftline.store.rows import LargeEntry, Page, RunFilter
 from weftline.testing.store.chain import EVERYTHING, read_log
 from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_thread, new_workspace, the_row
 
@@ -103,7 +104,7 @@ async def an_entry_is_found_by_its_seq(subject: Subject) -> None:
     await commit(log, chain.append(b"second", deltas=[b"3", b"4"]))
     found = [await log.entry(1, seq) for seq in range(6)]
     assert [entry.seq if entry else None for entry in found] == [None, 1, 2, 3, 3, None]
-    assert await log.entry(2, 1) is None
+    assert await log.entry(2, 1) is await log.entry(1, 9, max_bytes=1) is None
     large = b"x" * 100_000
     await commit(log, chain.append(large))
     assert (await log.entry(1, 5)) == (await log.entry(1, 5, max_bytes=100_000))
@@ -193,6 +194,20 @@ async def runs_are_listed_the_newest_first(subject: Subject) -> None:
     assert await log.latest_at() == 4_000
 
 
+async def the_latest_time_is_that_of_the_fact_that_was_written_last(subject: Subject) -> None:
+    """Whatever the clocks of the writers were, and however large the facts are."""
+    log, chain = subject.store.log, await new_chain(subject)
+    large = b'{"text":"%s"}' % (b"word " * 10_000)
+    for bodies, times in (((b"a", b"b"), (7_000, 6_000)), ((large, b"b"), (9_000, 8_000)), ((b"a", large), (5, 7))):
+        write = chain.append(*bodies, deltas=[b"c"])
+        for item, at in zip(write.items, (*times, 99_000), strict=True):
+            item.at = at
+        await commit(log, write)
+        assert await log.latest_at() == times[-1]
+    await commit(log, chain.append(deltas=[b"d"]))
+    assert await log.latest_at() == 7
+
+
 async def runs_are_listed_by_when_they_changed(subject: Subject) -> None:
     log = subject.store.log
     workspace = await new_workspace(subject)
@@ -237,6 +252,24 @@ async def retention_leaves_the_row_and_the_last_entry(subject: Subject) -> None:
     assert [len(await read_log(log, key)) for key in (2, 3)] == [1, 3]
 
 
+async def retention_examines_all_runs_in_the_order_of_their_keys(subject: Subject) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
+    chains = [chain_of(log, key, workspace) for key in range(300, 0, -1)]
+    await commit(log, *[chain.create() for chain in chains])
+    await commit(log, *[chain.end(ended_at=100) for chain in chains])
+    examined, trimmed = [0], 0
+    while True:
+        last, some = await log.trim(before=200, after=examined[-1], workspace=None)
+        trimmed += some
+        if last == 0:
+            break
+        assert last > examined[-1], f"it does not go on: {last} after {examined[-1]}"
+        left = [len(await read_log(log, key)) for key in (examined[-1] + 1, last)]
+        assert left == [1, 1]
+        examined.append(last)
+    assert (examined[-1], trimmed) == (300, 300)
+
+
 CHECKS = (
     a_page_reports_how_far_it_goes,
     a_page_has_the_format_of_the_latest_write,
@@ -248,6 +281,8 @@ CHECKS = (
     facts_are_found_by_their_kind,
     the_newest_facts_are_as_many_as_fit,
     runs_are_listed_the_newest_first,
+    the_latest_time_is_that_of_the_fact_that_was_written_last,
     runs_are_listed_by_when_they_changed,
     retention_leaves_the_row_and_the_last_entry,
+    retention_examines_all_runs_in_the_order_of_their_keys,
 )

@@ -15,6 +15,7 @@ from weftline.testing.store.subject import (
     new_chain,
     outcomes,
     the_row,
+    unsealed,
 )
 
 
@@ -179,7 +180,7 @@ def _deliveries() -> Query[list[Row]]:
 async def a_secret_can_be_decrypted_after_the_store_is_reopened(subject: Subject) -> None:
     sealed = subject.store.vault.seal(b"secret", place="here")
     await subject.reopen()
-    assert subject.store.vault.open(sealed, place="here") == b"secret"
+    assert unsealed(subject.store, sealed, place="here") == b"secret"
 
 
 CHECKS = (

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from weftline.store.base import DueRun, IdempotencyKey, Progress, TimedRun
+from weftline.messages import Blob
+from weftline.store.awaits import AwaitFilter, NewAwait
+from weftline.store.budgets import Booking, run_account
+from weftline.store.records import budgets
+from weftline.store.rows import GIVEN, DueRun, IdempotencyKey, Progress, RunFilter, TimedRun
 from weftline.testing.store.chain import check_log, read_log
 from weftline.testing.store.subject import (
     Subject,
@@ -16,27 +20,73 @@ from weftline.testing.store.subject import (
     new_workspace,
     outcomes,
     the_row,
+    unsealed,
 )
+
+_PICTURE = Blob("picture", b"picture")
 
 
 async def everything_survives_reopening_the_store(subject: Subject) -> None:
-    workspace = await new_workspace(subject)
+    await _survives(subject, cleanly=True)
+
+
+async def everything_survives_the_death_of_the_owner(subject: Subject) -> None:
+    await _survives(subject, cleanly=False)
+
+
+async def _survives(subject: Subject, *, cleanly: bool) -> None:
+    log, workspace = subject.store.log, await new_workspace(subject)
     thread = await new_thread(subject, workspace)
-    chains = [chain_of(subject.store.log, key, workspace, thread=thread) for key in (1, 2)]
-    creates = [chain.create(idempotency=IdempotencyKey("runs", f"k{chain.key}", b"d")) for chain in chains]
-    await commit(subject.store.log, *creates)
-    await commit(subject.store.log, chains[0].append(b"a", deltas=[b"b"]))
-    log = subject.store.log
-    before = [log.id, await log.run(1), await log.run(2), await read_log(log, 1)]
-    await subject.reopen()
-    log = subject.store.log
-    assert [log.id, await log.run(1), await log.run(2), await read_log(log, 1)] == before
-    assert await subject.store.records.read(active_run(thread)) == 1
-    loaded = await log.claim(1, kinds=())
-    assert loaded is not None
-    chains[0].epoch = loaded.epoch
-    (result,) = await commit(log, chains[0].end(messages=[b"m"]))
-    assert result.promoted == 2 and await log.idempotent(workspace, "runs", "k1") == (b"d", 1)
+    chains = [chain_of(log, key, workspace, thread=thread) for key in (5, 3, 4)]
+    for chain in chains:
+        created = chain.create(
+            salt=f"{GIVEN}{chain.key}",
+            secrets=b"sealed %d" % chain.key,
+            idempotency=IdempotencyKey("runs", f"k{chain.key}", b"digest"),
+            blobs=(_PICTURE,),
+            metadata='{"env":"prod"}',
+        )
+        assert outcomes(await commit(log, created)) == ["ok"]
+    asks = chains[0].append(b"a", kind="await.opened", deltas=[b"b"])
+    asks.awaits = (NewAwait("a", workspace, 5, "confirm", 5_000, None, b"{}"),)
+    asks.bookings = (Booking(workspace, run_account(5), 3, nusd=5),)
+    await commit(log, asks)
+    timed, early = chain_of(log, 7, workspace), chain_of(log, 6, workspace)
+    await commit(log, timed.create(), early.create())
+    await commit(log, timed.append(b"a", due_at=70))
+    last = early.append(b"a")
+    last.items[0].at = 4_000
+    await commit(log, last)
+    sealed = subject.store.vault.seal(b"secret", place="here")
+    before = await _everything(subject, workspace, thread)
+    await subject.reopen(cleanly=cleanly)
+    assert await _everything(subject, workspace, thread) == before
+    assert unsealed(subject.store, sealed, place="here") == b"secret"
+    assert await subject.store.records.read(active_run(thread)) == 5
+    for chain, following in zip(chains, (3, 4, None), strict=True):
+        loaded = await subject.store.log.claim(chain.key, kinds=())
+        assert loaded is not None and loaded.secrets == b"sealed %d" % chain.key
+        chain.epoch = loaded.epoch
+        (result,) = await commit(subject.store.log, chain.end(messages=[b"m"]))
+        assert (result.outcome, result.promoted) == ("ok", following)
+
+
+async def _everything(subject: Subject, workspace: int, thread: int) -> list[object]:
+    log, keys = subject.store.log, range(3, 8)
+    return [
+        log.id,
+        [await log.run(key) for key in keys],
+        [await read_log(log, key) for key in keys],
+        [await log.last_key(), await log.unfinished(), await log.latest_at()],
+        [await log.due_now(after=0, limit=9), await log.due(99, after=(0, 0), limit=9)],
+        [await log.unfinished_of_thread(thread), await log.queued_behind()],
+        [await log.idempotent(workspace, "runs", f"k{key}") for key in keys],
+        [await log.given(str(key), workspace=workspace) for key in keys],
+        [row.key for row in await log.runs(RunFilter(metadata=(("env", "prod"),)))],
+        await log.awaits(AwaitFilter(workspace=workspace)),
+        await log.blob(workspace, _PICTURE.id),
+        await subject.store.records.read(budgets.open_use()),
+    ]
 
 
 async def acknowledged_writes_survive_the_death_of_the_owner(subject: Subject) -> None:
@@ -220,6 +270,7 @@ async def charges(subject: Subject, *keys: int) -> list[tuple[int, int, int]]:
 
 CHECKS = (
     everything_survives_reopening_the_store,
+    everything_survives_the_death_of_the_owner,
     acknowledged_writes_survive_the_death_of_the_owner,
     what_is_queued_is_written_before_the_store_is_closed,
     due_runs_are_those_whose_time_has_come,

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from weftline.store.base import LogReader, LogStore, RunRow, Store, Write, Written
+from weftline.errors import StoreError
+from weftline.store.base import LogReader, LogStore, Store
 from weftline.store.database import Query, one
+from weftline.store.rows import RunRow, Write, Written
 from weftline.testing.store.chain import Chain
 
 TIMEOUT_S = 60
@@ -88,6 +90,14 @@ def outcomes(results: Sequence[Written]) -> list[str]:
 
 def code(result: Written) -> str | None:
     return result.error.code if result.error else None
+
+
+def unsealed(store: Store, sealed: bytes, *, place: str) -> bytes | None:
+    """A secret of the vault; None if it cannot be decrypted."""
+    try:
+        return store.vault.open(sealed, place=place)
+    except StoreError:
+        return None
 
 
 def create_workspace(slug: str) -> Query[int]:

@@ -14,7 +14,8 @@ from weftline.messages import Message, User
 from weftline.plan import decode_content
 from weftline.runtime import ids
 from weftline.store import open_for_reading
-from weftline.store.base import Item, LogReader, RunRow
+from weftline.store.base import LogReader
+from weftline.store.rows import Item, RunRow
 from weftline.testing.torture.orders import number_in
 from weftline.wire.events import project_stored
 from weftline.wire.observed import HIDDEN, delta_frames, frame

@@ -1,0 +1,319 @@
+"""The rows that cross the protocols of a store: what is written to the log, and what is read from it."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from weftline.errors import WeftlineError
+from weftline.kernel.entries import Fact
+from weftline.messages import Blob
+from weftline.store.awaits import NewAwait
+from weftline.store.budgets import Booking
+
+LEAVE_DUE = -1
+"""A `due_at` that keeps the row's value: only the store knows when a run that is queued on its thread may start."""
+GIVEN = "="
+"""The prefix of `salt` for a run whose id was chosen by the client; the id follows. There is an index on these."""
+ITEM_BYTES = 64
+"""The overhead of an item beyond its content."""
+
+
+# What is written
+
+
+class Item(Struct, gc=False):
+    """One entry, or `count` observations of one kind whose bodies are joined by newlines.
+
+    A fact has a head; observations have none, and only they can share an item.
+    """
+
+    at: int
+    kind: str
+    head: bytes
+    body: bytes
+    count: int = 1
+    seq: int = 0
+    """The number of its first entry, assigned by the store when it writes the item."""
+
+    @property
+    def last_seq(self) -> int:
+        return self.seq + self.count - 1
+
+    @property
+    def size(self) -> int:
+        return len(self.head) + len(self.body) + ITEM_BYTES
+
+
+class IdempotencyKey(NamedTuple):
+    """Identifies a repeated request to create a run or a thread."""
+
+    route: str
+    key: str
+    digest: bytes
+    """Digest of the body: another body under the same key is a conflict."""
+
+
+class NewRun(Struct):
+    """The columns that are written once, when the run is created."""
+
+    salt: str
+    """The random part of its id; or `GIVEN` and the client's id, which must be unique in the workspace."""
+    workspace: int
+    name: str
+    metadata: str
+    created_at: int
+    rules: int
+    thread: int | None = None
+    agent: str | None = None
+    family: int | None = None
+    """For a child run: the thread of the top-level run above it. The child is listed there, but is not in its queue."""
+    idempotency: IdempotencyKey | None = None
+    secrets: bytes | None = None
+    """Encrypted header values of the tools that the server calls; deleted when the run ends."""
+    blobs: tuple[Blob, ...] = ()
+    """The blobs that its messages refer to. A workspace keeps each once, while a run's log or a thread refers to it."""
+    history: tuple[bytes, ...] = ()
+    """For a fork: the earlier messages, which its new thread begins with."""
+
+
+class ThreadEnd(Struct):
+    """What the end of a run does to its thread: these messages are added, and the next queued run may start."""
+
+    thread: int
+    messages: list[bytes]
+
+
+class Progress(IntEnum):
+    """Whether a write shows progress of a run, which clears it of the suspicion that it kills the process."""
+
+    NONE = 0
+    STREAMED = 1
+    ENDED = 2
+    """Something that the run began has ended."""
+
+
+class Write(Struct):
+    """What one commit does to one run; at most one per run in a flush.
+
+    It takes effect if the row still has `base_version` and `base_seq`, and there was no claim later than `epoch`. If
+    `state` is None, the stored state, if any, is left unchanged; recovery folds the newer facts.
+    """
+
+    key: int
+    epoch: int
+    base_seq: int
+    base_version: int
+    items: list[Item]
+    version: int
+    status: str
+    due_at: int | None
+    """0 for immediately, a time, or None; `LEAVE_DUE` for a run that is queued on its thread."""
+    format: int = 0
+    """The version of the vocabulary that the items are written in."""
+    state: bytes | None = None
+    fold: int = 0
+    """Which version of the fold made `state`."""
+    progress: Progress = Progress.NONE
+    started_at: int | None = None
+    ended_at: int | None = None
+    new: NewRun | None = None
+    thread_end: ThreadEnd | None = None
+    children: tuple[Write, ...] = ()
+    """New runs that are created in the same transaction.
+
+    A child has no thread and no history. It has entries and a row, and nothing else in this write: a child that opens
+    awaits, books anything, wakes another run or has children fails together with its parent's write.
+    """
+    wakes: int | None = None
+    """A run that becomes due immediately unless it has ended: the parent of a run that ends."""
+    awaits: tuple[NewAwait, ...] = ()
+    """Those that it opens. If one of them is open already, the write is a conflict."""
+    answered: tuple[str, ...] = ()
+    """The ids of awaits that are not open after this write, even if it opens them."""
+    bookings: tuple[Booking, ...] = ()
+    """What its facts add to accounts in the budget tree."""
+    closes: str | None = None
+    """The run's account, if it has one and ends here."""
+    imported: bool = False
+    """The run was imported and ended elsewhere: no webhook is notified."""
+    facts: list[Fact] = []
+    """The facts among the items, decoded, for those who are notified of the commit. The store does not use them."""
+    size: int = 0
+    """The bytes of the items, counted by whoever limits how much is queued."""
+
+
+class Written(Struct):
+    """The outcome of one `Write`.
+
+    `refused`: nothing was written, and the same write may succeed later (disk full, store locked). `conflict`: the row
+    is not what the writer assumed, so the write will never succeed. `failed`: it will never succeed, for another
+    reason.
+    """
+
+    outcome: Literal["ok", "refused", "conflict", "failed"] = "ok"
+    error: WeftlineError | None = None
+    queued: bool = False
+    """For a new run on a thread: it waits for earlier runs of the thread."""
+    promoted: int | None = None
+    """The run of the thread that may start now."""
+
+
+# What is read
+
+
+class RunRow(Struct):
+    key: int
+    salt: str
+    """See `NewRun`."""
+    workspace: int
+    thread: int | None
+    name: str
+    agent: str | None
+    metadata: str
+    status: str
+    created_at: int
+    started_at: int | None
+    ended_at: int | None
+    next_seq: int
+    version: int
+    epoch: int
+    due_at: int | None
+    rules: int
+    format: int
+    """The version of the vocabulary of its latest entries."""
+    thread_format: int
+    """The version of the vocabulary of its thread's messages; 0 if it has no thread."""
+    queued: bool
+    """Whether it waits for earlier runs of its thread."""
+    state: bytes
+    state_seq: int
+    """The last seq that `state` has folded."""
+    fold: int
+    trial_size: int
+    """How many runs, including this one, were on trial when the process last died; 0 if it is not a suspect.
+    SQLite's column is `suspect`.
+    """
+    deaths_alone: int
+    """How often the process died while this run was on trial alone, without progress since. SQLite's column is
+    `alone`.
+    """
+    deaths: int
+    """How often it was charged with a death: alone, whatever its progress, or long after its trial began."""
+    family: int | None = None
+    """See `NewRun`."""
+    damaged: str = ""
+    """The first damaged column, or ""; see `weftline.store.columns`."""
+
+    @property
+    def listed_under(self) -> int | None:
+        """The thread that it belongs to, directly or through the runs above it."""
+        return self.family if self.thread is None else self.thread
+
+    @property
+    def changed_at(self) -> int:
+        """When it ended, else when it began to run, else when it was created."""
+        return self.ended_at or self.started_at or self.created_at
+
+
+class LargeEntry(Exception):
+    """An item of the log is larger than the caller's limit."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"The entry has {size} bytes.")
+        self.size = size
+
+
+class Page(Struct, frozen=True):
+    """Part of a run's log after a cursor: a consistent view, even while retention removes entries."""
+
+    items: list[Item]
+    last_seq: int
+    """The seq up to which this page is complete; anything missing below it was removed by retention."""
+    upto: int
+    """The last seq of the run's log when the page was read."""
+    ended: bool
+    """Whether the run had ended by then."""
+    format: int = 0
+    """The version of the run's log. If it is known, entries that cannot be decoded are damaged."""
+
+
+class Loaded(Struct):
+    """Everything needed to continue a run, read at one moment."""
+
+    row: RunRow
+    epoch: int
+    """The epoch of this claim, higher than that of any earlier claim of the run. Nothing else can be read from it."""
+    taken_over: bool
+    """Whether the latest write to the run came from an earlier owner of the store: nobody may have driven it since."""
+    created_body: bytes
+    """The body of its first entry."""
+    facts: list[Item]
+    """The facts newer than the row's state; all of them if it has none yet."""
+    conversation: list[Item]
+    """All entries of the requested kinds."""
+    history: list[bytes]
+    """The messages of its thread, oldest first."""
+    secrets: bytes | None = None
+
+
+class DueRun(Struct, frozen=True):
+    """A run that is due immediately."""
+
+    key: int
+    trial_size: int
+    deaths_alone: int
+    deaths: int
+    rules: int
+    format: int
+    thread_format: int
+    """As in `RunRow`, like the two before it."""
+    created_head: bytes = b""
+    """The head of its first entry."""
+
+    @property
+    def ended_at(self) -> None:
+        """A run that is due has not ended."""
+
+
+class TimedRun(Struct, frozen=True):
+    """A run that was waiting for a time."""
+
+    due_at: int
+    key: int
+    workspace: int
+    rules: int
+    format: int
+    thread_format: int
+    """As in `RunRow`, like the two before it."""
+
+    @property
+    def ended_at(self) -> None:
+        """A run that is due has not ended."""
+
+
+class RunFilter(Struct, frozen=True, kw_only=True):
+    """What a page of runs must match, and where it begins: below the key `before`."""
+
+    workspace: int | None = None
+    before: int | None = None
+    limit: int = 50
+    statuses: tuple[str, ...] = ()
+    given_prefix: str | None = None
+    """Only runs whose id was chosen by the client and begins with this."""
+    not_given: bool = False
+    """Only runs with a generated id."""
+    thread: int | None = None
+    with_children: bool = False
+    """Also the runs below those of the thread."""
+    agents: tuple[str, ...] = ()
+    """Only runs of these agents, if any are given."""
+    metadata: tuple[tuple[str, str], ...] = ()
+    changed_since: int | None = None
+    """Only runs whose status has changed at this time or later."""
+    by_change: bool = False
+    """Sorts by the time of the last change of status, the latest first. The page then begins below `before_change`."""
+    before_change: tuple[int, int] | None = None
+    """When the last run of the previous page changed, and its key."""
