@@ -45,13 +45,15 @@ from weftline.tools.client_side import input_invalid_result
 from weftline.tools.function import FunctionTool
 from weftline.tools.injected import NotInjected
 from weftline.tools.shaping import refused_by, shaping_of
+from weftline.tools.validation_work import SMALL_BYTES
 
 logger = logging.getLogger(__name__)
 
 PREPARE_TIMEOUT_S = 30.0
 """The time-out for preparing the arguments of one call, if its tool has none of its own."""
 _BATCH_SIZE = 64
-"""How many calls are prepared at once."""
+_BATCH_CHARS = 64 * 1024
+"""How many calls, and characters of arguments, are prepared at once."""
 _check_object = Decoder(dict[str, Raw]).decode
 """What a tool has prepared goes into the log unchanged."""
 
@@ -79,11 +81,14 @@ async def prepare_calls(
         return (), TurnBody(message)
     asked: list[AskedCall] = []
     stored: list[TurnCall] = []
-    for index, call in enumerate(calls):
+    calls_since, chars_since = 0, 0
+    for call in calls:
         if len(call.args) > LARGE_CHARS:
             await services.large.wait_for_slot()
-        elif index % _BATCH_SIZE == _BATCH_SIZE - 1:
+        elif calls_since >= _BATCH_SIZE or chars_since + len(call.args) > _BATCH_CHARS:
             await asyncio.sleep(0)  # lets other tasks run
+            calls_since, chars_since = 0, 0
+        calls_since, chars_since = calls_since + 1, chars_since + len(call.args)
         prepared = await prepare_call(call, work, services, turn=turn, withheld=withheld)
         asked.append(prepared.asked)
         stored.append(prepared.stored(call.args))
@@ -170,9 +175,10 @@ async def _prepared(
     prepare = tool.prepare if code is None else partial(code.prepare, tool)
     limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
     kind: type[object] = type(tool)
-    deadline = None if kind is FunctionTool else services.deadlines.after(limit_s)
+    at_once = kind is FunctionTool and len(call.args) <= SMALL_BYTES
+    deadline = None if at_once else services.deadlines.after(limit_s)
     try:
-        if deadline is None:  # its validators never await, so no deadline could end them
+        if deadline is None:  # its validators do not await, so no deadline could end them
             args = cast(object, await prepare(call.args))
         else:
             with deadline:
