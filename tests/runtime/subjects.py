@@ -24,6 +24,7 @@ class EmbeddedSubject:
         self._stores = stores
         self._models: Catalog = world.models()
         self._tools: ToolSource = world.tools()
+        self._limits = world.limits
         self._new_engine = new_engine
         self._outside = asyncio.all_tasks()
         self._begin()
@@ -31,7 +32,9 @@ class EmbeddedSubject:
     def _begin(self) -> None:
         self._faulty = FaultyStore(self._stores.store)
         self.store: Store = self._faulty
-        self.engine: OwnedEngine = self._new_engine(self.store, models=self._models, tools=self._tools)
+        self.engine: OwnedEngine = self._new_engine(
+            self.store, models=self._models, tools=self._tools, limits=self._limits
+        )
 
     async def start(self) -> None:
         await self.engine.start()

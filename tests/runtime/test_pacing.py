@@ -44,6 +44,27 @@ async def test_whoever_gives_up_waiting_holds_up_nobody() -> None:
     await asyncio.wait_for(waiting[2], 10)
 
 
+async def test_the_arguments_of_many_calls_are_prepared_in_several_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    iterations, prepared = Iterations(), list[int]()
+
+    @tool
+    def keep(text: str) -> str:
+        """Keeps a text."""
+        return f"{len(text)} kept"
+
+    real = keep.prepare
+
+    async def prepare(args: str) -> bytes:
+        prepared.append(iterations.count)
+        return await real(args)
+
+    monkeypatch.setattr(keep, "prepare", prepare)
+    asked = [("keep", {"text": "x" * 15_000}) for _ in range(20)]
+    await Agent(ScriptedModel([calls(*asked), "Done."]), tools=[keep]).run("Keep them.")
+    assert len(prepared) == 20
+    assert len(set(prepared)) == 5
+
+
 async def test_large_arguments_of_many_runs_are_prepared_in_different_iterations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -10,13 +10,35 @@ import pytest
 from msgspec.structs import replace
 
 from protocols import Suite, members_of, options_of
-from runtime.planted import ahead, forgetting, hasty, idle, mute, with_method
+from runtime.planted import (
+    abort_that_leaves_streams_open,
+    abort_that_writes_nothing,
+    ahead,
+    answering,
+    beating,
+    describing,
+    drain_that_goes_on,
+    drain_without_end,
+    excusing,
+    forgetting,
+    hasty,
+    idle,
+    mute,
+    new_workspaces,
+    observed_until_it_fails,
+    showing,
+    with_method,
+    without_deltas,
+    without_limits,
+)
 from runtime.subjects import EmbeddedSubject, NewEngine
-from store.planted import PlantedSubject, answering, with_plain_epochs
+from store import planted
+from store.planted import PlantedSubject, with_plain_epochs
 from store.subjects import MemorySubject
+from weftline.errors import Forbidden
 from weftline.runtime import driver
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.engine import Engine, Follower, Resumed, StreamPlace
+from weftline.runtime.engine import Follower, Leased, OwnedEngine, Resumed, StreamPlace
 from weftline.store.rows import Written
 from weftline.testing import engine, store
 from weftline.testing.engine import CHECKS, Bench, Check, World
@@ -35,6 +57,10 @@ def uncounted(engine: Any) -> Callable[[int], StreamPlace]:
 
 def yes(*args: Any, **options: Any) -> bool:
     return True
+
+
+def later(by_us: int) -> Callable[[Leased], Leased]:
+    return lambda lease: replace(lease, until=lease.until + by_us)
 
 
 SUITE = Suite(engine, "Bench")
@@ -163,6 +189,79 @@ BUGS: list[tuple[str, NewEngine, str]] = [
         for name in ("release", "budgets_changed", "end_thread")
     ],
     ("watch_ends", mute("watch_ends"), "ends_and_awaits_are_reported"),
+    (
+        "batches of deltas are lost",
+        showing(without_deltas),
+        "what_a_model_writes_reaches_followers_while_it_writes",
+    ),
+    *[
+        (f"{name} is always {value}", describing(**{name: value}), "a_batch_describes_its_entries")
+        for name, value in (
+            ("ended", False),
+            ("ended", True),
+            ("newer", True),
+            ("heads", ()),
+            ("missing", (1, 1)),
+            ("last_seq", 1),
+            ("size", 1),
+            ("after", 0),
+            ("run_id", "run_1"),
+            ("key", 10**6),
+        )
+    ],
+    (
+        "newer is not told",
+        describing(newer=False),
+        "the_reader_of_a_run_is_told_that_newer_code_has_written_to_it",
+    ),
+    ("pause is never refused", excusing("pause", Forbidden), "a_run_that_allows_no_interruptions_is_not_paused"),
+    *[
+        (f"heartbeat is {by} us off", answering("heartbeat", later(by)), "a_heartbeat_extends_the_lease_from_now_on")
+        for by in (-(10**9), 10**9)
+    ],
+    (
+        "an observer that fails is dropped",
+        with_method("observe", observed_until_it_fails),
+        "an_observer_sees_every_entry_of_every_run",
+    ),
+    *[
+        (
+            f"{times} beats for {out_of}",
+            beating(times, out_of),
+            "a_follower_with_nothing_to_read_is_woken_by_every_third_beat",
+        )
+        for times, out_of in ((3, 1), (2, 1), (1, 3), (0, 1))
+    ],
+    ("any number of runs is queued", without_limits, "a_workspace_has_so_many_runs_queued_and_no_more"),
+    ("any number of streams is opened", without_limits, "a_workspace_has_so_many_streams_and_no_more"),
+    ("drain is hasty", hasty("drain"), "a_drain_waits_for_what_is_running_and_starts_nothing"),
+    (
+        "drain begins more",
+        with_method("drain", drain_that_goes_on),
+        "a_drain_waits_for_what_is_running_and_starts_nothing",
+    ),
+    ("drain has no end", with_method("drain", drain_without_end), "a_drain_ends_when_its_time_is_up"),
+    ("abort", idle("abort", True), "an_abort_cancels_what_is_running_and_ends_all_streams"),
+    (
+        "abort leaves streams open",
+        with_method("abort", abort_that_leaves_streams_open),
+        "an_abort_cancels_what_is_running_and_ends_all_streams",
+    ),
+    (
+        "abort writes nothing",
+        with_method("abort", abort_that_writes_nothing),
+        "what_ended_before_an_abort_is_durable_after_it",
+    ),
+    ("abort hides a refusal", answering("abort", yes), "an_abort_reports_what_the_store_refuses"),
+    ("abort does not hurry", forgetting("abort", "hurry", None), "an_abort_reports_what_the_store_refuses"),
+    ("stop is hasty", hasty("stop"), "a_stop_gives_running_work_its_time_and_loses_nothing"),
+    (
+        "stop waits for nothing",
+        forgetting("stop", "drain_s", 0),
+        "a_stop_gives_running_work_its_time_and_loses_nothing",
+    ),
+    ("stop has no end", forgetting("stop", "drain_s", 60), "a_stop_does_not_wait_longer_than_it_may"),
+    ("workspace", with_method("workspace", new_workspaces), "a_workspace_has_one_key"),
 ]
 """What each does wrong, or what does nothing, and the check that is there for it."""
 
@@ -180,7 +279,7 @@ async def bench_of(new_engine: NewEngine, stores: store.Subject | None = None) -
     subject = EmbeddedSubject(stores or MemorySubject(), world, new_engine=new_engine)
     await subject.start()
     try:
-        yield Bench(subject, world)
+        yield Bench(subject, world, patience_s=2)
     finally:
         world.released.set()
         subject.crash()
@@ -205,7 +304,7 @@ async def test_an_engine_that_accepts_every_result_is_noticed(monkeypatch: pytes
 
 
 async def test_a_store_that_hides_the_death_of_its_owner_is_noticed() -> None:
-    hides = answering("claim", lambda loaded: loaded and replace(loaded, taken_over=False))
+    hides = planted.answering("claim", lambda loaded: loaded and replace(loaded, taken_over=False))
     async with bench_of(EmbeddedEngine, PlantedSubject(hides)) as bench:
         with pytest.raises(AssertionError):
             await CHECK["time_without_an_engine_is_not_active"](bench)
@@ -219,13 +318,14 @@ async def test_time_without_an_engine_is_known_whatever_the_numbers_of_claims_lo
 def test_every_member_of_the_protocols_is_used_by_the_suite() -> None:
     """A member that no check uses can do anything, or nothing."""
     used = SUITE.uses(("engine", "follower", "place"))
-    assert members_of(Engine, Follower, StreamPlace) - used == set()
+    used.add("start")  # by the subjects
+    assert members_of(OwnedEngine, Follower, StreamPlace) - used == set()
 
 
 def test_every_option_of_the_protocols_is_given_by_the_suite() -> None:
     """An option that no check gives can be ignored."""
-    given = SUITE.gives(("engine", "follower", "place"), Engine, Follower, StreamPlace)
-    assert options_of(Engine, Follower, StreamPlace) - given == set()
+    given = SUITE.gives(("engine", "follower", "place"), OwnedEngine, Follower, StreamPlace)
+    assert options_of(OwnedEngine, Follower, StreamPlace) - given == set()
 
 
 def test_every_check_is_listed() -> None:

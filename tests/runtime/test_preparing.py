@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Annotated, Any
 
 import pytest
 from msgspec import Raw
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from runtime.kit import TIMEOUT_S, MoodyStore, engine_on, facts, plan, until
 from weftline import prompts
@@ -106,6 +107,21 @@ async def test_a_validator_that_fails_harms_that_call_alone(caplog: pytest.LogCa
 
 async def test_a_tool_that_never_ends_to_prepare_a_call_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     results = await results_with(Own("bad", prepared=None, timeout_s=0.01), caplog)
+    assert results == [prompts.calls.tool_failed_to_prepare("bad", "it took longer than 0.01 seconds"), "good ran"]
+
+
+async def test_a_validator_of_large_arguments_that_never_returns_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    released = threading.Event()
+
+    def hangs(text: str) -> str:
+        released.wait(TIMEOUT_S)
+        return text
+
+    @tool(timeout_s=0.01)
+    def bad(text: Annotated[str, AfterValidator(hangs)]) -> None: ...
+
+    results = await results_with(bad, caplog, args={"text": "x" * 20_000})
+    released.set()
     assert results == [prompts.calls.tool_failed_to_prepare("bad", "it took longer than 0.01 seconds"), "good ran"]
 
 

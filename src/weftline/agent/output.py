@@ -11,6 +11,8 @@ from msgspec.json import encode
 from weftline import prompts
 from weftline.messages import OutputSchema
 from weftline.text.fences import after_fence, without_fence
+from weftline.tools.counted_type import CountedType, problems_of
+from weftline.tools.validation_work import TooMuchWork
 
 T = TypeVar("T")
 
@@ -25,8 +27,9 @@ class OutputType(Generic[T]):
         from pydantic import TypeAdapter
 
         self.kind = kind
-        self._adapter: TypeAdapter[T] = TypeAdapter(kind)
-        schema = self._adapter.json_schema()
+        adapter: TypeAdapter[T] = TypeAdapter(kind)
+        self._type = CountedType(adapter)
+        schema = adapter.json_schema()
         self._wrapped = schema.get("type") != "object" or "properties" not in schema
         if self._wrapped:
             definitions = schema.pop("$defs", None)
@@ -51,9 +54,11 @@ class OutputType(Generic[T]):
         except ValueError:
             value = result
         try:
-            self._adapter.validate_json(encode(value))
+            self._type.read(encode(value))
         except ValidationError as error:
-            return "; ".join([str(one["msg"]) for one in error.errors(include_url=False, include_input=False)[:3]])
+            return "; ".join([message for _, message in problems_of(error)[:3]])
+        except TooMuchWork as error:
+            return str(error)
         return ""
 
     def parse(self, text: str) -> T:
@@ -68,11 +73,12 @@ class OutputType(Generic[T]):
                     raise ValueError(prompts.turns.answer_invalid([f"/{_WRAPPED}: is missing"]))
                 value = cast("dict[str, Any]", value)[_WRAPPED]
             # Validated as JSON, in which dates, decimals and the like are strings and numbers.
-            return self._adapter.validate_json(encode(value))
+            return self._type.read(encode(value))
         except ValidationError as error:
-            found = error.errors(include_url=False, include_context=False, include_input=False)[:5]
-            problems = [f"/{'/'.join(map(str, one['loc']))}: {one['msg']}" for one in found]
+            problems = [f"/{'/'.join(map(str, steps))}: {message}" for steps, message in problems_of(error)[:5]]
             raise ValueError(prompts.turns.answer_invalid(problems)) from error
+        except TooMuchWork as error:
+            raise ValueError(prompts.turns.answer_invalid([f"/: {error}"])) from None
 
     def partial(self, text: str) -> object:
         """Parses an answer that is still being written, without validation.

@@ -35,8 +35,7 @@ T = TypeVar("T")
 DRAIN_S = 30.0
 """How long running work may take to finish when an engine is stopped."""
 QUIET_BEATS = 3
-"""A follower that has received nothing for this many beats in a row is woken: after two to three intervals, never
-more.
+"""A follower that has received nothing since the previous ones is woken by this beat: after two to three intervals.
 """
 
 
@@ -73,9 +72,10 @@ class Create(Protocol):
 class EntryBatch(Struct, eq=False, gc=False):
     """Consecutive entries of one run, from one commit or from one page of its log.
 
-    `heads` has the decoded facts, in order, of a batch that comes from a commit; None for one read from the log.
-    `missing` is the range of seqs that retention has removed before the first item. `newer` means that newer code has
-    written to the run; otherwise an entry that cannot be decoded is damaged.
+    `ended` means that the last one is the last of the run. `heads` has the decoded facts, in order, of a batch that
+    comes from a commit; None for one read from the log. `missing` is the range of seqs that retention has removed
+    before the first item. `newer` means that newer code has written to the run; otherwise an entry that cannot be
+    decoded is damaged.
     """
 
     run_id: str
@@ -194,7 +194,8 @@ class Creation(Protocol):
     async def create(self, workspace: int, plan: RunPlan, **options: Unpack[CreateOptions]) -> str:
         """Accepts a run and returns its id, or that of the run that was created under the same key before.
 
-        Raises `RateLimited` if too many runs of the workspace are queued.
+        Raises `RateLimited` (`too_many_runs`) if too many runs of the workspace are queued, unless it was created
+        before.
         """
         ...
 
@@ -395,8 +396,8 @@ class Streams(Protocol):
         ...
 
     def beat(self) -> None:
-        """Called at regular intervals: wakes each follower that has received nothing for `QUIET_BEATS` of them, so that
-        it can send a keep-alive.
+        """Called at regular intervals, so that followers can send a keep-alive: wakes each of them that has received
+        nothing, and has not been woken, for `QUIET_BEATS` calls, this one included.
         """
         ...
 

@@ -20,7 +20,7 @@ from weftline.kernel.entries import STRICTNESS, Effect
 from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
 from weftline.text.canonical import NotCanonical, canonical_value
-from weftline.tools.arguments import StaleArguments
+from weftline.tools.arguments import InvalidArguments, Issue, StaleArguments, described
 from weftline.tools.asking import Ask, checked_approvers, checked_template, rendered, require_arguments
 from weftline.tools.base import (
     ClientKind,
@@ -45,6 +45,7 @@ from weftline.tools.signature import (
     injected_of,
     resolved_hints,
 )
+from weftline.tools.validation_work import CPU_S, TooMuchWork, bounded, on_loop
 from weftline.tools.workers import NoThread, shared_workers
 
 if TYPE_CHECKING:
@@ -235,15 +236,22 @@ class FunctionTool(Generic[P, R, D]):
         return bound
 
     async def prepare(self, args: str) -> bytes:
-        return self.parameters.final_args(args, self._values)
+        parameters = self.parameters
+        try:
+            return await bounded(lambda: parameters.final_args(args, self._values), size=len(args), cpu_s=CPU_S)
+        except TooMuchWork as error:
+            issues = (Issue("", str(error), "work"),)
+            raise InvalidArguments(described(self.name, issues), issues) from None
 
     async def invoke(self, args: bytes, context: ToolContext[D]) -> ToolOutput:
         if self.client is not None:
             raise RuntimeError(f"{self.name} is executed outside and cannot be invoked here")
         try:
-            call = self._bound(self._fn, args, context)
+            call = await bounded(lambda: self._bound(self._fn, args, context), size=len(args))
         except StaleArguments as error:
             return stale_output(error)
+        except TooMuchWork as error:
+            return stale_output(StaleArguments(prompts.calls.no_longer_fit(self.name, [str(error)])))
         if not self._in_thread:
             return await self._outcome(call, context)
         try:
@@ -287,7 +295,8 @@ class FunctionTool(Generic[P, R, D]):
 
     def _question(self, confirm: Callable[..., str | None], args: bytes) -> str | None:
         taken = inspect.signature(confirm).parameters
-        given = {name: value for name, value in self.parameters.keywords(args).items() if name in taken}
+        with on_loop():
+            given = {name: value for name, value in self.parameters.keywords(args).items() if name in taken}
         question = cast(object, confirm(**given))
         if question is not None and not isinstance(question, str):
             raise TypeError(f"confirm of tool {self.name!r} returned {type(question).__name__}, not a string or None")
@@ -297,7 +306,8 @@ class FunctionTool(Generic[P, R, D]):
         if self._reconcile is None:
             return Unknown()
         try:
-            bound = self._bound(self._reconcile, args, context)
+            reconcile = self._reconcile
+            bound = await bounded(lambda: self._bound(reconcile, args, context), size=len(args))
             if inspect.iscoroutinefunction(self._reconcile):
                 answer: object = await bound()
             else:

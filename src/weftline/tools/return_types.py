@@ -8,6 +8,8 @@ from typing import Any
 
 from weftline.text.canonical import canonical_value
 from weftline.tools.base import ToolOutput
+from weftline.tools.counted_type import CountedType, problems_of
+from weftline.tools.validation_work import TooMuchWork
 
 MAX_PROBLEMS = 20
 
@@ -22,18 +24,18 @@ class ReturnType:
         from pydantic import PydanticUserError, TypeAdapter
         from pydantic.errors import PydanticSchemaGenerationError
 
-        self._adapter: TypeAdapter[Any] | None = None
+        self._type: CountedType[Any] | None = None
         if hint is Any or hint is ToolOutput:
             return
         try:
-            self._adapter = TypeAdapter(hint)
+            self._type = CountedType(TypeAdapter(hint))
         except (PydanticUserError, PydanticSchemaGenerationError):
             pass
 
     @property
     def known(self) -> bool:
         """Whether it restricts values."""
-        return self._adapter is not None
+        return self._type is not None
 
     def problem(self, value: object) -> str:
         """Returns what is wrong with a JSON value as a result; empty if nothing is.
@@ -42,17 +44,18 @@ class ReturnType:
         """
         from pydantic import ValidationError
 
-        if self._adapter is None:
+        if self._type is None:
             return ""
         try:
-            self._adapter.validate_json(canonical_value(value), strict=True)
+            self._type.read(canonical_value(value), strict=True)
         except ValidationError as error:
             if isinstance(value, str):
-                with suppress(ValidationError):
-                    self._adapter.validate_json(value, strict=True)
+                with suppress(ValidationError, TooMuchWork):
+                    self._type.read(value, strict=True)
                     return ""
-            found = error.errors(include_url=False, include_context=False, include_input=False)
-            return listed([(one["loc"], one["msg"]) for one in found])
+            return listed(problems_of(error))
+        except TooMuchWork as error:
+            return str(error)
         return ""
 
 

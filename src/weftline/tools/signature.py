@@ -33,6 +33,7 @@ from weftline.tools.locations import names_absent, path_in
 from weftline.tools.secret_types import refuse_secrets
 from weftline.tools.stored_form import NotStored, StoredForm, validation_error
 from weftline.tools.stored_schema import dumped, serializer_of, validator_of
+from weftline.tools.validation_work import TooMuchWork, counting
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -230,6 +231,7 @@ class Parameters:
             InvalidArguments: if the text is not a JSON object or does not fit, or if the arguments cannot be stored and
                 read back.
             NotInjected: if what the run fills in is missing, or does not fit.
+            TooMuchWork: if they take too long to validate.
         """
         value, data = object_args(text)
         if self._injected:
@@ -238,7 +240,7 @@ class Parameters:
         try:
             return self._form.of(self._form.read(data), written=data)
         except validation_error() as error:
-            issues = _issues(error, value)
+            issues = self._issues(error, data, value)
             for one in issues:
                 if (field := one.path[1:].partition("/")[0]) in self._injected:
                     raise NotInjected(self._name, field, one.message) from None
@@ -265,13 +267,16 @@ class Parameters:
         Raises:
             StaleArguments: if the function would not get what the log says. An earlier version of it made these
                 arguments (`final_args`); they no longer fit this one, or its validators change them.
+            TooMuchWork: if they take too long to validate.
         """
         try:
             model = self._form.read(args)
             same = self._form.gives_back(model, args)
         except validation_error() as error:
-            issues = _issues(error, object_args(args.decode())[0])
+            issues = self._issues(error, args, object_args(args.decode())[0])
             raise self._stale(prompts.calls.no_longer_fit(self._name, in_words(issues)), issues) from None
+        except TooMuchWork:
+            raise
         except BaseException as error:  # raised by the tool's own code
             if is_interruption(error):
                 raise
@@ -300,10 +305,20 @@ class Parameters:
         try:
             model = self._form.read(args)
         except validation_error() as error:
-            issues = _issues(error, object_args(args.decode())[0])
+            issues = self._issues(error, args, object_args(args.decode())[0])
             raise InvalidArguments(described(self._name, issues), issues) from None
         require_stable(model, self._form, name=self._name)
         return self._named(model)
+
+    def _issues(self, error: ValidationError, data: bytes, args: dict[str, object]) -> tuple[Issue, ...]:
+        found = self._form.listed(error, data)
+        if found is None:
+            return (Issue("", prompts.calls.TOO_MUCH_TO_LIST, "work"),)
+        issues: list[Issue] = []
+        for item in found[:MAX_ISSUES]:
+            path = path_in(args, item["loc"], names_absent=names_absent(item["type"]))
+            issues.append(Issue(pointer(path), item["msg"], item["type"]))
+        return tuple(issues)
 
     def _named(self, model: BaseModel) -> dict[str, Any]:
         values = model.__dict__
@@ -365,16 +380,10 @@ def _with_default(name: str, parameter: inspect.Parameter, hint: Any) -> Any:
     for custom in (True, False):
         try:
             serializer = serializer_of(adapter.core_schema, custom=custom)
-            validator_of(adapter.core_schema).validate_json(canonical_value(dumped(serializer, parameter.default)))
+            data = canonical_value(dumped(serializer, parameter.default))
+            with counting():
+                validator_of(adapter.core_schema).validate_json(data)
         except ValueError:  # raised by pydantic, and for what JSON cannot hold
             continue
         return hint
     raise TypeError(f"tool {name!r}: the default of parameter {parameter.name!r} does not fit its type")
-
-
-def _issues(error: ValidationError, args: dict[str, object]) -> tuple[Issue, ...]:
-    issues: list[Issue] = []
-    for item in error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ISSUES]:
-        path = path_in(args, item["loc"], names_absent=names_absent(item["type"]))
-        issues.append(Issue(pointer(path), item["msg"], item["type"]))
-    return tuple(issues)

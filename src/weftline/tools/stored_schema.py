@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from weftline.tools.validation_work import NOT_SCHEMAS, count, is_recursive, needs_counting
+
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema, SchemaSerializer, SchemaValidator
 
@@ -17,22 +19,40 @@ _Schema: TypeAlias = dict[str, Any]
 
 _FIELDS = frozenset({"model-field", "dataclass-field", "typed-dict-field"})
 _WITH_FIELDS = frozenset({"model", "dataclass", "typed-dict"})
-_VALUES = frozenset({"metadata", "default", "expected", "members"})
-"""The parts of a schema that are not schemas."""
+_LISTS = frozenset({"list", "tuple", "set", "frozenset"})
 _READS_NULL = frozenset({"nullable", "none", "any"})
 
 
-def validator_of(schema: CoreSchema) -> SchemaValidator:
+def validator_of(schema: CoreSchema, *, fail_fast: bool = False) -> SchemaValidator:
     """Returns what reads values of a schema, as pydantic does, with two exceptions.
 
     An `Iterable` is read at once, as a list: pydantic reads it when it is iterated over, and only once. And a field
     whose default is None reads null, whatever its type is: pydantic does not check defaults, so many people write
     `count: int = None`, and what a field has got must be read back from the log.
+
+    It counts its work, so it is used within `validation_work.counting`. With `fail_fast`, only the first thing that is
+    wrong with a list is reported.
     """
     from pydantic_core import SchemaValidator
 
+    change = partial(_read_back, recursive=is_recursive(schema), fail_fast=fail_fast)
     # The third argument: the validators and serializers that models already have are not used for them.
-    return SchemaValidator(_rewritten(schema, _read_back), None, False)
+    return SchemaValidator(_rewritten(schema, change), None, False)
+
+
+def counting_validator_of(schema: CoreSchema) -> SchemaValidator | None:
+    """Returns what reads values as pydantic does, and counts its work; None if there is nothing to count."""
+    from pydantic_core import SchemaValidator
+
+    recursive, found = is_recursive(schema), list[_Schema]()
+
+    def change(one: _Schema) -> None:
+        if needs_counting(one, recursive=recursive):
+            count(one)
+            found.append(one)
+
+    counting = _rewritten(schema, change)
+    return SchemaValidator(counting, None, False) if found else None
 
 
 def serializer_of(schema: CoreSchema, *, custom: bool) -> SchemaSerializer:
@@ -53,11 +73,12 @@ def dumped(serializer: SchemaSerializer, value: object, *, only: str | None = No
 
 
 def needs_validator(schema: CoreSchema) -> bool:
-    """Whether `validator_of` reads such values in another way than pydantic."""
+    """Whether `validator_of` reads such values in another way than pydantic, or counts its work."""
     found: list[_Schema] = []
+    recursive = is_recursive(schema)
 
     def look(one: _Schema) -> None:
-        if one["type"] == "generator" or _has_odd_none(one):
+        if one["type"] == "generator" or _has_odd_none(one) or needs_counting(one, recursive=recursive):
             found.append(one)
 
     _rewritten(schema, look)
@@ -78,7 +99,7 @@ def _changed(part: object, change: Callable[[_Schema], None]) -> object:
     schema = cast("_Schema", part)
     if not isinstance(schema.get("type"), str):  # schemas by the names of fields or the tags of a union
         return {name: _changed(one, change) for name, one in schema.items()}
-    made = {name: one if name in _VALUES else _changed(one, change) for name, one in schema.items()}
+    made = {name: one if name in NOT_SCHEMAS else _changed(one, change) for name, one in schema.items()}
     change(made)
     return made
 
@@ -88,9 +109,13 @@ def _read_at_once(schema: _Schema) -> None:
         schema["type"] = "list"
 
 
-def _read_back(schema: _Schema) -> None:
+def _read_back(schema: _Schema, *, recursive: bool, fail_fast: bool) -> None:
     _read_at_once(schema)
-    if _has_odd_none(schema):
+    if fail_fast and schema["type"] in _LISTS:
+        schema["fail_fast"] = True
+    if needs_counting(schema, recursive=recursive):
+        count(schema)
+    elif _has_odd_none(schema):
         read = {"type": "no-info", "function": _none_if_refused}
         schema["schema"] = {"type": "function-wrap", "function": read, "schema": schema["schema"]}
 

@@ -16,6 +16,7 @@ from weftline.tools.base import Tool
 from weftline.tools.function import FunctionTool
 from weftline.tools.injected import NotInjected
 from weftline.tools.results import reason_of
+from weftline.tools.validation_work import SMALL_BYTES
 
 PREPARE_TIMEOUT_S = 30.0
 """The time-out for preparing the arguments of one call, if its tool has none of its own."""
@@ -37,9 +38,10 @@ async def final_args(
     prepare = tool.prepare if prepare is None else prepare
     limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
     kind: type[object] = type(tool)
-    deadline = None if kind is FunctionTool else services.deadlines.after(limit_s)
+    at_once = kind is FunctionTool and len(args) <= SMALL_BYTES
+    deadline = None if at_once else services.deadlines.after(limit_s)
     try:
-        if deadline is None:  # its validators never await, so no deadline could end them
+        if deadline is None:  # its validators do not await, so no deadline could end them
             made = cast(object, await prepare(args))
         else:
             with deadline:

@@ -46,7 +46,8 @@ from weftline.tools.shaping import refused_by, shaping_of
 logger = logging.getLogger(__name__)
 
 _BATCH_SIZE = 64
-"""How many calls are prepared at once."""
+_BATCH_CHARS = 64 * 1024
+"""How many calls, and characters of arguments, are prepared at once."""
 
 
 class Prepared(Struct, frozen=True):
@@ -72,11 +73,14 @@ async def prepare_calls(
         return (), TurnBody(message)
     asked: list[AskedCall] = []
     stored: list[TurnCall] = []
-    for index, call in enumerate(calls):
+    calls_since, chars_since = 0, 0
+    for call in calls:
         if len(call.args) > LARGE_CHARS:
             await services.large.wait_for_slot()
-        elif index % _BATCH_SIZE == _BATCH_SIZE - 1:
+        elif calls_since >= _BATCH_SIZE or chars_since + len(call.args) > _BATCH_CHARS:
             await asyncio.sleep(0)  # lets other tasks run
+            calls_since, chars_since = 0, 0
+        calls_since, chars_since = calls_since + 1, chars_since + len(call.args)
         prepared = await prepare_call(call, work, services, turn=turn, withheld=withheld)
         asked.append(prepared.asked)
         stored.append(prepared.stored(call.args))

@@ -1,11 +1,11 @@
 """A conformance suite for engines: checks what every engine promises its clients (`runtime/engine.py`).
 
-It needs a `Subject` around an engine on a new, empty store, started with the models and tools of a `World`:
+It needs a `Subject` around an engine on a new, empty store, started with the models, tools and limits of a `World`:
 
     @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
     async def test_my_engine_conforms(check):
         world = World()
-        subject = await MySubject.create(models=world.models(), tools=world.tools())
+        subject = await MySubject.create(models=world.models(), tools=world.tools(), limits=world.limits)
         try:
             await check(Bench(subject, world))
         finally:
@@ -29,6 +29,7 @@ from weftline.testing.engine import (
     leasing,
     naming,
     restarting,
+    stopping,
     threads,
     timing,
     upkeep,
@@ -48,6 +49,7 @@ CHECKS: tuple[Check, ...] = (
     *controlling.CHECKS,
     *threads.CHECKS,
     *timing.CHECKS,
+    *stopping.CHECKS,
     *restarting.CHECKS,
     *crashing.CHECKS,
     *children.CHECKS,

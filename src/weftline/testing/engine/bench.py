@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from weftline.kernel.bodies import decode_ended
 from weftline.kernel.entries import KIND, CallOpened, Fact, Limits, RunEnded
 from weftline.messages import User
 from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef
-from weftline.runtime.engine import Engine
+from weftline.runtime.engine import EntryBatch, Follower, OwnedEngine
 from weftline.store.base import Store
 from weftline.store.records import threads, workspaces
 from weftline.store.rows import RunRow
@@ -34,20 +34,21 @@ TOOLS: tuple[ToolRef, ...] = (
 )
 
 T = TypeVar("T", bound=Fact)
+V = TypeVar("V")
 
 
 class Subject(Protocol):
     """An engine on a store that began empty."""
 
     @property
-    def engine(self) -> Engine: ...
+    def engine(self) -> OwnedEngine: ...
 
     @property
     def store(self) -> Store: ...
 
     async def restart(self, change: Callable[[Store], Awaitable[None]] | None = None) -> None:
-        """Ends the engine without waiting for running work, unless it has crashed, and starts another on the same
-        store.
+        """Ends the engine without waiting for running work, unless it has crashed or been stopped, and starts another
+        on the same store.
 
         `change` is called in between, while only the caller has the store open.
         """
@@ -75,12 +76,14 @@ class Run(Struct, frozen=True):
 
 
 class Bench:
-    def __init__(self, subject: Subject, world: World) -> None:
+    def __init__(self, subject: Subject, world: World, *, patience_s: float = TIMEOUT_S) -> None:
+        """`patience_s` is how long to wait for what an engine does at once if it is in order."""
         self.subject = subject
         self.world = world
+        self._patience_s = patience_s
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> OwnedEngine:
         return self.subject.engine
 
     async def workspace(self, slug: str = "acme") -> int:
@@ -173,6 +176,20 @@ class Bench:
         await self.subject.restart()
         return run
 
+    async def soon(self, awaited: Awaitable[V], otherwise: str) -> V:
+        """Returns what an engine in order returns at once; `otherwise` says what is wrong with one that does not."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await awaited
+        except TimeoutError:
+            raise AssertionError(otherwise) from None
+
+    async def received(self, follower: Follower) -> Sequence[EntryBatch]:
+        """What is due for a follower, at once: at least one batch."""
+        batches = await self.soon(follower.next(), "a follower receives nothing, though there is something to read")
+        assert batches, "a follower is told that there is nothing to read, or nothing any more"
+        return batches
+
     async def count(self, run: Run, kind: type[Fact]) -> int:
         """How many facts of a kind the store has by now."""
         return len(await self.engine.stored.newest_facts(run.key, kinds=(KIND[kind],), limit=99, max_bytes=2**20))
@@ -192,10 +209,15 @@ def plan_of(model: str, *, limits: Limits | None = None, text: str = "x") -> Run
 
 async def refusal(asked: Awaitable[object]) -> str:
     """The error code with which a request is rejected."""
+    return (await refused_with(asked)).code
+
+
+async def refused_with(asked: Awaitable[object]) -> WeftlineError:
+    """The error with which a request is rejected."""
     try:
         got = await asked
     except WeftlineError as error:
-        return error.code
+        return error
     raise AssertionError(f"a request that does not fit was answered with {got!r}")
 
 

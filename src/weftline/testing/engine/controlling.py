@@ -12,6 +12,7 @@ from weftline.kernel.entries import (
     AttemptStarted,
     CallClosed,
     CancelRequested,
+    Limits,
     MessageQueued,
     MessagesTaken,
     RunPaused,
@@ -71,6 +72,15 @@ async def a_paused_run_begins_nothing_until_it_is_resumed(bench: Bench) -> None:
     lines = await bench.lines(run)
     order = [type(line.fact) for line in lines if isinstance(line.fact, RunPaused | RunResumed | AttemptStarted)]
     assert order == [AttemptStarted, RunPaused, RunResumed, AttemptStarted]
+
+
+async def a_run_that_allows_no_interruptions_is_not_paused(bench: Bench) -> None:
+    run = await bench.run("ask", limits=Limits(interrupts_allowed=False))
+    (call,) = await bench.offers(run)
+    assert await refusal(bench.engine.pause(run.key)) == "interrupts_not_allowed"
+    await bench.engine.answer(run.key, call, ToolOutput.of("42"))
+    assert (await bench.ended(run)).status == "succeeded"
+    assert not facts(await bench.lines(run), RunPaused)
 
 
 async def who_controls_a_run_and_why_is_kept(bench: Bench) -> None:
@@ -191,6 +201,7 @@ CHECKS: tuple[Check, ...] = (
     a_cancel_is_executed_once,
     a_cancel_of_a_run_that_has_ended_changes_nothing,
     a_paused_run_begins_nothing_until_it_is_resumed,
+    a_run_that_allows_no_interruptions_is_not_paused,
     who_controls_a_run_and_why_is_kept,
     messages_that_come_with_a_resume_reach_the_next_turn,
     a_run_that_is_not_paused_is_not_resumed,

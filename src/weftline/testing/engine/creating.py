@@ -8,14 +8,14 @@ from hashlib import sha256
 from msgspec import Raw
 from msgspec.structs import replace
 
-from weftline.errors import InvalidRequest
+from weftline.errors import InvalidRequest, RateLimited
 from weftline.kernel.bodies import Origin, decode_created
 from weftline.kernel.entries import RunCreated
 from weftline.messages import Blob
 from weftline.plan import ServerRef
 from weftline.runtime import ids
 from weftline.store.rows import IdempotencyKey, Item, NewRun, RunFilter, Write
-from weftline.testing.engine.bench import Bench, Check, Run, facts, plan_of, refusal
+from weftline.testing.engine.bench import Bench, Check, Run, facts, plan_of, refusal, refused_with
 from weftline.tools.base import ToolOutput
 
 
@@ -167,6 +167,28 @@ async def a_run_that_ran_elsewhere_can_be_added(bench: Bench) -> None:
     assert (await bench.run("hello")).key > 700
 
 
+async def a_workspace_has_so_many_runs_queued_and_no_more(bench: Bench) -> None:
+    thread, many = await bench.thread(), bench.world.limits.max_queued_runs_per_workspace
+    await bench.offers(await bench.run("ask", thread=thread))
+    workspace = await bench.workspace()
+    key = IdempotencyKey("runs", "k", b"digest")
+    first = await bench.engine.create(workspace, plan_of("ask"), thread=thread, idempotency=key)
+    queued = [await bench.run("ask", thread=thread) for _ in range(many - 1)]
+
+    async def create() -> str:
+        return await bench.engine.create(workspace, plan_of("ask"), thread=thread)
+
+    error = await refused_with(create())
+    assert isinstance(error, RateLimited) and error.code == "too_many_runs"
+    again = bench.engine.create(workspace, plan_of("ask"), thread=thread, idempotency=key)
+    assert await again == first, "a run that was created before is not created now"
+    others = await bench.workspace("others")
+    assert await bench.engine.create(others, plan_of("hello"))
+    assert len(await bench.engine.stored.runs(RunFilter(workspace=workspace))) == many + 1
+    await bench.engine.cancel(queued[-1].key)
+    assert await create()
+
+
 async def a_create_whose_caller_disconnects_is_all_or_nothing(bench: Bench) -> None:
     workspace = await bench.workspace()
 
@@ -198,5 +220,6 @@ CHECKS: tuple[Check, ...] = (
     a_plan_without_a_model_can_be_stored_but_not_run_without_a_default,
     entries_have_the_time_of_the_engines_clock,
     a_run_that_ran_elsewhere_can_be_added,
+    a_workspace_has_so_many_runs_queued_and_no_more,
     a_create_whose_caller_disconnects_is_all_or_nothing,
 )

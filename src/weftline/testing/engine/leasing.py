@@ -8,10 +8,11 @@ from weftline.errors import Conflict
 from weftline.kernel.entries import CallClosed, CallStarted, Limits
 from weftline.kernel.lease import CallClaimed, CallUnclaimed, LeaseRule
 from weftline.runtime.engine import Leased
-from weftline.testing.engine.bench import Bench, Check, facts, refusal
+from weftline.testing.engine.bench import Bench, Check, facts, refusal, refused_with
 from weftline.tools.base import ToolOutput
 
 _SHORT_US = 50_000
+_LONG_US = 300_000_000
 _ONCE = "ask_once"
 
 
@@ -81,6 +82,19 @@ async def a_heartbeat_keeps_the_call_and_not_its_deadline(bench: Bench) -> None:
     (closed,) = await bench.until(run, CallClosed)
     assert closed.how == "timeout", "its own time was up before the lease"
     assert await refusal(bench.engine.heartbeat(run.key, call, lease.token)) in ("lease_lost", "run_terminal")
+
+
+async def a_heartbeat_extends_the_lease_from_now_on(bench: Bench) -> None:
+    run = await bench.run("ask")
+    (call,) = await bench.offers(run)
+    lease = await bench.engine.claim(run.key, call, lease_us=_LONG_US)
+    before = bench.engine.clock.now_us()
+    kept = await bench.engine.heartbeat(run.key, call, lease.token)
+    assert before <= kept.until - _LONG_US <= bench.engine.clock.now_us()
+    assert (kept.token, kept.lease_us, kept.attempt) == (lease.token, _LONG_US, 1)
+    held = await refused_with(bench.engine.claim(run.key, call, by="other"))
+    assert (held.code, held.details["lease_ends_at"]) == ("lease_held", kept.until)
+    await bench.engine.cancel(run.key)
 
 
 async def a_lease_that_runs_out_is_offered_again(bench: Bench) -> None:
@@ -196,6 +210,7 @@ CHECKS: tuple[Check, ...] = (
     a_call_that_is_claimed_is_answered_by_its_client_alone,
     a_release_offers_the_call_at_once,
     a_heartbeat_keeps_the_call_and_not_its_deadline,
+    a_heartbeat_extends_the_lease_from_now_on,
     a_lease_that_runs_out_is_offered_again,
     a_token_that_has_run_out_is_good_until_another_client_has_the_call,
     a_plain_client_answers_what_was_offered_again,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from weftline.kernel.entries import FORMAT, CallClosed, CallStarted
-from weftline.store.base import Store
-from weftline.store.rows import Item, NewRun, Write
-from weftline.testing.engine.bench import Bench, Check, Run, facts, refusal
+from weftline.kernel.entries import CallClosed, CallStarted
+from weftline.testing.engine.bench import Bench, Check, facts, refusal
+from weftline.testing.engine.newer import newer_run
 from weftline.tools.base import ToolOutput
 
 
@@ -64,37 +63,12 @@ async def a_paused_run_stays_paused(bench: Bench) -> None:
 
 
 async def a_run_of_a_newer_version_is_not_touched(bench: Bench) -> None:
-    workspace = await bench.workspace()
-    newer = Run(1_000, "run_3e8newer0newer0", workspace)
-
-    async def plant(store: Store) -> None:
-        written = await store.log.flush([_of_tomorrow(newer, epoch=store.log.next_epoch())])
-        assert written[0].outcome == "ok", written
-
-    await bench.subject.restart(plant)
+    newer = await newer_run(bench.subject, workspace=await bench.workspace())
     assert (await bench.ended(await bench.run("hello"))).status == "succeeded"
     assert (await bench.row(newer)).next_seq == 2
     for ask in (bench.engine.cancel(newer.key), bench.engine.pause(newer.key)):
         assert await refusal(ask) == "unsupported_run"
     assert (await bench.row(newer)).next_seq == 2
-
-
-def _of_tomorrow(run: Run, *, epoch: int) -> Write:
-    head = b'{"type":"run.created","rules":1,"limits":{"tomorrow":1}}'
-    return Write(
-        run.key,
-        epoch,
-        base_seq=1,
-        base_version=0,
-        items=[Item(1, "run.created", head, b'{"plan":{"v":99}}')],
-        version=1,
-        status="queued",
-        due_at=0,
-        format=FORMAT + 1,
-        state=b"tomorrow's",
-        fold=99,
-        new=NewRun("newer0newer0", run.workspace, "newer", "{}", 1, 1),
-    )
 
 
 CHECKS: tuple[Check, ...] = (

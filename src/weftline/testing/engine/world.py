@@ -18,6 +18,7 @@ from weftline.providers.base import Chunk, ModelRequest, ToolSpec
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.agent_code.code import ChildLimits, PendingCall
+from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.testing.code import IdleCode
 from weftline.tools.arguments import InvalidArguments, object_args
@@ -31,8 +32,12 @@ def _calls(*names: str) -> dict[str, object]:
 
 _RESULTS = {"text": "got {{all_tool_results}}"}
 
+PIECES = ("piece ", "by ", "piece ", "by ", "piece")
+"""What the model `stream` writes, each piece after the first when it may (`World.write_on`)."""
+
 SCRIPTS: dict[str, object] = {
     "hello": {"turns": [{"deltas": ["hello ", "world"]}]},
+    "stream": {"turns": [{"deltas": list(PIECES), "delay_ms": 1}]},
     "ask": {"turns": [{"deltas": ["one ", "moment"]} | _calls("ask"), _RESULTS]},
     "ask_once": {"turns": [_calls("ask_once"), _RESULTS]},
     "ask_three": {"turns": [_calls("ask", "ask", "ask"), _RESULTS]},
@@ -63,7 +68,6 @@ class Execution(Struct, frozen=True):
 
 class World:
     def __init__(self) -> None:
-        self._provider = WorldModel(self)
         self.executions: list[Execution] = []
         self.began = asyncio.Event()
         """Set when `hold` or `pay` has been called."""
@@ -76,11 +80,15 @@ class World:
         self.opens.set()
         self.secrets: list[bytes | None] = []
         """The secrets with which tools were opened."""
+        self._written_on = asyncio.Semaphore(0)
         self.watches = False
         """Whether runs that are opened from now on have a watcher, which returns when `released` is set."""
 
         self.moments: dict[str, Callable[[], None]] = {}
         """What is called when a moment is reached for the next time."""
+        self.limits = WorkspaceLimits(max_queued_runs_per_workspace=20, max_streams_per_workspace=50)
+        """What a workspace may use, which is little, so that a check can use all of it."""
+        self._provider = WorldModel(self)
 
     def reached(self, moment: str) -> None:
         """Called before a tool does anything (`tool NAME`), and when a model is requested (`model N`, counted from
@@ -89,6 +97,13 @@ class World:
         then = self.moments.pop(moment, None)
         if then is not None:
             then()
+
+    def write_on(self) -> None:
+        """Lets the model `stream` write its next piece."""
+        self._written_on.release()
+
+    async def until_written_on(self, _: float) -> None:
+        await self._written_on.acquire()
 
     @property
     def conversations(self) -> list[tuple[Message, ...]]:
@@ -106,7 +121,7 @@ class World:
 
 class WorldModel(ScriptedProvider):
     def __init__(self, world: World) -> None:
-        super().__init__(parse_scripts(encode(SCRIPTS)), record=True)
+        super().__init__(parse_scripts(encode(SCRIPTS)), record=True, sleep=world.until_written_on)
         self._world = world
 
     def stream(self, request: ModelRequest) -> AsyncIterator[Sequence[Chunk]]:
