@@ -93,6 +93,7 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
         "weftline.tools.signature",
         "weftline.tools.stored_form",
         "weftline.tools.stored_schema",
+        "weftline.tools.validation_work",
     }
 
 
