@@ -410,8 +410,8 @@ class HttpProtocol(asyncio.Protocol):
             return
         self.transport.resume_reading()
         if answered.more_body:
-            self._received = 0
-        elif self._queued:
+            return  # it is idle when the rest has come
+        if self._queued:
             del self._open[0]  # responses are in order, and a connection may never be idle
             self._start(self._queued.pop(0))
             if self._held and not self._queued:
