@@ -267,6 +267,28 @@ async def test_deps_that_are_being_made_when_the_run_is_cancelled_are_undone() -
     assert (await run.result()).status == "cancelled"
 
 
+async def test_deps_that_are_being_made_when_the_engine_is_closed_have_not_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, may_open = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def database(run: RunInfo) -> AsyncGenerator[str]:
+        begun.set()
+        await may_open.wait()
+        yield "db"
+
+    agent = Agent(ScriptedModel(["Done."]), name="reader", deps=database)
+    async with asyncio.timeout(60):
+        async with Engine(tmp_path, agents=[agent], drain_s=0) as engine:
+            run_id = (await engine.start(agent, "Go.")).id
+            await begun.wait()
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+        may_open.set()
+        async with Engine(tmp_path, agents=[agent]) as engine:
+            assert (await engine.attach(run_id).result()).text == "Done."
+
+
 async def test_deps_and_hooks_that_hang_keep_the_result_from_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

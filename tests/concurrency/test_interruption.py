@@ -28,6 +28,22 @@ async def test_ctrl_c_may_raise_whatever_loop_runs() -> None:
     assert is_interruption(KeyboardInterrupt())
 
 
+async def test_ctrl_c_raises_in_no_other_thread() -> None:
+    assert not await asyncio.to_thread(is_interruption, KeyboardInterrupt())
+
+
+def test_code_that_is_closed_has_not_failed() -> None:
+    """As Python closes what is left of a loop that is gone."""
+
+    async def wait() -> None:
+        with as_errors():
+            await asyncio.sleep(0)
+
+    waiting = wait()
+    waiting.send(None)
+    waiting.close()
+
+
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit()], ids=type)
 async def test_a_cancellation_of_the_task_is_an_interruption(error: BaseException) -> None:
     task = asyncio.current_task()

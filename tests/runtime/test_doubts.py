@@ -16,7 +16,7 @@ from weftline.api.views import run_summary
 from weftline.concurrency.round_robin import on_behalf_of
 from weftline.errors import StoreError
 from weftline.kernel.bodies import decode_await
-from weftline.kernel.entries import FORMAT, AwaitClosed, CallClosed, CallStarted, Effect, Limits
+from weftline.kernel.entries import FORMAT, KIND, AwaitClosed, CallClosed, CallStarted, Effect, Limits
 from weftline.messages import ToolResults
 from weftline.plan import ServerRef
 from weftline.runtime import ids
@@ -216,3 +216,33 @@ async def test_a_call_that_was_waiting_for_a_thread_when_the_server_stopped_is_i
     repeated = effect in ("idempotent", "read")
     assert closed == ["returned" if repeated else "not_run"] * (1 + twice)
     assert paid == ([5] * (1 + twice) if repeated else [])
+
+
+@pytest.mark.parametrize("effect", ["once", "idempotent"])
+async def test_a_call_whose_start_was_not_stored_yet_when_the_server_stopped_is_in_no_doubt(effect: Effect) -> None:
+    disk, paid = MemoryDisk(), list[int]()
+    store = MoodyStore(disk)
+
+    @tool(effect=effect)
+    async def pay(amount: int) -> str:
+        """Pays."""
+        paid.append(amount)
+        return "paid"
+
+    before, _ = engine_on(store, SCRIPTS, tools={"pay": pay})
+    await before.start()
+    space = await before.workspace("acme")
+    store.log.holds = KIND[CallStarted]
+    store.log.gate.clear()
+    run = await before.create(space, plan("pay", ServerRef("pay")))
+    await until(lambda: store.log.waited)
+    await before.drain(0)
+    aborting = asyncio.create_task(before.abort())
+    await asyncio.sleep(0)  # it cancels the call
+    store.log.gate.set()
+    assert await aborting
+    await before.stop()
+    assert paid == []
+    async with engine_on(MoodyStore(disk), SCRIPTS, tools={"pay": pay})[0] as after:
+        (how,) = [head.how for head in await facts(after, run, space) if isinstance(head, CallClosed)]
+    assert (how, paid) == (("not_run", []) if effect == "once" else ("returned", [5]))

@@ -179,6 +179,71 @@ def test_nobody_asks_the_store_of_a_stopped_engine_whether_it_is_well_again() ->
     on_virtual_time(scenario)
 
 
+def test_a_store_that_is_well_again_at_the_stop_is_left_alone_after_it() -> None:
+    """It is closed by then."""
+
+    async def scenario(clock: WallClock) -> None:
+        stage = Stage(clock)
+        await stage.engine.start()
+        stage.log.refusals = MANY
+        with pytest.raises(Unavailable):
+            await stage.run("ask", LocalRef("ask"))
+        await asyncio.sleep(60)
+        stage.log.refusals = 0
+        probes = stage.probes
+        await stage.engine.drain(0)
+        assert await stage.engine.abort()
+        await asyncio.sleep(3600)
+        assert stage.probes == probes + 1
+
+    on_virtual_time(scenario)
+
+
+def test_a_store_that_refuses_at_the_stop_is_tried_at_growing_intervals_and_once_more_at_the_end() -> None:
+    async def scenario(clock: WallClock) -> None:
+        stage = Stage(clock)
+        await stage.engine.start()
+        sending = await stage.message_behind_a_result()
+        await asyncio.sleep(60)
+        real, loop = stage.log.flush, asyncio.get_running_loop()
+        tries: list[float] = []
+
+        def flush(writes: Sequence[Write]) -> asyncio.Future[list[Written]]:
+            tries.append(loop.time())
+            return real(writes)
+
+        stage.log.flush = flush
+        await stage.engine.drain(0)
+        begun_s = loop.time()
+        assert not await stage.engine.abort()
+        expected = [0, 0.1, 0.3, 0.7, 1.5, 3.1, LAST_TRY_S]
+        assert [at_s - begun_s for at_s in tries] == pytest.approx(expected, abs=0.01)
+        with pytest.raises(Unavailable):
+            await sending
+
+    on_virtual_time(scenario)
+
+
+def test_a_program_that_ends_while_the_store_is_probed_does_not_try_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(clock: WallClock) -> None:
+        stage = Stage(clock)
+        probing = asyncio.Event()
+
+        async def probe() -> None:
+            probing.set()
+            await asyncio.Event().wait()
+
+        stage.log.probe = probe
+        await stage.engine.start()
+        stage.log.refusals = 1
+        with pytest.raises(Unavailable):
+            await stage.run("ask", LocalRef("ask"))
+        await probing.wait()
+
+    on_virtual_time(scenario)
+    assert "trying again" not in caplog.text
+
+
 @pytest.mark.parametrize("error", [OSError("the network is down"), asyncio.CancelledError()])
 def test_a_store_whose_probe_fails_in_its_own_way_is_tried_again(
     error: BaseException, caplog: pytest.LogCaptureFixture

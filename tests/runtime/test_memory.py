@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from runtime.kit import MoodyStore, ended, engine_on, plan, until
+from runtime.test_parked import on_virtual_time
+from weftline.errors import StoreError
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime.fleet import idle_runs
 from weftline.store.memory import MemoryDisk
+from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
 
@@ -21,17 +24,60 @@ SCRIPTS: dict[str, Any] = {
 RUNS = 20
 
 
-async def test_of_many_runs_that_park_at_once_only_so_many_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_runs_that_park_at_once_only_so_many_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle_runs, "MAX_RETAINED", 4)
-    store = MoodyStore(MemoryDisk())
-    it, _ = engine_on(store, SCRIPTS)
-    async with it:
-        space = await it.workspace("acme")
-        run_ids = await asyncio.gather(*[it.create(space, plan("ask", LocalRef("ask"))) for _ in range(RUNS)])
-        await until(lambda: len(store.log.released) == RUNS - 4)
-        for run_id in run_ids:  # those that left memory are loaded
-            await it.answer(await it.locate(run_id, workspace=space), "call_0_0", ToolOutput.of("42"))
-            assert (await ended(it, run_id, space)).status == "succeeded"
+
+    async def scenario(clock: WallClock) -> None:
+        store = MoodyStore(MemoryDisk())
+        async with engine_on(store, SCRIPTS, clock=clock)[0] as it:
+            space = await it.workspace("acme")
+            run_ids = await asyncio.gather(*[it.create(space, plan("ask", LocalRef("ask"))) for _ in range(RUNS)])
+            await until(lambda: len(store.log.released) == RUNS - 4)
+            for run_id in run_ids:  # those that left memory are loaded
+                await it.answer(await it.locate(run_id, workspace=space), "call_0_0", ToolOutput.of("42"))
+                assert (await ended(it, run_id, space)).status == "succeeded"
+
+    on_virtual_time(scenario)
+
+
+def test_a_run_that_parks_when_there_are_too_many_makes_room_for_others_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise all of them would be looked at whenever another one parks."""
+    monkeypatch.setattr(idle_runs, "MAX_RETAINED", 16)
+
+    async def scenario(clock: WallClock) -> None:
+        store = MoodyStore(MemoryDisk())
+        async with engine_on(store, SCRIPTS, clock=clock)[0] as it:
+            space = await it.workspace("acme")
+            for released in (*[0] * 17, *[3] * 3):
+                await it.create(space, plan("ask", LocalRef("ask")))
+                await asyncio.sleep(0.1)
+                assert len(store.log.released) == released
+
+    on_virtual_time(scenario)
+
+
+def test_a_run_that_is_loaded_again_after_its_write_failed_leaves_memory_in_time() -> None:
+    async def scenario(clock: WallClock) -> None:
+        store = MoodyStore(MemoryDisk())
+        async with engine_on(store, SCRIPTS, clock=clock)[0] as it:
+            space = await it.workspace("acme")
+            run_id = await it.create(space, plan("ask", LocalRef("ask")))
+            key = await it.locate(run_id, workspace=space)
+            await asyncio.sleep(1)
+            store.log.gate.clear()
+            store.log.failures = 1
+            pausing = asyncio.create_task(it.pause(key))
+            await asyncio.sleep(2 * idle_runs.KEEP_S)
+            assert not store.log.released, "it has something to write"
+            store.log.gate.set()
+            with pytest.raises(StoreError):
+                await pausing
+            await it.pause(key)
+            store.log.released.clear()
+            await asyncio.sleep(2 * idle_runs.KEEP_S)
+            assert store.log.released == {key}
+
+    on_virtual_time(scenario)
 
 
 async def test_runs_that_park_while_the_disk_is_full_leave_memory_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, engine_on, facts, plan
 from weftline import tool
+from weftline.errors import StoreError
 from weftline.kernel.entries import CallClosed, Limits
 from weftline.kernel.policy import CapReached, PolicyRule
 from weftline.plan import LocalRef, ServerRef
@@ -241,3 +242,41 @@ def test_a_clock_that_is_set_forward_and_back_never_goes_back() -> None:
     assert clock.now_us() == 13_602 * SECOND
     system -= 3600 * SECOND
     assert clock.now_us() == 13_602 * SECOND
+
+
+def test_a_clock_that_runs_faster_than_the_monotonic_one_and_is_set_back_never_goes_back() -> None:
+    system = elapsed = 10_000 * SECOND
+    clock = SteadyClock(lambda: system * 1000, monotonic=lambda: elapsed * 1000)
+    assert clock.now_us() == system
+    system += 500_000
+    elapsed += 400_000
+    latest = clock.now_us()
+    assert latest == system
+    system -= 3600 * SECOND
+    assert clock.now_us() == latest
+
+
+def test_each_time_that_the_clock_is_set_back_is_reported_however_quickly_it_is_set_right(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    system = elapsed = 10_000 * SECOND
+    clock = SteadyClock(lambda: system * 1000, monotonic=lambda: elapsed * 1000)
+    clock.now_us()
+    for _ in range(3):
+        for change_us in (-3600 * SECOND, 3600 * SECOND):
+            elapsed += 100_000
+            system += 100_000 + change_us
+            clock.now_us()
+    assert [line.split("about ")[1][:6] for line in caplog.messages] == ["3600 s"] * 3
+
+
+async def test_an_engine_starts_though_nobody_can_tell_whether_its_clock_is_behind() -> None:
+    store = MoodyStore(MemoryDisk())
+
+    async def unreadable() -> int:
+        raise StoreError("The store could not be read.")
+
+    store.log.latest_at = unreadable
+    async with engine_on(store, SCRIPTS)[0] as it:
+        space = await it.workspace("acme")
+        assert await it.create(space, plan("ask", LocalRef("ask")))

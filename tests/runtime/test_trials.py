@@ -7,9 +7,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, engine_on, plan
-from weftline.kernel.entries import Fact
+from weftline.kernel.entries import Fact, Limits, MessageQueued
+from weftline.kernel.policy import PolicyRule
 from weftline.messages import Message
 from weftline.plan import RunPlan
 from weftline.runtime.embedded import EmbeddedEngine
@@ -24,11 +26,18 @@ from weftline.testing.code import IdleCode
 from weftline.testing.simulation.loop import VirtualLoop
 
 _HANGS = {"deltas": ["a", "b"], "delay_ms": 3_600_000}
+
+
+def _moves(delay_ms: int) -> dict[str, Any]:
+    return {
+        "turns": [{"deltas": ["a", "b"], "delay_ms": delay_ms, "tool_calls": [{"name": "none", "args": {}}]}, _HANGS]
+    }
+
+
 SCRIPTS: dict[str, Any] = {
     "hangs": {"turns": [_HANGS]},
-    "moves": {
-        "turns": [{"deltas": ["a", "b"], "delay_ms": 2_000, "tool_calls": [{"name": "none", "args": {}}]}, _HANGS]
-    },
+    "moves": _moves(2_000),
+    "moves after its trial": _moves(4_000),
 }
 
 
@@ -67,12 +76,35 @@ class Watcher(IdleCode):
         await self.may_go_on.wait()
 
 
+class SlowToReadMessages(SlowToWatch):
+    """Its watcher is slow only when somebody interferes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watcher = MessageWatcher()
+
+
+class MessageWatcher(Watcher):
+    reads = False
+
+    async def on_facts(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:
+        if any(isinstance(fact, MessageQueued) for fact in facts):
+            self.reads = True
+            await self.may_go_on.wait()
+
+
 Slow = SlowToOpen | SlowToWatch
 Recovered = Callable[[EmbeddedEngine, MemoryRun, Slow], Coroutine[Any, Any, None]]
+NO_LIMITS = Limits()
 
 
 def recovered(
-    slow: Callable[[], Slow], scenario: Recovered, monkeypatch: pytest.MonkeyPatch, *, trial_size: int = 0
+    slow: Callable[[], Slow],
+    scenario: Recovered,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    trial_size: int = 0,
+    limits: Limits = NO_LIMITS,
 ) -> None:
     """Plays what follows after a process died while a model was answering; with `trial_size`, the run is a suspect."""
     monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
@@ -81,7 +113,7 @@ def recovered(
         disk = MemoryDisk()
         dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
         await dead.start()
-        await dead.create(await dead.workspace("acme"), plan("hangs"))
+        await dead.create(await dead.workspace("acme"), replace(plan("hangs"), limits=limits))
         await asyncio.sleep(1)
         (run,) = disk.runs.values()
         assert run.items[-1].kind == "delta.text"
@@ -136,6 +168,20 @@ def test_a_run_that_never_gets_back_to_work_does_not_keep_the_suspects_waiting(
     recovered(slow, scenario, monkeypatch)
 
 
+def test_a_run_is_back_at_work_although_its_watchers_are_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(it: EmbeddedEngine, run: MemoryRun, tools: Slow) -> None:
+        await asyncio.sleep(1)
+        await it.steer(run.row.key, "Hurry.")
+        await asyncio.sleep(0.1)
+        assert isinstance(tools, SlowToReadMessages) and tools.watcher.reads and is_on_trial(run)
+        await asyncio.sleep(TRIAL_S)
+        assert has_survived(run)
+
+    # With a limit of time, the run may be woken while its model is answering.
+    limits = Limits(policy=PolicyRule(time_budget_us=3_600_000_000))
+    recovered(SlowToReadMessages, scenario, monkeypatch, limits=limits)
+
+
 @pytest.mark.requirement("run.crash.poison")
 def test_a_run_that_has_nothing_more_to_do_after_its_trial_is_not_charged_with_a_later_death(
     monkeypatch: pytest.MonkeyPatch,
@@ -169,12 +215,14 @@ def test_a_suspect_that_is_paused_during_its_trial_and_resumed_later_is_on_trial
     recovered(SlowToOpen, scenario, monkeypatch, trial_size=2)
 
 
-@pytest.mark.requirement("run.crash.poison")
-def test_a_run_that_was_alone_when_the_process_died_waits_longer_when_another_one_has_moved(
+def beside_another(
+    model: str,
+    scenario: Callable[[MemoryRun, MemoryRun], Coroutine[Any, Any, None]],
     monkeypatch: pytest.MonkeyPatch,
+    *,
+    tools: Callable[[], Slow] | None = None,
 ) -> None:
-    """The other one may yet kill the process: it must have had its time before the first is on trial alone."""
-
+    """Plays what follows for a run that was alone on trial when the process died, and another one, of this model."""
     monkeypatch.setattr(fleet, "LAST_TRY_S", 0.0)
 
     async def play() -> None:
@@ -183,29 +231,57 @@ def test_a_run_that_was_alone_when_the_process_died_waits_longer_when_another_on
         await dead.start()
         workspace = await dead.workspace("acme")
         await dead.create(workspace, plan("hangs"))
-        await dead.create(workspace, plan("moves"))
+        await dead.create(workspace, plan(model))
         await asyncio.sleep(1)
         suspect, other = disk.runs.values()
         suspect.trial = 1  # in the epoch of the process that dies
-        it, _ = engine_on(MoodyStore(disk), SCRIPTS)
+        opening = None if tools is None else tools()
+        it, _ = engine_on(MoodyStore(disk), SCRIPTS, tools=opening)
         await it.start()
         assert suspect.row.deaths_alone == 1
-        await asyncio.sleep(1)
-        assert is_on_trial(other)
-        moved_s = 0.0
-        while is_on_trial(other):
-            await asyncio.sleep(0.1)
-            moved_s += 0.1
-        assert 0 < moved_s < TRIAL_S
-        await asyncio.sleep(2 * TRIAL_S - 0.3)
-        assert suspect.trial == 1
-        await asyncio.sleep(PROBE_S + 0.4)
-        assert suspect.trial == 2
+        if opening is not None:
+            asyncio.get_running_loop().call_later(2 * TRIAL_S, opening.finish)
+        await scenario(suspect, other)
         await it.stop(drain_s=0)
         await dead.stop(drain_s=0)
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(play())
+
+
+@pytest.mark.requirement("run.crash.poison")
+@pytest.mark.parametrize(("model", "moves_s"), [("moves", 2), ("moves after its trial", 4)])
+def test_a_run_that_was_alone_when_the_process_died_waits_longer_when_another_one_has_moved(
+    model: str, moves_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one may yet kill the process: it must have had its time before the first is on trial alone."""
+
+    async def scenario(suspect: MemoryRun, other: MemoryRun) -> None:
+        await asyncio.sleep(moves_s - 0.1)
+        assert has_survived(other) if moves_s > TRIAL_S else is_on_trial(other)
+        await asyncio.sleep(0.2)
+        assert other.trial == 0
+        await asyncio.sleep(2 * TRIAL_S - 0.2)
+        assert suspect.trial == 1
+        await asyncio.sleep(PROBE_S + 0.2)
+        assert suspect.trial == 2
+
+    beside_another(model, scenario, monkeypatch)
+
+
+@pytest.mark.requirement("run.crash.poison")
+def test_a_run_that_was_alone_when_the_process_died_waits_longer_for_another_one_that_got_to_work_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(suspect: MemoryRun, other: MemoryRun) -> None:
+        await asyncio.sleep(3 * TRIAL_S + 0.1)
+        assert has_survived(other)
+        await asyncio.sleep(TRIAL_S - PROBE_S - 0.2)
+        assert suspect.trial == 1
+        await asyncio.sleep(2 * PROBE_S + 0.2)
+        assert suspect.trial == 2
+
+    beside_another("hangs", scenario, monkeypatch, tools=SlowToOpen)
 
 
 @pytest.mark.requirement("run.crash.poison")

@@ -336,6 +336,16 @@ async def test_a_client_that_stops_reading_on_a_closing_connection_loses_it() ->
         assert connection.wire.closed
 
 
+async def test_what_a_client_sent_before_its_response_earns_it_no_time_on_a_closing_connection() -> None:
+    async with connected() as connection:
+        await connection.send(post(b"unread", 20).replace(b"Host: x", b"Host: x\r\nConnection: close"), b"x" * 10)
+        connection.app.go.set()
+        await settled()
+        assert connection.wire.ended and not connection.wire.closed
+        connection.clock.wait(2.1)
+        assert connection.wire.closed
+
+
 @pytest.mark.parametrize("close", [b"", b"\r\nConnection: close"])
 async def test_what_is_left_of_a_request_counts_from_its_response(close: bytes) -> None:
     async with connected() as connection:
@@ -462,6 +472,20 @@ async def test_a_handler_that_listens_does_not_let_more_in_while_too_many_wait()
         assert connection.wire.statuses == [200] * 39 and not connection.wire.ended and connection.wire.reads
 
 
+async def test_a_client_that_sends_without_end_is_read_as_fast_as_it_is_answered() -> None:
+    """Every response, and every handler that listens, asks for more of it."""
+    segment = GET * 1000
+    async with connected() as connection:
+        sent = 0
+        for _ in range(200):
+            if connection.wire.reads:
+                connection.protocol.data_received(segment)
+                sent += len(segment)
+            await asyncio.sleep(0)
+        assert connection.app.handled > 20
+        assert sent <= connection.app.handled * len(GET) + len(segment)
+
+
 @pytest.mark.parametrize("count", [1, 8, 100])
 async def test_what_is_incomplete_behind_the_requests_that_wait_has_its_time_after_them(count: int) -> None:
     async with connected() as connection:
@@ -522,6 +546,21 @@ async def test_a_client_that_waits_for_100_is_not_told_to_go_on_once_it_is_refus
 
 
 # Connections that are gone
+
+
+async def test_what_was_not_parsed_of_a_lost_connection_is_released_although_a_handler_goes_on() -> None:
+    connection = Connection(LIMITS)
+    tracemalloc.start()
+    try:
+        await connection.send(SLOW + GET * 30_000)
+        assert tracemalloc.get_traced_memory()[0] > 900_000
+        connection.protocol.connection_lost(None)
+        await settled()
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
+    connection.app.go.set()
+    await settled()
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -19,8 +19,9 @@ import pytest
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator
 
 import weftline
-from weftline import prompts
+from weftline import Agent, prompts
 from weftline.messages import Image, Text, joined_text
+from weftline.testing import ScriptedModel, calls
 from weftline.tools.arguments import InvalidArguments, StaleArguments
 from weftline.tools.base import Happened, Tool, ToolContext, ToolFailed, ToolOutput, Unknown, WillNotHappen
 from weftline.tools.decorator import tool
@@ -458,6 +459,23 @@ async def test_what_a_tool_raises_is_an_error_result_of_that_call(
         outputs.append(await call(tool(unblocked)))
     for output in outputs:
         assert (text_of(output), output.is_error) == (expected, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(ValueError("No."), "No."), (ValueError(), "ValueError"), (Silent(), "Silent")]
+)
+async def test_what_a_tool_class_of_its_own_raises_is_the_result_even_if_it_has_no_words(
+    error: Exception, reason: str
+) -> None:
+    class Custom(FunctionTool):
+        async def invoke(self, args: bytes, context: ToolContext) -> ToolOutput:
+            raise error
+
+    def pay() -> str:
+        raise AssertionError
+
+    result = await Agent(ScriptedModel([calls("pay"), "Done."]), tools=[Custom(pay)]).run("Go.")
+    assert [(call.how, call.result) for call in result.calls] == [("failed", prompts.calls.tool_failed("pay", reason))]
 
 
 async def test_a_call_whose_stored_bytes_no_longer_fit_the_function_is_not_made() -> None:

@@ -621,6 +621,18 @@ def test_none_may_be_the_default_of_a_field_of_any_type() -> None:
             parameters.final_args(json.dumps({"it": {"one": {"text": "x", **json.loads(wrong)}}}))
 
 
+def test_none_is_refused_where_defaults_are_checked() -> None:
+    class Strict(BaseModel):
+        count: int = Field(None, validate_default=True)  # pyright: ignore[reportArgumentType]
+        sure: int = None  # pyright: ignore[reportAssignmentType]
+
+    parameters = taking(Strict).parameters
+    for wrong in ('{"it":{}}', '{"it":{"count":null}}'):
+        with pytest.raises(InvalidArguments):
+            parameters.final_args(wrong)
+    assert parameters.keywords(parameters.final_args('{"it":{"count":1,"sure":null}}'))["it"] == Strict(count=1)
+
+
 @pytest.mark.parametrize(
     "kind",
     [

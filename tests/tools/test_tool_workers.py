@@ -244,7 +244,7 @@ async def test_a_call_that_is_cancelled_when_it_has_just_returned_leaves_no_thre
 class Shortage:
     """While it lasts, the system starts no thread for a tool."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: type[Exception] = RuntimeError) -> None:
         self.lasts = True
         self.refused = threading.Semaphore(0)
         start = threading.Thread.start
@@ -252,16 +252,17 @@ class Shortage:
         def start_if_possible(thread: threading.Thread) -> None:
             if self.lasts and thread.name == "weftline-tool":
                 self.refused.release()
-                raise RuntimeError("can't start new thread")
+                raise error("can't start new thread")
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", start_if_possible)
 
 
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
 async def test_a_call_is_never_made_once_its_caller_knows_that_there_was_no_thread(
-    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads, shortage, ran = ToolWorkers(max_per_workspace=2), Shortage(monkeypatch), list[int]()
+    threads, shortage, ran = ToolWorkers(max_per_workspace=2), Shortage(monkeypatch, error), list[int]()
     refused = [threads.run(partial(ran.append, number), tool="pay") for number in range(5)]
     async with asyncio.timeout(TIMEOUT_S):
         results = await asyncio.gather(*refused, return_exceptions=True)

@@ -334,11 +334,8 @@ class Log:
         lost. Nothing may be in flight.
         """
         self._given_up = True
-        if self._retrying is not None:
-            self._retrying.cancel()
         left, self._touched = self._touched, []
         for run in left:
-            _unbook(run, run.log.outbox.pending)
             run.log.outbox.pending = None
             self._fail_waiters(run, _not_accepting())
         return [run for run in left if run.log.next_seq - 1 > run.log.durable]
@@ -431,9 +428,12 @@ class Log:
 
     def _try_later(self) -> None:
         self._retry_s = min(max(self._retry_s * 2, _RETRY_FIRST_S), _RETRY_MAX_S)
+        self._cancel_retry()
+        self._retrying = self._loop.call_later(self._retry_s, self._retry)
+
+    def _cancel_retry(self) -> None:
         if self._retrying is not None:
             self._retrying.cancel()
-        self._retrying = self._loop.call_later(self._retry_s, self._retry)
 
     def hurry(self) -> None:
         """Retries a refusing store at once, and then at the initial interval again."""
@@ -474,6 +474,7 @@ class Log:
     def _is_well(self) -> None:
         logger.warning("the store accepts writes again")
         self.refusal, self._retry_s = None, 0.0
+        self._cancel_retry()  # if it was not the timer that tried
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
