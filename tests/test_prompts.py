@@ -68,7 +68,7 @@ CONSTANTS: dict[str, str] = {
     "NO_THREAD": "The server could not start a thread.",
     "PATH_NOT_ALLOWED": "An argument is not allowed as part of the address.",
     "HEADER_NOT_ALLOWED": "An argument has control characters, which are not allowed in a header.",
-    "NO_MCP": "MCP servers need the extra `mcp`, which is not installed here: pip install 'weftline[mcp]'.",
+    "NO_MCP": "MCP servers need the extra `mcp`, which is not installed here.",
     "MCP_NO_CONNECTION": "It was not asked: the workspace has reached its MCP connection limit.",
     "MCP_ASKED_ABOUT_SOME_RUN": "During this call the server asked a person something, perhaps for another run that "
     "uses it. The question was declined.",
@@ -134,6 +134,13 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
         "your arguments. Continue without it.",
     ),
     ("took_too_long", (30.0,), "it took longer than 30 seconds"),
+    ("waited_too_long", (30.0,), "they waited more than 30 seconds for others"),
+    (
+        "not_checked",
+        ("pay", "they waited more than 30 seconds for others"),
+        "Not executed: the arguments of pay were not checked, because they waited more than 30 seconds for others."
+        " Nothing has been done. If the call is still needed, make it again.",
+    ),
     (
         "changed_since_asked",
         ("pay",),

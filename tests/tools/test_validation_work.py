@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, cast
@@ -13,9 +15,13 @@ from msgspec.json import encode
 from pydantic import AfterValidator, BaseModel, ValidationError
 from typing_extensions import TypedDict
 
-from weftline import prompts
+from weftline import Agent, prompts
 from weftline.agent.output import OutputType
+from weftline.concurrency.round_robin import on_behalf_of
 from weftline.messages import joined_text
+from weftline.runtime.tool_calls import final_args
+from weftline.testing import ScriptedModel, calls
+from weftline.tools import validation_work
 from weftline.tools.arguments import InvalidArguments, pointer
 from weftline.tools.base import ToolContext
 from weftline.tools.decorator import tool
@@ -83,6 +89,54 @@ async def issues(one: FunctionTool[..., Any, Any], args: object) -> list[tuple[s
 @pytest.mark.parametrize("leaf", [{"field": "x"}, {"nothing": 1}], ids=["fits", "does not fit"])
 async def test_a_recursive_union_is_given_up_when_it_takes_too_long(leaf: object) -> None:
     assert await issues(search, nested(40, leaf)) == [("", "work")]
+
+
+@pytest.mark.parametrize("leaf", [{"field": "x"}, {"nothing": 1}], ids=["fits", "does not fit"])
+async def test_other_tasks_have_a_turn_after_each_call_with_many_unions(leaf: object) -> None:
+    """A model may ask for a thousand of them at once."""
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(take_turns())
+    for _ in range(20):
+        with suppress(InvalidArguments):
+            await search.prepare(encode(nested(4, leaf)).decode())
+    assert turns >= 20
+    other.cancel()
+
+
+async def test_arguments_that_wait_for_others_to_be_checked_are_not_the_fault_of_their_tool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(final_args, "PREPARE_TIMEOUT_S", 0.05)
+    may_end = threading.Event()
+
+    @tool(effect="read")
+    def keep(text: str) -> str:
+        """Keeps a text."""
+        return "kept"
+
+    async def occupy() -> None:
+        on_behalf_of.set(1)  # the only workspace
+        await validation_work.bounded(may_end.wait, size=SMALL_BYTES + 1)
+
+    before = asyncio.create_task(occupy())
+    await asyncio.sleep(0)
+    try:
+        agent = Agent(ScriptedModel([calls("keep", text="x" * 2 * SMALL_BYTES), "Done."]), tools=[keep])
+        (call,) = (await agent.run("Keep it.")).calls
+    finally:
+        may_end.set()
+        await before
+    assert (call.how, call.result) == (
+        "invalid",
+        prompts.calls.not_checked("keep", prompts.calls.waited_too_long(0.05)),
+    )
 
 
 class Left(TypedDict, total=False):

@@ -178,7 +178,7 @@ class LocalMcp:
             from mcp import Client, StdioServerParameters
             from mcp.client.streamable_http import streamable_http_client
         except ImportError as error:
-            raise ClientError("local_mcp needs the extra mcp: pip install 'weftline[mcp]'") from error
+            raise ClientError("local_mcp needs the extra `mcp`: pip install '.[mcp]' in a checkout") from error
         if self._command is not None:
             target: Any = StdioServerParameters(
                 command=self._command,

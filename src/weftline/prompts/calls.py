@@ -75,6 +75,14 @@ def tool_failed_to_prepare(tool: str, reason: str) -> str:
 _ASK_AGAIN = "Nothing has been done. If the call is still needed, make it again."
 
 
+def waited_too_long(seconds: float) -> str:
+    return f"they waited more than {seconds:g} seconds for others"
+
+
+def not_checked(tool: str, reason: str) -> str:
+    return f"Not executed: the arguments of {tool} were not checked, because {reason}. {_ASK_AGAIN}"
+
+
 def changed_since_asked(tool: str) -> str:
     return (
         f"Not executed: {tool} has changed since you made this call, and would now run with different arguments. "

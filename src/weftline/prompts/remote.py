@@ -9,7 +9,7 @@ from weftline.prompts.calls import FIND_OUT, tool_failed
 FAILED_WITHOUT_WORDS = "The tool failed."
 PATH_NOT_ALLOWED = "An argument is not allowed as part of the address."
 HEADER_NOT_ALLOWED = "An argument has control characters, which are not allowed in a header."
-NO_MCP = "MCP servers need the extra `mcp`, which is not installed here: pip install 'weftline[mcp]'."
+NO_MCP = "MCP servers need the extra `mcp`, which is not installed here."
 MCP_TIMED_OUT = "The server did not answer in time."
 MCP_TOO_LARGE = "The answer is too large."
 MCP_SESSION_ENDED = "The session has ended."

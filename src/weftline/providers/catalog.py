@@ -28,6 +28,8 @@ from weftline.text.suggestions import did_you_mean
 
 MAX_CANDIDATES: Final = 20
 _REMEMBERED: Final = 1024
+_BY_FAMILY: Final = {"claude": "anthropic", "gemini": "google", "gpt": "openai", "o3": "openai", "o4": "openai"}
+"""Whose models begin like this, for a hint."""
 
 
 class Entry(Struct, frozen=True):
@@ -253,7 +255,8 @@ class Catalog:
                 named, [one.name for one in self._unavailable if ":" in model_id]
             )
             if not near and ":" not in model_id:
-                near = f" A model is named with its provider, as in 'openai:{model_id[:100]}'."
+                provider = next((name for start, name in _BY_FAMILY.items() if model_id.startswith(start)), "PROVIDER")
+                near = f" A model is named with its provider, as in '{provider}:{model_id[:100]}'."
             raise self._invalid(f"There is no model {model_id!r}.{near}", nearest)
         return found
 

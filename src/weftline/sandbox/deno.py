@@ -83,7 +83,8 @@ class DenoEngine:
                 self._binary = find_deno_bin()
             except (ImportError, FileNotFoundError):
                 raise SandboxUnavailable(
-                    "TypeScript and JavaScript run on deno, which is not installed: pip install 'weftline[sandbox]'."
+                    "TypeScript and JavaScript run on deno, which is not installed: pip install '.[sandbox]' in a"
+                    " checkout of Weftline."
                 ) from None
         return self._binary
 

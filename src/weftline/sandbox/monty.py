@@ -94,7 +94,9 @@ class MontyEngine:
 
     def _program(self, memory_limit_bytes: int) -> Program:
         if find_spec("pydantic_monty") is None:
-            raise SandboxUnavailable("Python runs on monty, which is not installed: pip install 'weftline[sandbox]'.")
+            raise SandboxUnavailable(
+                "Python runs on monty, which is not installed: pip install '.[sandbox]' in a checkout of Weftline."
+            )
         homes = sorted({str(Path(spec.origin).parents[1]) for spec in map(find_spec, _NEEDED) if spec and spec.origin})
         return Program(
             args=(sys.executable, "-I", str(_WORKER), json.dumps(homes)),

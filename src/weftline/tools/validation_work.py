@@ -31,8 +31,10 @@ _Schema: TypeAlias = dict[str, Any]
 
 SMALL_BYTES = 16 * 1024
 """Arguments up to this size are validated on the event loop."""
-MAX_STEPS_ON_LOOP = 2_000
-"""How many unions are tried there. This takes 10 ms, and several times as long if nothing fits."""
+MAX_STEPS_ON_LOOP = 200
+"""How many unions are tried there. This takes 1 ms, and several times as long if nothing fits."""
+_FREE_STEPS = 20
+"""After more of them, other tasks have a turn: a model may ask for a thousand calls at once."""
 MAX_STEPS_AGAIN = 10_000
 """The same for arguments that are known to fit. This takes up to 40 ms."""
 CPU_S = 0.5
@@ -110,14 +112,18 @@ async def bounded(read: Callable[[], T], *, size: int, cpu_s: float = CPU_AGAIN_
     Raises `TooMuchWork`, and what `read` raises.
     """
     if size <= SMALL_BYTES:
-        _work.max_steps = MAX_STEPS_ON_LOOP
+        _work.max_steps, _work.steps = MAX_STEPS_ON_LOOP, 0
         try:
             return read()
         except TooMuchWork:
             pass
         finally:
             _work.max_steps = None
-    return await _threads().run(lambda: _read_in_thread(read, cpu_s))
+            if _work.steps > _FREE_STEPS:
+                from asyncio import sleep  # whoever only defines tools does not need it
+
+                await sleep(0)
+    return await _threads().run(lambda: _read_in_thread(read, cpu_s), tool=NOT_CHECKED)
 
 
 def _read_in_thread(read: Callable[[], T], cpu_s: float) -> T:
@@ -128,6 +134,8 @@ def _read_in_thread(read: Callable[[], T], cpu_s: float) -> T:
         _work.cpu_s = CPU_AGAIN_S
 
 
+NOT_CHECKED = "arguments"
+"""What `workers.not_started` returns for arguments that were still waiting for the thread of their workspace."""
 _pool: list[ToolWorkers] = []
 
 

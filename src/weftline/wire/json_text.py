@@ -51,6 +51,8 @@ def decode_shape(decoder: msgspec.json.Decoder[_Shape], body: bytes) -> _Shape:
 
 
 def _guarded(decode: Any, body: bytes) -> Any:
+    if not body:
+        raise InvalidRequest("The body is empty.")
     try:
         return decode(body)
     except RecursionError:

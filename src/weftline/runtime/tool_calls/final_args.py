@@ -16,7 +16,8 @@ from weftline.tools.base import Tool
 from weftline.tools.function import FunctionTool
 from weftline.tools.injected import NotInjected
 from weftline.tools.results import reason_of
-from weftline.tools.validation_work import SMALL_BYTES
+from weftline.tools.validation_work import NOT_CHECKED, SMALL_BYTES
+from weftline.tools.workers import not_started
 
 PREPARE_TIMEOUT_S = 30.0
 """The time-out for preparing the arguments of one call, if its tool has none of its own."""
@@ -28,12 +29,16 @@ class PrepareFailed(Exception):
     """The tool broke, hung or returned something else. The message is the reason, as a model reads it."""
 
 
+class NotChecked(PrepareFailed):
+    """The arguments waited too long for their turn to be checked, which is not the fault of the tool."""
+
+
 async def final_args(
     tool: Tool, args: str, services: Services, *, prepare: Callable[[str], Awaitable[bytes]] | None = None
 ) -> bytes:
     """The final arguments of a call. `prepare` is called in place of the tool's own.
 
-    Raises `InvalidArguments` or `NotInjected` as the tool does, and `PrepareFailed` for everything else.
+    Raises `InvalidArguments` or `NotInjected` as the tool does, `NotChecked`, and `PrepareFailed` for everything else.
     """
     prepare = tool.prepare if prepare is None else prepare
     limit_s = tool.timeout_s or PREPARE_TIMEOUT_S
@@ -56,4 +61,6 @@ async def final_args(
         if is_being_cancelled() or is_interruption(error):
             raise
         late = deadline is not None and deadline.expired
+        if late and not_started(error.__cause__) is NOT_CHECKED:
+            raise NotChecked(prompts.calls.waited_too_long(limit_s)) from None
         raise PrepareFailed(prompts.calls.took_too_long(limit_s) if late else reason_of(error)) from error

@@ -23,7 +23,7 @@ from weftline.runtime.live import WorkingSet
 from weftline.runtime.pacing import LARGE_CHARS
 from weftline.runtime.people.awaits import put_to_people
 from weftline.runtime.services import Services
-from weftline.runtime.tool_calls.final_args import PrepareFailed, final_args
+from weftline.runtime.tool_calls.final_args import NotChecked, PrepareFailed, final_args
 from weftline.runtime.tool_calls.injecting import injecting, takes_injected
 from weftline.runtime.tool_calls.shaping import shaped_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
@@ -180,6 +180,10 @@ async def _prepared(
             joined_text(input_invalid_result(tool, error).parts) if code is None else code.describe_invalid(tool, error)
         )
         return _Rejected(text, hinting.invalid_arguments(tool, call, error))
+    except NotChecked as error:
+        logger.warning("run %s: the arguments of %s were not checked: %s", work.run_id, call.name, error)
+        text = prompts.calls.not_checked(call.name, str(error))
+        return _Rejected(text, Failure(text, "unavailable"))
     except PrepareFailed as error:
         logger.exception("run %s: the tool %s failed to prepare a call", work.run_id, call.name)
         text = prompts.calls.tool_failed_to_prepare(call.name, str(error))
