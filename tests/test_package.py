@@ -37,5 +37,5 @@ async def test_an_extra_that_is_missing_is_named_with_the_command_that_installs_
 ) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
     async with AsyncClient(api_key="k", workspace="acme", base_url="http://127.0.0.1:9") as client:
-        with pytest.raises(ClientError, match=r"pip install 'weftline\[mcp\]'"):
+        with pytest.raises(ClientError, match=r"pip install '\.\[mcp\]'"):
             await client.run("hi", tools=[local_mcp("files", command="true")])

@@ -76,8 +76,8 @@ class ApiError(ClientError):
         request_id: str | None = None,
         body: bytes = b"",
     ) -> None:
-        told = f"{status} {code}: {message}" if code and code != message else f"{status}: {message}"
-        super().__init__(told if correct_slug is None else f"{told}; it belongs to the workspace {correct_slug!r}")
+        text = f"{status} {code}: {message}" if code and code != message else f"{status}: {message}"
+        super().__init__(text if correct_slug is None else f"{text}; it belongs to the workspace {correct_slug!r}")
         self.message = message
         self.status = status
         self.code = code

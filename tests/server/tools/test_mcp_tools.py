@@ -235,5 +235,5 @@ async def test_without_the_extra_the_tool_says_what_to_install(
     pool: McpPool, facts: McpProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(McpUnavailable, match=r"weftline\[mcp\]"):
+    with pytest.raises(McpUnavailable, match=r"the extra `mcp`"):
         await list_tools(pool, address(facts))
