@@ -107,3 +107,62 @@ async def test_a_tool_that_returns_though_it_was_cancelled_has_returned(tmp_path
         async with Engine(tmp_path / "store", agents=[agent]) as engine:
             result = await engine.attach(run.id).result()
     assert [(call.how, call.result) for call in result.calls] == [("returned", "paid")]
+
+
+class Wrapped:
+    """A tool of another class, around one of ours."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def invoke(self, args: bytes, context: Any) -> Any:
+        try:
+            return await self._inner.invoke(args, context)
+        except asyncio.CancelledError:
+            raise ConnectionError("lost") from None
+
+
+@pytest.mark.parametrize("timeout_s", [0.01, None])
+async def test_a_tool_of_another_class_is_in_doubt_too(tmp_path: Path, timeout_s: float | None) -> None:
+    begun, count = asyncio.Event(), 0
+
+    @tool(timeout_s=timeout_s)
+    async def pay() -> str:
+        """Pays."""
+        nonlocal count
+        count += 1
+        begun.set()
+        await asyncio.sleep(3600 if count == 1 else 0)
+        return "paid"
+
+    wrapped: Any = Wrapped(pay)
+    agent = Agent(ScriptedModel([calls("pay"), calls("pay"), "Done."]), name="payer", tools=[wrapped])
+    async with asyncio.timeout(60):
+        async with Engine(tmp_path / "store", agents=[agent], drain_s=0) as engine:
+            run = await engine.start(agent, "Pay.")
+            await begun.wait()
+            if timeout_s is not None:
+                await run.result()
+        async with Engine(tmp_path / "store", agents=[agent]) as engine:
+            result = await engine.attach(run.id).result()
+    assert ([call.how for call in result.calls], count) == (["in_doubt", "repeat_of_doubt"], 1)
+
+
+async def test_a_tool_that_denies_its_cancellation_has_timed_out() -> None:
+    @tool(timeout_s=0.01)
+    async def pay() -> str:
+        """Pays."""
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+            raise ConnectionError("lost") from None
+        return "unreachable"
+
+    result = await Agent(ScriptedModel([calls("pay"), "Done."]), tools=[pay]).run("Pay.")
+    assert [call.how for call in result.calls] == ["in_doubt"]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from weftline import prompts
+from weftline.concurrency.interruption import raise_if_cancelled
 from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import Effect
 from weftline.log_context import fields
@@ -60,6 +61,7 @@ class RemoteTool(ABC):
         try:
             output = await self.ask(args, context)
         except Exception as error:
+            raise_if_cancelled(error)
             # Without its traceback, which would contain what the peer and we sent.
             extra = fields(run=context.run_id, tool=self.name, call=context.call_id)
             logger.error("run %s: the tool %s failed: %s", context.run_id, self.name, type(error).__name__, extra=extra)

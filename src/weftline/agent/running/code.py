@@ -33,7 +33,7 @@ from weftline.agent.running.policy_calls import ask_policy
 from weftline.agent.running.teardown import Teardown, error_of
 from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
-from weftline.concurrency.interruption import is_interruption
+from weftline.concurrency.interruption import is_interruption, raise_if_cancelled
 from weftline.kernel.entries import Fact, RunEnded
 from weftline.messages import Assistant, Message, Text
 from weftline.plan import ParentCall, RunPlan
@@ -380,6 +380,7 @@ class AgentCode:
         except BaseException as error:
             if is_interruption(error):
                 raise
+            raise_if_cancelled(error)
             logger.exception("run %s: the tool %s failed", self.info.id, call.name)
             raised, output = error, raised_by(call.name, error)
         finally:

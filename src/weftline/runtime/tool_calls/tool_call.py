@@ -95,6 +95,8 @@ async def run_tool(command: RunTool, state: State, work: WorkingSet, services: S
             else:
                 pending = pending_call(command.index, state, work, turn=command.turn)
                 output = await code.execute(pending, context, partial(_invoked, command, call, tool, args, context))
+        if deadline.expired and output.is_error:
+            raise TimeoutError  # whatever it says, it was cut off
         how = _how(output, tool)
     except asyncio.CancelledError as error:
         _notify(context)
