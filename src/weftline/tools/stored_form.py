@@ -67,6 +67,8 @@ class StoredForm:
 
         If it is a lot, only the first things in each list are returned: pydantic can only return all at once.
         """
+        if self._counts and error.error_count() > MAX_LISTED:
+            return None  # most likely of a recursive union, which would have as many again
         if error.error_count() > MAX_LISTED:
             try:
                 with counting():

@@ -37,7 +37,7 @@ _FREE_STEPS = 20
 """After more of them, other tasks have a turn: a model may ask for a thousand calls at once."""
 MAX_STEPS_AGAIN = 10_000
 """The same for arguments that are known to fit. This takes up to 40 ms."""
-CPU_S = 0.5
+CPU_S = 0.2
 """CPU time for reading the arguments that a model wrote."""
 CPU_AGAIN_S = 2.0
 """The same for arguments that have been read before, which must not fail for being a little slower."""
