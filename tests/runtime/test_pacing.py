@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from weftline import Agent, tool
 from weftline.runtime.pacing import LARGE_CHARS, LargeSteps
 from weftline.testing import ScriptedModel, calls
+from weftline.tools.function import FunctionTool
 
 
 class Iterations:
@@ -44,7 +46,8 @@ async def test_whoever_gives_up_waiting_holds_up_nobody() -> None:
     await asyncio.wait_for(waiting[2], 10)
 
 
-async def test_the_arguments_of_many_calls_are_prepared_in_several_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+def keeping(monkeypatch: pytest.MonkeyPatch) -> tuple[FunctionTool[..., str, Any], list[int]]:
+    """A tool, and the iterations of the loop in which its arguments were prepared."""
     iterations, prepared = Iterations(), list[int]()
 
     @tool
@@ -59,6 +62,11 @@ async def test_the_arguments_of_many_calls_are_prepared_in_several_iterations(mo
         return await real(args)
 
     monkeypatch.setattr(keep, "prepare", prepare)
+    return keep, prepared
+
+
+async def test_the_arguments_of_many_calls_are_prepared_in_several_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep, prepared = keeping(monkeypatch)
     asked = [("keep", {"text": "x" * 15_000}) for _ in range(20)]
     await Agent(ScriptedModel([calls(*asked), "Done."]), tools=[keep]).run("Keep them.")
     assert len(prepared) == 20
@@ -68,20 +76,7 @@ async def test_the_arguments_of_many_calls_are_prepared_in_several_iterations(mo
 async def test_large_arguments_of_many_runs_are_prepared_in_different_iterations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    iterations, prepared = Iterations(), list[int]()
-
-    @tool
-    def keep(text: str) -> str:
-        """Keeps a text."""
-        return f"{len(text)} kept"
-
-    real = keep.prepare
-
-    async def prepare(args: str) -> bytes:
-        prepared.append(iterations.count)
-        return await real(args)
-
-    monkeypatch.setattr(keep, "prepare", prepare)
+    keep, prepared = keeping(monkeypatch)
     agent = Agent(ScriptedModel([calls("keep", text="x" * LARGE_CHARS), "Done."]), tools=[keep])
     await asyncio.gather(*[agent.run("Keep it.") for _ in range(8)])
     assert len(prepared) == len(set(prepared)) == 8

@@ -67,9 +67,9 @@ class StoredForm:
 
         If it is a lot, only the first things in each list are returned: pydantic can only return all at once.
         """
-        if self._counts and error.error_count() > MAX_LISTED:
-            return None  # most likely of a recursive union, which would have as many again
         if error.error_count() > MAX_LISTED:
+            if self._counts:
+                return None  # most likely of a recursive union, where the first things in each list are as many
             try:
                 with counting():
                     self._failing_fast.validate_json(data)
