@@ -39,7 +39,7 @@ def without_framing(headers: Mapping[str, str]) -> dict[str, str]:
 def one_line(json: bytes) -> bytes:
     """Returns valid JSON without line breaks.
 
-    What others sent is stored and passed on as they wrote it, perhaps over many lines. Outside of strings a line break
-    is only white space, and inside of them it is escaped, so a space in its place changes nothing.
+    What others sent is stored and passed on as they wrote it, perhaps over many lines. Outside strings, a line break
+    is only white space, and in strings it is escaped, so a space in its place changes nothing.
     """
     return json.translate(_SPACES) if b"\n" in json or b"\r" in json else json
