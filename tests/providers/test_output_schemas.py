@@ -89,7 +89,7 @@ async def test_every_model_is_told_the_output_schema(name: str, with_tools: bool
         finally:
             await provider.aclose()
     assert form_of(msgspec.json.decode(model_server.bodies[0])) == {expected}
-    assert provider.response_metadata(request) == {"outputSchema": expected}  # type: ignore[attr-defined]
+    assert provider.response_metadata(request) == {"output_schema": expected}  # type: ignore[attr-defined]
 
 
 def call(name: str, arguments: str, key: int = 0) -> dict[str, Any]:

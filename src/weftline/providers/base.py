@@ -137,7 +137,7 @@ SchemaForm: TypeAlias = Literal["native", "tool", "prompt"]
 
 def schema_metadata(form: SchemaForm | None) -> dict[str, str]:
     """Returns what the run's log says with each turn about the output schema."""
-    return {} if form is None else {"outputSchema": form}
+    return {} if form is None else {"output_schema": form}
 
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | tuple[Literal["tool"], str]
