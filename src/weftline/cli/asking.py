@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import select
 import shlex
@@ -43,11 +42,6 @@ class Asked:
 
     def answer(self, value: Any) -> None:
         self.reply = {"outcome": "answered", "value": value}
-
-
-def call_of(asked: AwaitOpened) -> str:
-    """Returns the call that a question is about, whole, as nobody should approve what they do not see."""
-    return clean(f"{asked.name} {json.dumps(asked.args, ensure_ascii=False)}") if asked.name else ""
 
 
 def can_ask() -> bool:

@@ -117,11 +117,11 @@ def _answer(agent: Agent[Any, Any], line: str, messages: Sequence[Message]) -> S
 
 def _ask(run: SyncRun[object], asked: AwaitOpened) -> None:
     from weftline.agent.terminal import ask
-    from weftline.cli.asking import Asked, call_of
-    from weftline.cli.terminal import clean, styled
+    from weftline.cli.asking import Asked
+    from weftline.cli.terminal import call_text, clean, styled
     from weftline.errors import Conflict
 
-    if call := call_of(asked):
+    if call := call_text(asked.name, asked.args):
         click.echo(styled(f"[{call}]", dim=True))
     question = Asked(asked)
     try:

@@ -12,8 +12,7 @@ from typing import Any, TextIO
 
 import click
 
-from weftline.cli.asking import call_of
-from weftline.cli.terminal import clean, is_terminal, on_one_line, styled
+from weftline.cli.terminal import call_text, clean, is_terminal, on_one_line, styled
 from weftline.client.events import Frame, subtype_of, text_of
 from weftline.client.usage import spent_of
 from weftline.events import (
@@ -64,7 +63,7 @@ class Screen:
 
     def announce(self, asked: AwaitOpened, *, with_question: bool) -> None:
         """Shows the call that a person is asked about, whole and in every output mode."""
-        call = call_of(asked)
+        call = call_text(asked.name, asked.args)
         self._announced[asked.call_id] = call
         if call:
             self.note(styled(f"· {call}", sys.stderr, dim=True))
@@ -81,8 +80,8 @@ class Screen:
             case TurnFinished():
                 self._end_line()
             case CallOpened():
-                call = f"{event.name} {json.dumps(event.args, ensure_ascii=False)}"
-                if self._announced.get(event.call_id) != clean(call):
+                call = call_text(event.name, event.args)
+                if self._announced.get(event.call_id) != call:
                     self._print_note(f"· {call}")
             case AwaitClosed():
                 by = f" by {event.by}" if event.by else ""
