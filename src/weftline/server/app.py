@@ -117,6 +117,8 @@ class App:
         """Called when webhooks change; set by their delivery."""
         self.schedules_changed: Callable[[], None] = lambda: None
         """Called when schedules change; set by their alarm."""
+        self.logins_changed: Callable[[int | None], None] = lambda _: None
+        """Called with the workspace whose logins at MCP servers change; set by the tools that use them."""
         self.cursors = SealedCursors(store.log.id)
         self.read_sessions: set[int] = set()
         """Sessions whose messages are known to be readable."""
@@ -192,6 +194,8 @@ class App:
                 await self.engine.budgets_changed(change.workspace, by=change.by)
             case "schedules":
                 self.schedules_changed()
+            case "logins":
+                self.logins_changed(change.workspace)
 
     def _apply_cors(self, request: Request, cors: Cors) -> Response | None:
         """Handles CORS: adds headers to the response, and answers preflights."""
