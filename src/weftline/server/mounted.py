@@ -146,10 +146,10 @@ class Mounted:
             app.workspaces, start=partial(start_scheduled, app), started=partial(scheduled_before, app)
         )
         app.schedules_changed = alarm.changed
+        app.logins_changed = stored.tools.forget_logins
 
         async def administered() -> None:
             app.auth.forget()
-            stored.tools.forget_logins()
 
         async def list_own_tools() -> list[LoadedTool]:
             return loaded_tools(engine.own_tools)

@@ -14,6 +14,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from commands import weftline_beside
+from weftline.cli.admin import administer
 from weftline.cli.browser import Loopback, PastedRedirect
 from weftline.messages import joined_text
 from weftline.net.dial import Dialer
@@ -24,13 +25,14 @@ from weftline.testing import ServerProcess
 from weftline.tools.base import ToolContext
 from weftline.tools.mcp.login import Login, LoginLost
 from weftline.tools.mcp.pool import McpAddress, McpPool
-from weftline.tools.mcp.tools import McpUnavailable, list_tools, offered
+from weftline.tools.mcp.tools import McpEntry, McpUnavailable, list_tools, offered
+from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
 from weftline.workspace import mcp_logins, workspaces
 from weftline.workspace.context import Workspaces
 
 from ..hosted.test_mcp_oauth import new_person
 from ..kit import Api, Json
-from .peers import Handler, Peer, serving
+from .peers import Handler, Peer, answering, serving
 
 NOW_US = 1_800_000_000_000_000
 
@@ -120,6 +122,11 @@ class Issuer:
     """An MCP server and its authorization server: takes the newest access token, and each refresh token once."""
 
     def __init__(self) -> None:
+        self.greets_everybody = False
+        """Whether `initialize` needs no token."""
+        self.lets_pay = asyncio.Event()
+        self.lets_pay.set()
+        self.paying = asyncio.Event()
         self.number = 0
         self.refused = ""
         self.forms: list[Json] = []
@@ -130,12 +137,16 @@ class Issuer:
                 return await self._token(request)
             if request.method != "POST":
                 return web.Response(status=405)
-            if request.headers.get("Authorization") != f"Bearer access-token-{self.number}":
-                return web.Response(status=401)
             call: Json = await request.json()
+            greeting = self.greets_everybody and call["method"] in ("initialize", "notifications/initialized")
+            if not greeting and request.headers.get("Authorization") != f"Bearer access-token-{self.number}":
+                return web.Response(status=401)
             if "id" not in call:
                 return web.Response(status=202)
-            echoed = request.headers["Authorization"]
+            if call["method"] == "tools/call":
+                self.paying.set()
+                await self.lets_pay.wait()
+            echoed = request.headers.get("Authorization")
             results: dict[str, Json] = {
                 "initialize": {
                     "protocolVersion": "2025-06-18",
@@ -249,6 +260,55 @@ async def test_a_login_that_is_not_renewed_is_told_without_secrets(
     where = await world.log_in(expires_at=NOW_US, refresh_token=None)
     with pytest.raises(McpUnavailable, match="has expired"):
         await list_tools(world.pool, where)
+
+
+async def test_a_login_is_used_where_the_connection_was_open_before(world: World, issuer: Issuer) -> None:
+    issuer.greets_everybody = True
+    where = McpAddress(await workspaces.ensure(world.at, "acme"), world.url)
+    with pytest.raises(McpUnavailable, match="401"):
+        await list_tools(world.pool, where)
+    async with world.pool.use(where):  # somebody opens one again, and keeps it open
+        await world.log_in()
+        assert [one.name for one in await list_tools(world.pool, where)] == ["pay"]
+
+
+async def test_a_refused_call_is_made_again_with_the_login_that_came(
+    world: World, issuer: Issuer, context: ToolContext
+) -> None:
+    issuer.greets_everybody = True
+    where = McpAddress(await workspaces.ensure(world.at, "acme"), world.url)
+    entry = McpEntry("pay", "", EMPTY_OBJECT_SCHEMA, "once")
+    async with world.pool.use(where):
+        await world.log_in()
+        (pay,) = offered("bank", (entry,), pool=world.pool, address=where, tool_filter=None)
+        assert joined_text((await pay.invoke(b"{}", context)).parts) == "paid with Bearer [redacted]"
+
+
+async def test_logging_in_again_does_not_cut_off_calls(world: World, issuer: Issuer, context: ToolContext) -> None:
+    where = await world.log_in()
+    issuer.lets_pay.clear()
+    paying = asyncio.ensure_future(world.pay(where, context))
+    await issuer.paying.wait()
+    world.pool.forget_logins()
+    assert await list_tools(world.pool, where)
+    issuer.lets_pay.set()
+    assert "paid" in await paying
+
+
+async def test_a_new_login_is_used_at_once_where_strangers_are_served(api: Api, server: ServerProcess) -> None:
+    async def tools(request: web.Request, _: Json) -> Json:
+        who = "for members" if "Authorization" in request.headers else "for strangers"
+        return {"tools": [{"name": "add", "inputSchema": {"type": "object"}, "description": who}]}
+
+    async with serving(answering({"tools/list": tools})) as peer:
+        named = [{"kind": "mcp", "name": "facts", "url": f"{peer.url}/mcp"}]
+        assert (await api.play("described_facts", tools=named))[-1]["text"] == "for strangers"
+        login = {"url": f"{peer.url}/mcp", "issuer": "", "token_endpoint": "", "client_id": "c", "access_token": "t-1"}
+        await asyncio.to_thread(administer, server.db, "mcp.logins.save", workspace=api.slug, login=login)
+        assert (await api.play("described_facts", tools=named))[-1]["text"] == "for members"
+        url = f"{peer.url}/mcp"
+        await asyncio.to_thread(administer, server.db, "mcp.logins.delete", workspace=api.slug, url=url)
+        assert (await api.play("described_facts", tools=named))[-1]["text"] == "for strangers"
 
 
 async def test_a_login_is_for_its_workspace_and_its_address_alone(world: World, issuer: Issuer) -> None:
