@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -64,7 +63,9 @@ class _PartOf:
 @hook(AwaitGate)
 async def ask_in_terminal(gate: AwaitGate) -> None:
     """Asks on the terminal, one question after the other. Without a terminal, the question is left to others."""
-    await asyncio.to_thread(_ask_in_turn, gate)
+    from asyncio import to_thread  # heavy, for a program that only defines agents
+
+    await to_thread(_ask_in_turn, gate)
 
 
 def _ask_in_turn(gate: AwaitGate) -> None:
