@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from weftline import Agent, Engine, Limits, RunCancelled, RunFailed, tool
-from weftline.agent.hooks import RunCancelled as RunCancelledPoint
-from weftline.agent.hooks import RunEnded
-from weftline.agent.results import ContextExceeded, ProviderFailed
+from weftline.hooks import RunCancelled as RunCancelledPoint
+from weftline.hooks import RunEnded
 from weftline.messages import Assistant, Usage, User
 from weftline.providers.base import Chunk, ModelRequest, ProviderError, TextDelta
+from weftline.runs import ContextExceeded, ProviderFailed
 from weftline.testing import ScriptedModel, calls
 
 from .kit import results_in

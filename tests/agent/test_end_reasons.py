@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Budget, Engine, Limits, Policy, PolicyDecision, PolicyTurn, RunFailed, ToolFailed, tool
+from weftline import Agent, Budget, Engine, Limits, RunFailed, ToolFailed, tool
 from weftline.agent.run import Run
 from weftline.kernel.entries import Limits as StoredLimits
 from weftline.messages import User
 from weftline.plan import LocalRef, RunPlan
+from weftline.policies import Policy, PolicyDecision, PolicyTurn
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
 

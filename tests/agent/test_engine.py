@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from weftline import Agent, Conflict, Engine, ToolContext, WeftlineError, details, events, hook, tool
+from weftline import Agent, Engine, ToolContext, WeftlineError, details, events, hook, tool
 from weftline.agent.engine.models import Models
-from weftline.agent.hooks import MessagesTaken, RunStarted
-from weftline.errors import NotFound, StoreError
+from weftline.errors import Conflict, NotFound, StoreError
+from weftline.hooks import MessagesTaken, RunStarted
 from weftline.messages import Assistant, User
 from weftline.providers.catalog import Catalog
 from weftline.store.rows import RunFilter

@@ -16,7 +16,8 @@ from typing import TypeVar
 
 import pytest
 
-from weftline import Agent, Conflict, Engine, ToolContext, tool
+from weftline import Agent, Engine, ToolContext, tool
+from weftline.errors import Conflict
 from weftline.events import TextDelta
 from weftline.messages import Assistant, Text, User
 from weftline.providers.catalog import Catalog

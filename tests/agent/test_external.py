@@ -11,30 +11,17 @@ from typing import Any
 import pytest
 from typing_extensions import TypedDict
 
-from weftline import (
-    Agent,
-    Bounded,
-    Conflict,
-    Engine,
-    Hook,
-    Limits,
-    Paging,
-    Provided,
-    RunFailed,
-    RunInfo,
-    ServerData,
-    hook,
-    tool,
-    toolset,
-)
-from weftline.agent.hooks import Point
+from weftline import Agent, Engine, Limits, RunFailed, hook, tool
 from weftline.agent.hooks_outside import POINTS
 from weftline.agent.run import Run
 from weftline.details import AwaitExternalTools
-from weftline.errors import InvalidRequest, NotFound
+from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.events import CallFinished
+from weftline.hooks import Hook, Point
 from weftline.outcome import Bounds
+from weftline.runs import Provided, RunInfo
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Bounded, Paging, ServerData, toolset
 from weftline.tools.base import ToolOutput
 
 from .kit import results_in

@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 
 from weftline import Agent, Engine, ask_user, tool
 from weftline.agent.run import Run
-from weftline.agent.tracing import trace
 from weftline.events import AwaitOpened
+from weftline.runs import trace
 from weftline.testing import ScriptedModel, calls
 from weftline.trace_context import Trace, below, fallback_trace, parsed, span_id, trace_for
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from agent.kit import asked
-from weftline import Agent, Engine, Limits, RunCancelled, RunContext, RunFailed, RunInfo, ToolGate, tool
+from weftline import Agent, Engine, Limits, RunCancelled, RunContext, RunFailed, tool
 from weftline.agent.engine.in_memory import in_memory
-from weftline.agent.hooks import RunEnded
-from weftline.agent.results import AgentFailed
 from weftline.agent.running import deps as deps_of_runs
+from weftline.hooks import RunEnded, ToolGate
+from weftline.runs import AgentFailed, RunInfo
 from weftline.runtime.fleet import idle_runs
 from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel, calls

@@ -13,27 +13,24 @@ from msgspec.structs import replace
 
 from weftline import (
     Agent,
-    ChildToolGate,
     Engine,
     Limits,
-    Policy,
     RunContext,
     RunFailed,
     Settings,
-    ToolAfter,
     ToolContext,
     ToolFailed,
-    ToolGate,
     prompts,
     spawn,
     tool,
 )
 from weftline.agent.hooking.ancestors import CHILD_POINTS
-from weftline.agent.hooks_outside import McpToolGate, SpawnBefore, SpawnComplete, SpawnError
 from weftline.events import AnyEvent, CallFinished, ChildEnded, ChildStarted, RunEnded, TextDelta
+from weftline.hooks import ChildToolGate, McpToolGate, SpawnBefore, SpawnComplete, SpawnError, ToolAfter, ToolGate
 from weftline.kernel.decide import decide
 from weftline.kernel.state import Decision, State
 from weftline.messages import Assistant, Text, ToolResults, Usage, User
+from weftline.policies import Policy
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids, recovery

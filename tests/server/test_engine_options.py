@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, RetryPolicy
+from weftline import Agent, Engine
+from weftline.behaviors import RetryPolicy
 from weftline.errors import InvalidRequest
 from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel

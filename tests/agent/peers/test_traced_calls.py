@@ -15,9 +15,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from server.tools.peers import Json, Peer, answering, serving
 from weftline import Agent, Engine, ToolContext, a2a, mcp, tool
-from weftline.agent.tracing import trace
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
+from weftline.runs import trace
 from weftline.testing import calls
 from weftline.tools.http import HttpSpec, HttpTool
 
