@@ -6,6 +6,7 @@ happened to, with a code of our own, instead of closing a connection that other 
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
@@ -41,6 +42,7 @@ NOTICE_S = 5.0
 _MAX_SEPARATORS = 1_000_000
 """How many commas and brackets a streamed response may have, even inside strings, as parsing takes far more memory."""
 _MAX_ERROR_BYTES = 64 * 1024
+_MAX_SCOPE_CHARS = 500
 _SESSION = "mcp-session-id"
 _OURS = frozenset({"host", "content-length", "connection", "accept-encoding", "transfer-encoding"})
 _FRAMING = frozenset({"content-length", "content-encoding", "transfer-encoding", "connection"})
@@ -181,6 +183,11 @@ def _refusal(request: httpx2.Request, reply: HttpResponse, body: bytes) -> httpx
     if reply.status == HTTPStatus.UNAUTHORIZED:
         refused = prompts.remote.server_refused(reply.status, HTTPStatus.UNAUTHORIZED.phrase)
         return _error(request, UNAUTHORIZED, f"{refused} {prompts.remote.MCP_LOG_IN}")
+    challenge = reply.headers.get("www-authenticate", "")
+    if reply.status == HTTPStatus.FORBIDDEN and _parameter(challenge, "error") == "insufficient_scope":
+        refused = prompts.remote.server_refused(reply.status, HTTPStatus.FORBIDDEN.phrase)
+        scope = _parameter(challenge, "scope")[:_MAX_SCOPE_CHARS]
+        return _error(request, REFUSED, prompts.remote.mcp_needs_scope(refused, scope))
     message = _message(body)
     in_session = _SESSION in request.headers
     lost = message is not None and any(word in message.lower() for word in _MEANS_SESSION_LOST)
@@ -195,6 +202,12 @@ def _refusal(request: httpx2.Request, reply: HttpResponse, body: bytes) -> httpx
     except ValueError:
         reason = reply.reason
     return _error(request, REFUSED, prompts.remote.server_refused(reply.status, reason))
+
+
+def _parameter(challenge: str, name: str) -> str:
+    """Returns a parameter of WWW-Authenticate, with the characters that RFC 6750 allows in scopes; empty if absent."""
+    found = re.search(rf'(?:^|[\s,]){name}\s*=\s*(?:"([!#-\[\]-~ ]*)"|([!#-+\--\[\]-~]+))', challenge, re.IGNORECASE)
+    return "" if found is None else found[1] or found[2] or ""
 
 
 def _message(body: bytes) -> str | None:
