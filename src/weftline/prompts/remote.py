@@ -42,7 +42,7 @@ def mcp_stand_in(server: str) -> str:
 
 
 def mcp_unavailable(server: str, reason: str) -> str:
-    return f"The MCP server {server} is unavailable: {reason} Continue without its tools."
+    return f"The MCP server {server} is unavailable: {_sentence(reason)} Continue without its tools."
 
 
 def delegate_over_a2a(agent: str) -> str:

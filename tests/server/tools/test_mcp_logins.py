@@ -116,6 +116,10 @@ async def test_the_port_for_the_browser_answers_nobody_else() -> None:
         async with http.get(f"{person.redirect_uri}?code=a&state=b") as reply:
             assert reply.status == 200
         assert (await person.answer()).endswith("/callback?code=a&state=b")
+        await person.ask("http://example.com/again")  # the server wants another scope
+        async with http.get(f"{person.redirect_uri}?code=c") as reply:
+            assert reply.status == 200
+        assert (await person.answer()).endswith("/callback?code=c")
 
 
 def granting(asked: list[str]) -> Handler:
@@ -203,6 +207,18 @@ async def test_a_call_without_its_scope_says_which(
         (pay,) = offered("bank", (entry,), pool=pool, address=where, tool_filter=None)
         text = joined_text((await pay.invoke(b"{}", context)).parts)
     assert f"HTTP 403 Forbidden. It needs {told}." in text and "mcp login --scope" in text
+
+
+async def test_a_401_is_told_although_initialize_fails_otherwise(pool: McpPool) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if "MCP-Protocol-Version" in request.headers:
+            return web.Response(status=401)
+        error = {"code": -32600, "message": "no version"}
+        return web.json_response({"jsonrpc": "2.0", "id": None, "error": error}, status=400)
+
+    async with serving(answer) as peer:
+        with pytest.raises(McpUnavailable, match="weftline mcp login"):
+            await list_tools(pool, McpAddress(1, f"{peer.url}/mcp"))
 
 
 class Issuer:
