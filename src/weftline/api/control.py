@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from weftline.errors import TABLE, InvalidRequest, WeftlineError
+from weftline.framing import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class Control:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             response = await self._carry_out(await reader.readline())
-            writer.write(msgspec.json.encode(response) + b"\n")
+            writer.write(one_line(msgspec.json.encode(response)) + b"\n")
             await writer.drain()
         except (ConnectionError, ValueError):
             logger.debug("an admin client disconnected")
@@ -156,7 +157,7 @@ async def send_request(path: str, operation: str, arguments: dict[str, Any]) -> 
     """Sends an operation to the owner of a store, and returns its value; raises what the operation raised."""
     reader, writer = await asyncio.open_unix_connection(path, limit=_MAX_LINE_BYTES)
     try:
-        writer.write(msgspec.json.encode(AdminRequest(operation, arguments)) + b"\n")
+        writer.write(one_line(msgspec.json.encode(AdminRequest(operation, arguments))) + b"\n")
         await writer.drain()
         line = await reader.readline()
     finally:
