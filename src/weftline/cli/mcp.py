@@ -46,7 +46,7 @@ def login(
 
     Runs of the workspace that name this URL as an mcp tool use the login from then on. It is stored encrypted, and
     refreshed as long as the server allows. Another login at the same URL keeps the scopes of the first and adds those
-    of --scope; log out to begin anew.
+    of --scope; log out to start over.
     """
     from msgspec import to_builtins
 
