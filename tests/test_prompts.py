@@ -321,6 +321,12 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     ("result_schema", ('{"type":"object"}',), 'The result follows this JSON Schema: {"type":"object"}'),
     ("answer_by_tool", ("report",), "Give your final answer by calling the tool `report`, never as text."),
     (
+        "answer_by_schema",
+        ('{"type":"object"}',),
+        "When you give your final answer, write nothing but JSON that fits the JSON Schema below: no other text and no "
+        'code fence.\n\n{"type":"object"}',
+    ),
+    (
         "answer_by_function",
         ("report",),
         "Give your final answer by calling the function `report` exactly once, with the answer as its arguments. Never "
