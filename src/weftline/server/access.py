@@ -32,7 +32,7 @@ async def locate_run(app: App, request: Request, principal: Principal) -> int:
 
 
 async def hide_run(app: App, principal: Principal, error: Conflict) -> None:
-    """Hides the run with which a new one collides: what the caller may not see, an error must not tell of either.
+    """Hides the run with which a new one collides, if the caller may not see it.
 
     Raises `NotFound` for an id that the caller chose, as at any other route; otherwise the error loses the run's id.
     """
