@@ -69,7 +69,7 @@ class BudgetMethods:
 
         @property
         def durable(self) -> bool: ...
-        async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+        async def _on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
         async def runtime(self) -> Engine: ...
         def thread(self, name: str) -> Thread: ...
 
@@ -113,7 +113,7 @@ class BudgetMethods:
             caller = _Caller(self._workspace)
             return _view(await budgets.set_limits(self.workspaces, caller, about, limits, by=by))
 
-        return await self.on_engine_loop(work)
+        return await self._on_engine_loop(work)
 
     async def budgets(self, *, run_id: str | None = None) -> list[BudgetUse]:
         """The limits that were set in the engine's workspace, with what is spent and reserved.
@@ -130,7 +130,7 @@ class BudgetMethods:
                 found = await of_run(at, host.stored, row)
             return [_view(one) for one in found]
 
-        return await self.on_engine_loop(work)
+        return await self._on_engine_loop(work)
 
     async def _budget_subject(
         self, agent: Definition[Any, Any] | str | None, thread: str | None, run_id: str | None
