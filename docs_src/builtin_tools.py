@@ -6,8 +6,10 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from weftline import Agent, ToolGate, files, shell, todo
+from weftline import Agent, files, shell
+from weftline.hooks import ToolGate
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import todo
 from weftline.tools.builtin.edit_outcomes import inject_edit_outcomes, parse_edit_outcomes
 
 

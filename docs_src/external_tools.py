@@ -2,8 +2,9 @@
 
 import asyncio
 
-from weftline import Agent, Engine, Provided, tool
+from weftline import Agent, Engine, tool
 from weftline.details import AwaitExternalTools
+from weftline.runs import Provided
 from weftline.testing import ScriptedModel, calls
 
 

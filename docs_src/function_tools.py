@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 import weftline
+from weftline.tools import Happened, Injected, Unknown, WillNotHappen
 
 PAID: dict[str, int] = {}
 MOVED: set[str] = set()
@@ -37,16 +38,16 @@ def pay(order: int, cents: Annotated[int, Field(ge=1)], context: weftline.ToolCo
 
 
 @weftline.tool(effect="read")
-def invoices(customer: str, tenant: weftline.Injected[str], call_id: weftline.Injected[str]) -> str:
+def invoices(customer: str, tenant: Injected[str], call_id: Injected[str]) -> str:
     """The invoices of a customer."""
     return f"{tenant}/{customer}: 2 invoices ({call_id})"
 
 
-def moved(box: int, context: weftline.ToolContext) -> weftline.Happened | weftline.WillNotHappen | weftline.Unknown:
+def moved(box: int, context: weftline.ToolContext) -> Happened | WillNotHappen | Unknown:
     """Asked after a crash whether a call of `move` took place."""
     if context.idempotency_key in MOVED:
-        return weftline.Happened(f"Box {box} is moved.")
-    return weftline.WillNotHappen()
+        return Happened(f"Box {box} is moved.")
+    return WillNotHappen()
 
 
 @weftline.tool(effect="reconcile", reconcile=moved)

@@ -2,8 +2,9 @@
 
 import asyncio
 
-from weftline import Agent, Engine, ask_in_terminal, ask_user, tool
+from weftline import Agent, Engine, ask_user, tool
 from weftline.events import AwaitOpened
+from weftline.hooks import ask_in_terminal
 from weftline.testing import ScriptedModel, calls
 
 

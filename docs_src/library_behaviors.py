@@ -3,7 +3,8 @@
 import asyncio
 import os
 
-from weftline import Agent, Behavior, Preset, ToolBudget, compose_presets, tool
+from weftline import Agent, tool
+from weftline.behaviors import Behavior, Preset, ToolBudget, compose_presets
 from weftline.testing import ScriptedModel, calls
 
 

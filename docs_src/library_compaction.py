@@ -2,7 +2,8 @@
 
 import asyncio
 
-from weftline import Agent, Behavior, Compaction, tool
+from weftline import Agent, tool
+from weftline.behaviors import Behavior, Compaction
 from weftline.events import ContextCompacted
 from weftline.testing import ScriptedModel, calls
 

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from weftline import Agent, ContextBuilt, RunContext, ToolGate, hook, tool
+from weftline import Agent, RunContext, hook, tool
+from weftline.hooks import ContextBuilt, ToolGate
 from weftline.testing import ScriptedModel, calls
 
 

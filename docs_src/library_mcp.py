@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from weftline import Agent, McpError, McpToolGate, mcp
+from weftline import Agent, mcp
+from weftline.hooks import McpError, McpToolGate
 from weftline.testing import ScriptedModel, calls
 
 shop = mcp([sys.executable, __file__, "serve"], name="shop")

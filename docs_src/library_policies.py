@@ -2,7 +2,8 @@
 
 import asyncio
 
-from weftline import Agent, Policy, PolicyDecision, PolicyTurn, tool
+from weftline import Agent, tool
+from weftline.policies import Policy, PolicyDecision, PolicyTurn
 from weftline.testing import ScriptedModel, calls
 
 

@@ -3,7 +3,8 @@
 import asyncio
 from tempfile import TemporaryDirectory
 
-from weftline import Agent, Engine, Prompt, RunContext
+from weftline import Agent, Engine, RunContext
+from weftline.behaviors import Prompt
 from weftline.details import PromptRendered
 from weftline.testing import ScriptedModel
 

@@ -2,7 +2,9 @@
 
 import asyncio
 
-from weftline import AfterModel, Agent, Reminder, RunContext, ToolContext, tool
+from weftline import Agent, RunContext, ToolContext, tool
+from weftline.behaviors import Reminder
+from weftline.hooks import AfterModel
 from weftline.testing import ScriptedModel, calls
 
 

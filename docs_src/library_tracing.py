@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from weftline import Agent, tool
-from weftline.agent.tracing import trace
+from weftline.runs import trace
 from weftline.testing import ScriptedModel, calls
 
 

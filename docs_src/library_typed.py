@@ -7,7 +7,9 @@ from decimal import Decimal
 
 from pydantic import BaseModel
 
-from weftline import Agent, Limits, OutputReady, RunContext, RunInfo, Settings, ToolContext, tool
+from weftline import Agent, Limits, RunContext, Settings, ToolContext, tool
+from weftline.hooks import OutputReady
+from weftline.runs import RunInfo
 from weftline.testing import ScriptedModel, calls
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from weftline import Agent, Skill, skills
+from weftline import Agent, skills
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Skill
 
 SKILL = """---
 name: release-notes

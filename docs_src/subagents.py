@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from weftline import Agent, ChildToolGate, Limits, spawn, tool
+from weftline import Agent, Limits, spawn, tool
 from weftline.events import ChildEnded, TextDelta
+from weftline.hooks import ChildToolGate
 from weftline.testing import ScriptedModel, calls
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 
-from weftline import Agent, Bounded, Hint, Paging, ToolFailed, tool
+from weftline import Agent, ToolFailed, tool
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Bounded, Hint, Paging
 
 
 @tool(effect="read", example={"city": "Paris"}, reminder="Temperatures are in degrees Celsius.")

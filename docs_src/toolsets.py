@@ -5,8 +5,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from weftline import Agent, ToolOutput, ToolsetCall, tool, toolset
+from weftline import Agent, tool
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import ToolOutput, ToolsetCall, toolset
 
 
 @tool(effect="read")

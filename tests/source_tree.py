@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 
+PUBLIC_PAGES = ("weftline", "weftline.runs", "weftline.tools")
+"""They tell type checkers about names that are loaded on first use, some of them from above."""
+
 
 class Import(NamedTuple):
     module: str
@@ -84,7 +87,7 @@ _IMPORTS: dict[Path, list[Import]] = {}
 
 
 def _imports(module: Module, root: Path) -> Iterator[Import]:
-    for node in untyped(module.tree) if module.name == "weftline" else nodes(module):
+    for node in untyped(module.tree) if module.name in PUBLIC_PAGES else nodes(module):
         match node:
             case ast.Import(names=names):
                 yield from (Import(alias.name, node.lineno) for alias in names)

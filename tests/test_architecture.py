@@ -1,8 +1,8 @@
 """The shape of the package, read from its source: imports point one way, the kernel is pure, files stay small.
 
 Imports count wherever they stand (inside functions, under TYPE_CHECKING, as `import_module("…")`), because a
-dependency that is only typed or only late is still a dependency. The one exception is the package's own `__init__`,
-whose TYPE_CHECKING block tells type checkers about names that are loaded on first use.
+dependency that is only typed or only late is still a dependency. The exceptions are the public pages of names,
+whose TYPE_CHECKING blocks tell type checkers about names that are loaded on first use.
 """
 
 from __future__ import annotations
@@ -108,6 +108,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.process": BASE,
     "weftline.api": TOP | {"weftline.events"},
     "weftline.agent": TOP | {"weftline.api", "weftline.events", "weftline.concurrency"},
+    "weftline.hooks": frozenset({"weftline.agent"}),
+    "weftline.runs": frozenset({"weftline.agent", "weftline.runtime"}),
+    "weftline.policies": frozenset({"weftline.agent", "weftline.kernel"}),
+    "weftline.behaviors": frozenset({"weftline.agent", "weftline.engine_options", "weftline.reminders"}),
     "weftline.server": TOP | {"weftline.api", "weftline.events", "weftline.agent"},
     "weftline.client": BASE
     | {"weftline.concurrency", "weftline.events"}

@@ -151,8 +151,7 @@ def test_the_page_of_the_protocol_has_the_fields_that_a_run_may_have() -> None:
     text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     table = text.partition("## The spec of a run\n")[2].partition("\n### ")[0]
     named = {name for cell in FIELD_CELL.findall(table) for name in re.findall(r"`(\w+)`", cell)}
-    # `plan` asks for a dry run, which is refused.
-    assert named == RunModel.model_fields.keys() - {"plan"}
+    assert named == RunModel.model_fields.keys()
 
 
 def test_the_page_of_the_snapshot_has_the_fields_that_runs_have() -> None:

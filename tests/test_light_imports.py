@@ -107,4 +107,4 @@ def test_a_server_that_begins_to_listen_has_loaded_only_what_its_first_requests_
 
 
 def test_a_heavy_library_would_be_noticed() -> None:
-    assert "msgspec" in roots(loaded_by("import weftline; weftline.ToolOutput"))
+    assert "msgspec" in roots(loaded_by("import weftline; weftline.ToolFailed"))

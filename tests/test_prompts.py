@@ -321,6 +321,12 @@ FUNCTIONS: list[tuple[str, tuple[object, ...], str]] = [
     ("result_schema", ('{"type":"object"}',), 'The result follows this JSON Schema: {"type":"object"}'),
     ("answer_by_tool", ("report",), "Give your final answer by calling the tool `report`, never as text."),
     (
+        "answer_by_schema",
+        ('{"type":"object"}',),
+        "When you give your final answer, write nothing but JSON that fits the JSON Schema below: no other text and no "
+        'code fence.\n\n{"type":"object"}',
+    ),
+    (
         "answer_by_function",
         ("report",),
         "Give your final answer by calling the function `report` exactly once, with the answer as its arguments. Never "
@@ -460,6 +466,20 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         ("files",),
         {},
         "The MCP server files could not be reached, so its tools are missing. Call this to learn why.",
+    ),
+    (
+        "mcp_needs_scope",
+        ("The server answered HTTP 403 Forbidden.", "mail"),
+        {},
+        "The server answered HTTP 403 Forbidden. It needs the scope 'mail'. The operator can log in there again with "
+        "`weftline mcp login --scope`.",
+    ),
+    (
+        "mcp_needs_scope",
+        ("The server answered HTTP 403 Forbidden.", ""),
+        {},
+        "The server answered HTTP 403 Forbidden. It needs a scope that the login does not have. The operator can log "
+        "in there again with `weftline mcp login --scope`.",
     ),
     (
         "mcp_unavailable",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from types import ModuleType
 
 import pytest
@@ -9,101 +10,197 @@ import weftline
 import weftline.client
 import weftline.testing
 
-PUBLIC = [
-    "AfterModel",
+DAILY = [
     "Agent",
-    "Await",
-    "AwaitGate",
-    "BasicPolicy",
-    "BeforeModel",
-    "Behavior",
-    "Bounded",
     "Budget",
-    "Caps",
-    "ChildToolGate",
-    "Compaction",
-    "Conflict",
-    "ContextBuilt",
     "Engine",
-    "Happened",
-    "Hint",
-    "Hook",
-    "Injected",
     "Limits",
-    "McpError",
-    "McpToolGate",
-    "OutputReady",
-    "Paging",
-    "Policy",
-    "PolicyDecision",
-    "PolicyTurn",
-    "Preset",
-    "Prompt",
-    "Provided",
-    "Reminder",
-    "RetryPolicy",
     "Run",
     "RunCancelled",
     "RunContext",
     "RunFailed",
-    "RunInfo",
     "RunResult",
-    "ServerData",
     "Settings",
-    "Skill",
-    "SystemRendered",
-    "TagClause",
-    "Telemetry",
-    "ThinkingDecay",
     "Thread",
-    "ToolAfter",
-    "ToolBefore",
-    "ToolBudget",
     "ToolContext",
     "ToolFailed",
-    "ToolGate",
-    "ToolInDoubt",
-    "ToolOutput",
-    "ToolQuestion",
-    "ToolSearch",
-    "ToolTransform",
-    "ToolsetCall",
-    "Unknown",
     "WeftlineError",
-    "WillNotHappen",
     "__version__",
     "a2a",
     "asgi",
-    "ask_in_terminal",
     "ask_user",
     "code",
-    "compose_presets",
     "fetch",
     "files",
     "hook",
-    "keep_recent",
     "mcp",
-    "present_plan",
     "shell",
     "skills",
     "spawn",
-    "todo",
     "tool",
-    "tool_search",
-    "toolset",
 ]
+"""What most programs need, from `weftline` itself."""
+
+ENGINE = [
+    *("agents", "attach", "awaits", "budgets", "calls", "calls_in_doubt", "close", "compare", "durable", "export"),
+    *("export_thread", "fork", "grants", "import_runs", "is_open", "lifespan", "observe", "override_prompt"),
+    *("prompt_overrides", "register", "replay", "runtime", "set_budget", "start", "thread", "unclaimed", "warmup"),
+]
+"""`runtime` is the door to what is below."""
+BY_TOPIC = {
+    "weftline.hooks": [
+        "AfterModel",
+        "ArgumentsCoerced",
+        "ArgumentsRejected",
+        "AwaitGate",
+        "BeforeModel",
+        "CallPoint",
+        "ChildMcpToolGate",
+        "ChildStreamEnd",
+        "ChildStreamText",
+        "ChildStreamThinking",
+        "ChildToolAfter",
+        "ChildToolBefore",
+        "ChildToolError",
+        "ChildToolGate",
+        "ChildTurnAfter",
+        "ContextBuilt",
+        "Hook",
+        "McpBootstrapEnd",
+        "McpBootstrapStart",
+        "McpConnect",
+        "McpError",
+        "McpToolAfter",
+        "McpToolBefore",
+        "McpToolGate",
+        "McpToolTransform",
+        "MessageInjected",
+        "MessagesTaken",
+        "OAuthRefreshed",
+        "OutputBudgetExceeded",
+        "OutputReady",
+        "Point",
+        "ResultsStored",
+        "RowsLoaded",
+        "RunCancelled",
+        "RunEnded",
+        "RunStarted",
+        "SkillsActivate",
+        "SkillsCatalog",
+        "SkillsDeactivate",
+        "SkillsResolve",
+        "SpawnBefore",
+        "SpawnComplete",
+        "SpawnError",
+        "StreamEnded",
+        "SystemRendered",
+        "TextStreamed",
+        "ThinkingStreamed",
+        "ToolAfter",
+        "ToolAfterFailure",
+        "ToolAfterSuccess",
+        "ToolBefore",
+        "ToolBudgetExceeded",
+        "ToolError",
+        "ToolGate",
+        "ToolResultStored",
+        "ToolTransform",
+        "ToolUnknown",
+        "TurnEnded",
+        "UsageCounted",
+        "ask_in_terminal",
+        "keep_recent",
+    ],
+    "weftline.policies": [
+        "BasicPolicy",
+        "Caps",
+        "Policy",
+        "PolicyDecision",
+        "PolicyTurn",
+        "TagClause",
+    ],
+    "weftline.behaviors": [
+        "Behavior",
+        "Compaction",
+        "Preset",
+        "Prompt",
+        "Reminder",
+        "RetryPolicy",
+        "ThinkingDecay",
+        "ToolBudget",
+        "ToolSearch",
+        "compose_presets",
+        "presets",
+    ],
+    "weftline.runs": [
+        "AgentFailed",
+        "Await",
+        "CallRecord",
+        "ContextExceeded",
+        "InvalidOutput",
+        "OutputTruncated",
+        "Provided",
+        "ProviderFailed",
+        "RunInfo",
+        "SavedMessage",
+        "trace",
+    ],
+    "weftline.tools": [
+        "Bounded",
+        "Happened",
+        "Hint",
+        "Injected",
+        "Paging",
+        "ServerData",
+        "Skill",
+        "Telemetry",
+        "ToolInDoubt",
+        "ToolOutput",
+        "ToolQuestion",
+        "ToolsetCall",
+        "Unknown",
+        "WillNotHappen",
+        "present_plan",
+        "todo",
+        "tool_search",
+        "toolset",
+    ],
+}
 
 
-def test_the_public_names_are_exactly_these() -> None:
-    assert sorted(weftline.__all__) == PUBLIC
-    assert dir(weftline) == PUBLIC
+ELSEWHERE = [(module, name) for module, names in BY_TOPIC.items() for name in names if name not in DAILY]
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_can_be_imported(name: str) -> None:
+def test_the_daily_names_are_exactly_these() -> None:
+    assert sorted(weftline.__all__) == DAILY
+    assert dir(weftline) == DAILY
+
+
+@pytest.mark.parametrize("module", BY_TOPIC)
+def test_the_names_of_a_topic_are_exactly_these(module: str) -> None:
+    assert sorted(import_module(module).__all__) == BY_TOPIC[module]
+
+
+def test_an_engine_has_these_methods_and_no_internals() -> None:
+    assert [name for name in dir(weftline.Engine) if not name.startswith("_")] == ENGINE
+
+
+@pytest.mark.parametrize("name", DAILY)
+def test_a_daily_name_can_be_imported(name: str) -> None:
     namespace: dict[str, object] = {}
     exec(f"from weftline import {name}", namespace)
     assert namespace[name] is getattr(weftline, name)
+
+
+@pytest.mark.parametrize(("module", "name"), ELSEWHERE)
+def test_a_name_of_a_topic_is_nowhere_else(module: str, name: str) -> None:
+    namespace: dict[str, object] = {}
+    exec(f"from {module} import {name}", namespace)
+    assert namespace[name] is getattr(import_module(module), name)
+    for look in (lambda: getattr(weftline, name), lambda: exec(f"from weftline import {name}")):
+        with pytest.raises((AttributeError, ImportError), match=f"`from {module} import {name}`"):
+            look()
+    assert not hasattr(weftline, name)
 
 
 def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
@@ -111,7 +208,10 @@ def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
         getattr(weftline, "no_such_name")  # noqa: B009  (a plain attribute would be refused by the type checker)
 
 
-@pytest.mark.parametrize("module", [weftline, weftline.client, weftline.testing], ids=lambda module: module.__name__)
+PAGES = [weftline, weftline.client, weftline.testing, *map(import_module, BY_TOPIC)]
+
+
+@pytest.mark.parametrize("module", PAGES, ids=lambda module: module.__name__)
 def test_a_public_class_says_in_its_own_words_what_it_is(module: ModuleType) -> None:
     """Without, `help` shows those of its base class: a page about structs in general."""
     public = [getattr(module, name) for name in module.__all__]

@@ -1,4 +1,6 @@
-"""Headers that determine where a request ends and where it goes. Only we may send them, never a tenant."""
+"""Where a message ends is our decision, never a tenant's: the headers that determine it for a request, and the line
+breaks that determine it in protocols with one JSON value per line.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,9 @@ _FRAMING = frozenset(
 )
 
 
+_SPACES = bytes.maketrans(b"\r\n", b"  ")
+
+
 def frames_request(name: str) -> bool:
     """Whether a header of that name could make the receiver, or a proxy, read another request than ours."""
     return name.lower() in _FRAMING
@@ -29,3 +34,12 @@ def frames_request(name: str) -> bool:
 
 def without_framing(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if not frames_request(name)}
+
+
+def one_line(json: bytes) -> bytes:
+    """Returns valid JSON without line breaks.
+
+    What others sent is stored and passed on as they wrote it, perhaps over many lines. Outside strings, a line break
+    is only white space, and in strings it is escaped, so a space in its place changes nothing.
+    """
+    return json.translate(_SPACES) if b"\n" in json or b"\r" in json else json

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from agent.kit import workspace_of
 from weftline import Agent, Engine, Limits, RunCancelled, RunFailed, tool
-from weftline.agent.hooks import RunCancelled as RunCancelledPoint
-from weftline.agent.hooks import RunEnded
-from weftline.agent.results import ContextExceeded, ProviderFailed
+from weftline.hooks import RunCancelled as RunCancelledPoint
+from weftline.hooks import RunEnded
 from weftline.messages import Assistant, Usage, User
 from weftline.providers.base import Chunk, ModelRequest, ProviderError, TextDelta
+from weftline.runs import ContextExceeded, ProviderFailed
 from weftline.testing import ScriptedModel, calls
 
 from .kit import results_in
@@ -170,7 +171,7 @@ async def test_a_failed_run_keeps_its_messages_and_its_thread_goes_on_without_th
         with pytest.raises(RunFailed) as caught, agent.override(model=failing):
             await agent.run("Second?", thread="t", engine=engine)
         failed = caught.value.result
-        row = await (await engine.runtime()).stored.find(failed.run_id, workspace=engine.workspace_key)
+        row = await (await engine.runtime()).stored.find(failed.run_id, workspace=await workspace_of(engine))
         assert (failed.status, row.status) == ("failed", "failed")
         assert [type(message).__name__ for message in failed.new_messages] == ["User", "Assistant", "ToolResults"]
         again = await agent.run("Third?", thread="t", engine=engine)

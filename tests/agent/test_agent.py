@@ -11,23 +11,12 @@ from typing import Any, Literal, assert_type
 import pytest
 from pydantic import BaseModel
 
-from weftline import (
-    Agent,
-    Limits,
-    OutputReady,
-    RunCancelled,
-    RunContext,
-    RunFailed,
-    RunInfo,
-    Settings,
-    ToolContext,
-    WeftlineError,
-    tool,
-)
-from weftline.agent.results import InvalidOutput, OutputTruncated, ProviderFailed
+from weftline import Agent, Limits, RunCancelled, RunContext, RunFailed, Settings, ToolContext, WeftlineError, tool
 from weftline.events import CallFinished, CallOpened, Note, RunEnded, RunStarted, TextDelta, TurnFinished
+from weftline.hooks import OutputReady
 from weftline.messages import Assistant, Image, Text, ToolResults, User
 from weftline.providers.sampling import SamplingLimits
+from weftline.runs import InvalidOutput, OutputTruncated, ProviderFailed, RunInfo
 from weftline.testing import ScriptedModel, calls
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from weftline import ToolGate, tool
-from weftline.agent.hooks import ArgumentsCoerced, ArgumentsRejected, ToolAfter, ToolBefore, ToolTransform
+from weftline import tool
+from weftline.hooks import ArgumentsCoerced, ArgumentsRejected, ToolAfter, ToolBefore, ToolGate, ToolTransform
 from weftline.testing import calls
 from weftline.tools.coercion import Coercion, coerced, coercions
 

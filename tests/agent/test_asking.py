@@ -8,25 +8,15 @@ from typing import Any
 
 import pytest
 
-from weftline import (
-    Agent,
-    Await,
-    AwaitGate,
-    Conflict,
-    Engine,
-    Limits,
-    RunFailed,
-    ToolGate,
-    WeftlineError,
-    ask_in_terminal,
-    ask_user,
-    present_plan,
-    tool,
-)
-from weftline.agent import presets
+from weftline import Agent, Engine, Limits, RunFailed, WeftlineError, ask_user, tool
 from weftline.agent.run import Run
+from weftline.behaviors import presets
+from weftline.errors import Conflict
 from weftline.events import AwaitClosed, AwaitOpened, CallFinished
+from weftline.hooks import AwaitGate, ToolGate, ask_in_terminal
+from weftline.runs import Await
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import present_plan
 
 from .kit import results_in, scripted
 

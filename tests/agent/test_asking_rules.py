@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, Limits, ask_user, present_plan, prompts, tool
+from weftline import Agent, Engine, Limits, ask_user, prompts, tool
 from weftline.errors import WeftlineError
 from weftline.events import AwaitOpened
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import present_plan
 from weftline.workspace import keys
 
 PAID: list[tuple[object, ...]] = []

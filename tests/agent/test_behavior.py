@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline import Agent, Behavior, Engine, Limits, Settings, ThinkingDecay, ToolBudget, ToolGate, ToolSearch, tool
+from weftline import Agent, Engine, Limits, Settings, tool
 from weftline.agent.behavior import DEFAULTS, Exceeded, Ruling, decayed, level_of, resolved
-from weftline.agent.hooks import OutputBudgetExceeded, ToolAfter, ToolBudgetExceeded, ToolTransform
+from weftline.behaviors import Behavior, ThinkingDecay, ToolBudget, ToolSearch
 from weftline.errors import InvalidRequest
 from weftline.events import BudgetExceeded
+from weftline.hooks import OutputBudgetExceeded, ToolAfter, ToolBudgetExceeded, ToolGate, ToolTransform
 from weftline.messages import Text
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls

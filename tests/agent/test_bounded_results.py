@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from weftline import Bounded, Paging, ServerData, ToolAfter, ToolContext, ToolFailed, ToolOutput, tool
+from weftline import ToolContext, ToolFailed, tool
 from weftline.agent.run import Run
 from weftline.events import CallFinished
+from weftline.hooks import ToolAfter
 from weftline.outcome import Bounds
 from weftline.testing import calls
+from weftline.tools import Bounded, Paging, ServerData, ToolOutput
 
 from .kit import last_words, results_in, scripted
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
-from weftline import Agent, Engine, Prompt, ToolFailed
+from weftline import Agent, Engine, ToolFailed
+from weftline.behaviors import Prompt
 from weftline.messages import User
 from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel, calls

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from weftline import Agent, Budget, Conflict, Engine, Run, RunFailed, tool
+from weftline import Agent, Budget, Engine, Run, RunFailed, tool
 from weftline.agent.engine.budget_methods import BudgetUse
-from weftline.errors import InvalidRequest, NotFound
+from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.events import AwaitClosed, AwaitOpened, Event
 from weftline.testing import ScriptedModel, calls
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, ToolBefore, tool
+from weftline import Agent, Engine, tool
+from weftline.hooks import ToolBefore
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
 

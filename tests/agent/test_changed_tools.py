@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator
 
-from weftline import Agent, Engine, ToolGate, prompts, tool
+from weftline import Agent, Engine, prompts, tool
+from weftline.hooks import ToolGate
 from weftline.testing import ScriptedModel, calls
 
 from .kit import asked

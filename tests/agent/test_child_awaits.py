@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Await, Conflict, Engine, Limits, Policy, tool
+from weftline import Agent, Engine, Limits, tool
 from weftline.agent.run import Run
-from weftline.errors import NotFound
+from weftline.errors import Conflict, NotFound
 from weftline.events import AwaitOpened, CallFinished, ChildStarted
 from weftline.kernel.entries import CallClosed, ChildWaits, Fact, decode_fact
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
+from weftline.policies import Policy
+from weftline.runs import Await
 from weftline.runtime import ids
 from weftline.testing import ScriptedModel, calls
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from weftline import Agent, Bounded, Engine, Hint, ServerData, Telemetry, ToolContext, ToolFailed, tool
+from weftline import Agent, Engine, ToolContext, ToolFailed, tool
 from weftline.events import CallFinished, CallOpened
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Bounded, Hint, ServerData, Telemetry
 
 
 @tool(effect="read")

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, Limits, Policy, RunContext, RunInfo, ToolContext, spawn, tool
+from weftline import Agent, Engine, Limits, RunContext, ToolContext, spawn, tool
 from weftline.agent.engine import engine as library
-from weftline.agent.hooks import BeforeModel
-from weftline.agent.hooks_outside import SpawnBefore
 from weftline.agent.run import Run
 from weftline.details import ChildRunLinked, ToolCallUpdated
 from weftline.errors import Conflict
 from weftline.events import AwaitOpened, CallFinished, CallOpened, ChildEnded, RunEnded
+from weftline.hooks import BeforeModel, SpawnBefore
 from weftline.messages import Assistant, User
+from weftline.policies import Policy
+from weftline.runs import RunInfo
 from weftline.runtime import ids
 from weftline.store.base import Store
 from weftline.store.rows import RunFilter

@@ -7,25 +7,18 @@ from typing import Any
 
 import pytest
 
-from weftline import (
-    Agent,
-    Await,
-    AwaitGate,
-    Conflict,
-    Engine,
-    Hint,
-    Policy,
-    ToolFailed,
-    ToolQuestion,
-    WeftlineError,
-    tool,
-)
+from weftline import Agent, Engine, ToolFailed, WeftlineError, tool
 from weftline.agent.run import Run
+from weftline.errors import Conflict
 from weftline.events import AwaitClosed, AwaitOpened, FinalForced
 from weftline.failure import Clarification
+from weftline.hooks import AwaitGate
 from weftline.messages import ToolResults, User
+from weftline.policies import Policy
 from weftline.providers.catalog import Catalog
+from weftline.runs import Await
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Hint, ToolQuestion
 
 from .kit import results_in, scripted
 

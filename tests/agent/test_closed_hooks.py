@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, ContextBuilt, tool
+from weftline import Agent, tool
 from weftline.agent.hooking.calling import Hook
-from weftline.agent.hooks import (
+from weftline.hooks import (
     AfterModel,
     BeforeModel,
+    ContextBuilt,
     MessagesTaken,
     Point,
     ResultsStored,
@@ -27,7 +28,7 @@ from weftline.agent.hooks import (
     ToolTransform,
     TurnEnded,
 )
-from weftline.agent.results import AgentFailed
+from weftline.runs import AgentFailed
 from weftline.testing import ScriptedModel, calls
 
 PAID: list[int] = []

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Behavior, Compaction, Engine, Limits, RunFailed, Skill, WeftlineError, skills, tool
+from weftline import Agent, Engine, Limits, RunFailed, WeftlineError, skills, tool
+from weftline.behaviors import Behavior, Compaction
 from weftline.events import AnyEvent, CallFinished, ContextCompacted, ContextRestored
 from weftline.messages import Assistant, Message, ToolResults, User
 from weftline.prompts.compaction import SUMMARIZE, summary
 from weftline.providers.catalog import Catalog
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Skill
 
 from .kit import injected
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, ToolFailed, WillNotHappen, tool
+from weftline import Agent, Engine, ToolFailed, tool
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import WillNotHappen
 
 RAISED = [ConnectionError, TimeoutError, SystemExit, ToolFailed]
 

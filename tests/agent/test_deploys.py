@@ -13,11 +13,12 @@ from typing import Any, cast
 
 import pytest
 
-from weftline import Agent, Conflict, Engine, Limits, ToolGate, hook, tool
+from weftline import Agent, Engine, Limits, hook, tool
 from weftline.agent.options import RunOptions
 from weftline.agent.running.asking import Await
-from weftline.errors import InvalidRequest
+from weftline.errors import Conflict, InvalidRequest
 from weftline.events import AwaitOpened
+from weftline.hooks import ToolGate
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.deploys import Change, DeployAdopted, Digests, Part
 from weftline.kernel.entries import decode_fact

@@ -11,8 +11,9 @@ from typing import Any
 import apsw
 import pytest
 
-from weftline import Agent, Behavior, Compaction, Engine, Limits, Policy, ToolContext, tool
+from weftline import Agent, Engine, Limits, ToolContext, tool
 from weftline.agent.run import Run
+from weftline.behaviors import Behavior, Compaction
 from weftline.details import (
     AwaitConfirmation,
     ChildRunLinked,
@@ -28,6 +29,7 @@ from weftline.errors import InvalidRequest, StoreError
 from weftline.events import AnyEvent, RunEnded, RunStarted, TextDelta
 from weftline.kernel.entries import FORMAT
 from weftline.messages import Usage
+from weftline.policies import Policy
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
 

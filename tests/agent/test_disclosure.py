@@ -9,8 +9,11 @@ from typing import Any, Literal
 
 import pytest
 
-from weftline import Agent, Behavior, Limits, ToolGate, ToolSearch, tool, tool_search
+from weftline import Agent, Limits, tool
+from weftline.behaviors import Behavior, ToolSearch
+from weftline.hooks import ToolGate
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import tool_search
 from weftline.tools.base import Tool
 
 from .kit import results_in

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, Limits, ToolGate, tool
+from weftline import Agent, Engine, Limits, tool
 from weftline.events import CallOpened
+from weftline.hooks import ToolGate
 from weftline.testing import ScriptedModel, calls
 
 

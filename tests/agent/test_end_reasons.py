@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Budget, Engine, Limits, Policy, PolicyDecision, PolicyTurn, RunFailed, ToolFailed, tool
+from agent.kit import workspace_of
+from weftline import Agent, Budget, Engine, Limits, RunFailed, ToolFailed, tool
 from weftline.agent.run import Run
 from weftline.kernel.entries import Limits as StoredLimits
 from weftline.messages import User
 from weftline.plan import LocalRef, RunPlan
+from weftline.policies import Policy, PolicyDecision, PolicyTurn
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
 
@@ -55,7 +57,7 @@ async def begun_for_client(engine: Engine) -> Run[Any]:
     """A limit that only runs of clients have."""
     limits = StoredLimits(max_tool_turns=0, on_max_tool_turns="finalize")
     plan = RunPlan(messages=(User.of("Go."),), model="lab:script", tools=(LocalRef("look"),), limits=limits)
-    return engine.attach(await (await engine.runtime()).create(engine.workspace_key, plan))
+    return engine.attach(await (await engine.runtime()).create(await workspace_of(engine), plan))
 
 
 @pytest.mark.requirement("run.end.reason")

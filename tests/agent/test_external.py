@@ -11,30 +11,18 @@ from typing import Any
 import pytest
 from typing_extensions import TypedDict
 
-from weftline import (
-    Agent,
-    Bounded,
-    Conflict,
-    Engine,
-    Hook,
-    Limits,
-    Paging,
-    Provided,
-    RunFailed,
-    RunInfo,
-    ServerData,
-    hook,
-    tool,
-    toolset,
-)
-from weftline.agent.hooks import Point
+from agent.kit import key_of
+from weftline import Agent, Engine, Limits, RunFailed, hook, tool
 from weftline.agent.hooks_outside import POINTS
 from weftline.agent.run import Run
 from weftline.details import AwaitExternalTools
-from weftline.errors import InvalidRequest, NotFound
+from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.events import CallFinished
+from weftline.hooks import Hook, Point
 from weftline.outcome import Bounds
+from weftline.runs import Provided, RunInfo
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Bounded, Paging, ServerData, toolset
 from weftline.tools.base import ToolOutput
 
 from .kit import results_in
@@ -265,7 +253,7 @@ async def test_a_result_whose_check_takes_until_the_run_has_ended_changes_nothin
             (call_id,) = ids(await offered(run))
         async with Engine(tmp_path, agents=[Agent(model, name="clerk", tools=[weather], deps=slow)]) as engine:
             host = await engine.runtime()
-            key = await engine.locate(run.id)
+            key = await key_of(engine, run.id)
             output = ToolOutput.of('{"city": "Rome", "degrees": 20}')
             answering = asyncio.create_task(host.answer(key, call_id, output))
             await opened.wait()
@@ -304,7 +292,7 @@ async def test_results_that_were_materialized_may_come_again_under_their_key() -
         run = await engine.start(Agent(model, tools=shapes), "Go.")
         asked = await offered(run)
         who, rain = ids(asked)
-        host, key = await engine.runtime(), await engine.locate(run.id)
+        host, key = await engine.runtime(), await key_of(engine, run.id)
         wet = '{"city": "Rome", "degrees": 20}'
         assert await host.answer(key, rain, ToolOutput.of(wet), idempotency_key="one")
         assert await host.answer(key, rain, ToolOutput.of(wet), idempotency_key="one")

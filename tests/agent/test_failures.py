@@ -9,14 +9,15 @@ from typing import Annotated, Any, Literal, cast, get_args
 import pytest
 from pydantic import Field
 
-from weftline import Agent, Engine, Hint, Policy, ServerData, Telemetry, ToolContext, ToolFailed, ToolOutput, tool
+from weftline import Agent, Engine, ToolContext, ToolFailed, tool
 from weftline.events import CallFinished, FinalForced
 from weftline.failure import Cause, Failure, FailureKind, FieldIssue, HintReason, Recovery
 from weftline.messages import Assistant, Message, Text, ToolCall, ToolResult, ToolResults, User
+from weftline.policies import Policy
 from weftline.providers.base import ModelRequest
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
-from weftline.tools import hinting
+from weftline.tools import Hint, ServerData, Telemetry, ToolOutput, hinting
 from weftline.tools.arguments import InvalidArguments
 
 from .kit import last_words, results_in, scripted

@@ -8,17 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline import Behavior, Skill, ToolBudget, ToolGate, hook, skills, tool
+from weftline import hook, skills, tool
 from weftline.agent.behavior import Exceeded, Ruling
 from weftline.agent.context import RunInfo
 from weftline.agent.hooking.calling import Hooks
 from weftline.agent.running.code import AgentCode
 from weftline.agent.running.disclosure import Disclosure, Withheld
 from weftline.agent.running.frame import Frame
+from weftline.behaviors import Behavior, ToolBudget
+from weftline.hooks import ToolGate
 from weftline.messages import Text, ToolResult
 from weftline.runtime.agent_code.code import Gated, PendingCall
 from weftline.testing import calls
 from weftline.text.canonical import canonical_value, digest
+from weftline.tools import Skill
 from weftline.tools.base import ToolContext
 
 from .kit import scripted

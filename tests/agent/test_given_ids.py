@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Conflict, Engine
+from weftline import Agent, Engine
 from weftline.agent.engine.recent_logs import MAX_RETAINED
-from weftline.agent.tracing import trace
-from weftline.errors import InvalidRequest
+from weftline.errors import Conflict, InvalidRequest
 from weftline.events import AwaitOpened
+from weftline.runs import trace
 from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, AwaitGate, Engine, Limits, ToolGate, hook, prompts, spawn, tool
-from weftline.agent.hooks_outside import SpawnBefore
+from weftline import Agent, Engine, Limits, hook, prompts, spawn, tool
 from weftline.errors import WeftlineError
 from weftline.events import AwaitOpened, CallFinished
+from weftline.hooks import AwaitGate, SpawnBefore, ToolGate
 from weftline.runtime import ids
 from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel, calls

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from weftline import Agent, Hook, hook, tool
+from weftline import Agent, hook, tool
 from weftline.agent.hooking.calling import point_of
 from weftline.agent.hooking.hook_page import table
-from weftline.agent.hooks import (
-    OTHER_NAMES,
+from weftline.agent.hooks import OTHER_NAMES
+from weftline.agent.hooks_outside import POINTS
+from weftline.hooks import (
     ContextBuilt,
+    Hook,
     Point,
     SystemRendered,
     ToolAfter,
@@ -23,7 +25,6 @@ from weftline.agent.hooks import (
     ToolTransform,
     ToolUnknown,
 )
-from weftline.agent.hooks_outside import POINTS
 from weftline.messages import Image, Text, User
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.results import output_bytes

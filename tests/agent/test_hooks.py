@@ -8,39 +8,32 @@ from typing import Any
 
 import pytest
 
-from weftline import (
-    Agent,
-    ContextBuilt,
-    Hook,
-    Limits,
-    OutputReady,
-    RunContext,
-    RunFailed,
-    SystemRendered,
-    ToolGate,
-    hook,
-    tool,
-)
-from weftline.agent.hooks import (
-    POINTS,
+from weftline import Agent, Limits, RunContext, RunFailed, hook, tool
+from weftline.agent.hooks import POINTS
+from weftline.events import TextDelta
+from weftline.hooks import (
     AfterModel,
     ArgumentsRejected,
     BeforeModel,
+    ContextBuilt,
+    Hook,
+    OutputReady,
     Point,
     ResultsStored,
     RunEnded,
     RunStarted,
+    SystemRendered,
     TextStreamed,
     ToolAfter,
     ToolAfterFailure,
     ToolAfterSuccess,
     ToolBefore,
     ToolError,
+    ToolGate,
     ToolTransform,
     ToolUnknown,
     TurnEnded,
 )
-from weftline.events import TextDelta
 from weftline.messages import Text, User
 from weftline.testing import ScriptedModel, calls
 

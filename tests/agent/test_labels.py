@@ -9,25 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from weftline import (
-    Agent,
-    BeforeModel,
-    Engine,
-    Injected,
-    PolicyDecision,
-    PolicyTurn,
-    RunContext,
-    ToolContext,
-    ToolGate,
-    code,
-    tool,
-)
+from weftline import Agent, Engine, RunContext, ToolContext, code, tool
 from weftline.agent.run import Run
 from weftline.client import tool as client_tool
 from weftline.errors import InvalidRequest
 from weftline.events import CallOpened, RunEnded
+from weftline.hooks import BeforeModel, ToolGate
 from weftline.labels import MAX_LABEL_CHARS, MAX_LABELS, MAX_LABELS_BYTES
+from weftline.policies import PolicyDecision, PolicyTurn
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Injected
 from weftline.wire import limits
 
 from .kit import asked, scripted

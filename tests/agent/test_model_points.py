@@ -9,7 +9,7 @@ import pytest
 
 from weftline import Agent, Limits, RunFailed, hook, prompts, tool
 from weftline.agent.hooking.calling import Hook
-from weftline.agent.hooks import (
+from weftline.hooks import (
     AfterModel,
     BeforeModel,
     OAuthRefreshed,

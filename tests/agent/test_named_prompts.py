@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, Prompt, RunContext, RunFailed, SystemRendered
+from weftline import Agent, Engine, RunContext, RunFailed
 from weftline.agent.run import Run
+from weftline.behaviors import Prompt
 from weftline.details import PromptRendered
 from weftline.errors import InvalidRequest
+from weftline.hooks import SystemRendered
 from weftline.testing import ScriptedModel
 
 PATIENCE_S = 60

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from weftline import Agent, Engine, ToolBudget, ToolGate, tool
+from weftline import Agent, Engine, tool
 from weftline.agent.behavior import Behavior
-from weftline.agent.tracing import trace
+from weftline.behaviors import ToolBudget
 from weftline.events import CallFinished, CallOpened
+from weftline.hooks import ToolGate
 from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import Effect
 from weftline.messages import Assistant, ToolResults, joined_text
 from weftline.providers.base import ToolSpec
+from weftline.runs import trace
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ClientKind, Diverged, Reconciled, ToolContext, ToolOutput, Unknown
 

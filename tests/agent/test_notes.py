@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from weftline import AfterModel, Agent, BeforeModel, Engine, RunContext, ToolAfter, tool
+from weftline import Agent, Engine, RunContext, tool
 from weftline.details import PlannerNote
+from weftline.hooks import AfterModel, BeforeModel, ToolAfter
 from weftline.kernel.notes import RunNote
 from weftline.messages import Assistant
 from weftline.providers.base import Chunk, ModelRequest

@@ -10,26 +10,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from weftline import (
-    Agent,
-    Behavior,
-    Conflict,
-    Engine,
-    Limits,
-    OutputReady,
-    RunCancelled,
-    RunFailed,
-    Settings,
-    WeftlineError,
-    files,
-    hook,
-    skills,
-    tool,
-)
-from weftline.agent.hooks import ToolAfter, ToolGate
-from weftline.agent.hooks_outside import SkillsDeactivate
-from weftline.agent.results import InvalidOutput
+from weftline import Agent, Engine, Limits, RunCancelled, RunFailed, Settings, WeftlineError, files, hook, skills, tool
+from weftline.behaviors import Behavior
+from weftline.errors import Conflict
+from weftline.hooks import OutputReady, SkillsDeactivate, ToolAfter, ToolGate
 from weftline.messages import Usage, User
+from weftline.runs import InvalidOutput
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import Tool
 from weftline.tools.contexts.process import ProcessContext

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, field_validator
 
-from weftline import Agent, Engine, OutputReady, ToolGate, WeftlineError, tool
-from weftline.agent.hooks import ResultsStored, RunStarted, TurnEnded
-from weftline.agent.results import InvalidOutput
+from weftline import Agent, Engine, WeftlineError, tool
+from weftline.hooks import OutputReady, ResultsStored, RunStarted, ToolGate, TurnEnded
+from weftline.runs import InvalidOutput
 from weftline.testing import ScriptedModel, calls
 
 

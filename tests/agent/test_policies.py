@@ -13,27 +13,13 @@ from typing import Any
 
 import pytest
 
-from weftline import (
-    Agent,
-    BasicPolicy,
-    Behavior,
-    Caps,
-    Engine,
-    Limits,
-    Policy,
-    PolicyDecision,
-    PolicyTurn,
-    RunFailed,
-    TagClause,
-    ToolBudget,
-    ToolContext,
-    ToolFailed,
-    tool,
-)
+from weftline import Agent, Engine, Limits, RunFailed, ToolContext, ToolFailed, tool
 from weftline.agent.planning.plans import plan_of
+from weftline.behaviors import Behavior, ToolBudget
 from weftline.events import FinalForced, PolicyDecided, TurnRestarted
 from weftline.failure import Hint
 from weftline.kernel.policy import PolicyRule
+from weftline.policies import BasicPolicy, Caps, Policy, PolicyDecision, PolicyTurn, TagClause
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.runtime.model_calls.models import attempt_limit
 from weftline.testing import ScriptedModel, calls

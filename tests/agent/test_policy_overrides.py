@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from msgspec.json import encode
 
-from weftline import Agent, Engine, Policy, TagClause
+from weftline import Agent, Engine
 from weftline.agent.planning.plans import plan_of
 from weftline.errors import InvalidRequest
 from weftline.kernel.entries import Limits
 from weftline.kernel.policy import PolicyRule
+from weftline.policies import Policy, TagClause
 from weftline.testing import ScriptedModel
 from weftline.wire.agents import agent_spec_merge
 from weftline.wire.plan import plan_from_spec

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from weftline import Agent, Behavior, Limits, Preset, Settings, Skill, compose_presets, hook, skills, tool
-from weftline.agent import presets
+from weftline import Agent, Limits, Settings, hook, skills, tool
 from weftline.agent.agent_tools import name_of
-from weftline.agent.hooks import RunEnded, RunStarted
+from weftline.behaviors import Behavior, Preset, compose_presets, presets
+from weftline.hooks import RunEnded, RunStarted
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Skill
 
 
 def named(name: str, *, says: str = "") -> Any:

@@ -7,22 +7,15 @@ from typing import Any
 
 import pytest
 
-from weftline import (
-    Await,
-    AwaitGate,
-    Conflict,
-    Engine,
-    WeftlineError,
-    ask_in_terminal,
-    ask_user,
-    present_plan,
-    prompts,
-    tool,
-)
+from weftline import Engine, WeftlineError, ask_user, prompts, tool
 from weftline.agent.run import Run
+from weftline.errors import Conflict
 from weftline.events import AwaitOpened
+from weftline.hooks import AwaitGate, ask_in_terminal
+from weftline.runs import Await
 from weftline.runtime.people.answering import MAX_REASON_CHARS, MAX_VALUE_BYTES
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import present_plan
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
 
 from .kit import results_in, scripted

@@ -11,28 +11,15 @@ from typing import Annotated, Any, NoReturn, Self, TypeAlias
 import pytest
 from pydantic import AfterValidator, BaseModel
 
-from weftline import (
-    Agent,
-    AwaitGate,
-    Behavior,
-    Compaction,
-    Engine,
-    Limits,
-    RunFailed,
-    Skill,
-    ToolBudget,
-    ToolContext,
-    ToolGate,
-    ToolQuestion,
-    skills,
-    tool,
-    toolset,
-)
+from weftline import Agent, Engine, Limits, RunFailed, ToolContext, skills, tool
 from weftline.agent import hooks as points
-from weftline.agent.results import AgentFailed, InvalidOutput, ProviderFailed
+from weftline.behaviors import Behavior, Compaction, ToolBudget
+from weftline.hooks import AwaitGate, ToolGate
 from weftline.prompts.compaction import SUMMARIZE
 from weftline.providers.base import Chunk, ModelRequest
+from weftline.runs import AgentFailed, InvalidOutput, ProviderFailed
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Skill, ToolQuestion, toolset
 from weftline.tools.base import Tool
 
 from .kit import asked

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, Limits, Reminder, ToolContext, tool
+from weftline import Agent, Engine, Limits, ToolContext, tool
+from weftline.behaviors import Reminder
 from weftline.errors import InvalidRequest
 from weftline.messages import ToolResults, User
 from weftline.providers.base import ModelRequest

@@ -9,15 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from weftline import Agent, Behavior, Skill, ToolGate, keep_recent, skills, tool
-from weftline.agent.hooks import BeforeModel, ContextBuilt, ToolAfter
+from weftline import Agent, skills, tool
 from weftline.agent.requests.pairs import repaired
 from weftline.agent.requests.shortening import recent_turns, tail_compacted, without_stale_reads
 from weftline.agent.running.aliases import Aliases, check_names
+from weftline.behaviors import Behavior
 from weftline.errors import Conflict
+from weftline.hooks import BeforeModel, ContextBuilt, ToolAfter, ToolGate, keep_recent
 from weftline.messages import Assistant, Image, Message, System, Text, ToolCall, ToolResult, ToolResults, User
 from weftline.providers.base import ModelRequest, ToolSpec
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Skill
 from weftline.tools.results import output_bytes
 
 from .kit import results_in, scripted

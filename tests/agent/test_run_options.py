@@ -9,26 +9,13 @@ from typing import Any
 
 import pytest
 
-from weftline import (
-    Agent,
-    Behavior,
-    Conflict,
-    Engine,
-    Limits,
-    Policy,
-    RunContext,
-    Settings,
-    ask_user,
-    files,
-    hook,
-    skills,
-    tool,
-)
-from weftline.agent.hooks import BeforeModel
-from weftline.agent.hooks_outside import McpConnect
-from weftline.errors import InvalidRequest
+from weftline import Agent, Engine, Limits, RunContext, Settings, ask_user, files, hook, skills, tool
+from weftline.behaviors import Behavior
+from weftline.errors import Conflict, InvalidRequest
 from weftline.events import AwaitOpened
+from weftline.hooks import BeforeModel, McpConnect
 from weftline.messages import Image, Text, User
+from weftline.policies import Policy
 from weftline.providers.base import ModelRequest
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import Tool

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Behavior, Bounded, Engine, Paging, ToolFailed, tool
+from weftline import Agent, Engine, ToolFailed, tool
 from weftline.agent.run import Run
+from weftline.behaviors import Behavior
 from weftline.events import CallFinished
 from weftline.messages import Image, Message, Text, ToolResults
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Bounded, Paging
 
 from .kit import asked, results_in
 

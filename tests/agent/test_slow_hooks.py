@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Limits, ToolAfter, ToolGate, tool
-from weftline.agent.hooks import ToolBudgetExceeded
+from weftline import Agent, Limits, tool
+from weftline.hooks import ToolAfter, ToolBudgetExceeded, ToolGate
 from weftline.runtime import carry_out as carrying
 from weftline.testing import ScriptedModel
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from weftline import Agent, Engine, RunFailed, tool
-from weftline.agent.stored_messages import SavedMessage
 from weftline.messages import User
+from weftline.runs import SavedMessage
 from weftline.testing import ScriptedModel, calls
 
 from .test_engine import catalog

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -104,13 +105,24 @@ def pythons() -> list[str]:
 
 
 SCRIPT = """
-import asyncio, atexit, sys
+import asyncio, atexit, sys, threading
 sys.path.insert(0, sys.argv[1])
 from weftline.concurrency.background import LoopThread
 
+begun = threading.Event()
+
+async def closed_late():
+    begun.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        print(await asyncio.to_thread(str, "closed"), flush=True)
+
 loop = LoopThread("own")
 atexit.register(loop.stop, patience_s=60)
-print(loop.run(asyncio.to_thread(str, "done")))
+print(loop.run(asyncio.to_thread(str, "done")), flush=True)
+loop.submit(closed_late())
+begun.wait()
 """
 
 
@@ -119,7 +131,50 @@ def test_a_script_that_used_threads_ends_without_a_word() -> None:
     for python in pythons():
         # Without `-I`, a variable of the suite's could load more than the module itself needs.
         script = subprocess.run([python, "-I", "-c", SCRIPT, source], capture_output=True, text=True, check=False)
-        assert (script.returncode, script.stdout, script.stderr) == (0, "done\n", ""), python
+        assert (script.returncode, script.stdout, script.stderr) == (0, "done\nclosed\n", ""), python
+
+
+CODE = """
+import asyncio, sys
+from weftline import Agent, code, tool
+from weftline.testing import ScriptedModel, calls
+
+@tool(effect="read")
+def price(article: str) -> str:
+    "What an article costs."
+    return "EUR 3"
+
+class Notes:
+    async def open(self):
+        return ()
+
+    async def close(self):
+        await asyncio.to_thread(print, "closed", flush=True)
+
+languages = ["typescript", "python"]
+turn = calls("code", code=sys.argv[2], language=sys.argv[1])
+agent = Agent(ScriptedModel([turn, "Done."]), tools=[price, code(languages=languages), Notes()])
+print(agent.run_sync("What does tea cost?").calls[-1].result, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("language", "source"),
+    [
+        ("typescript", 'export default await price({article: "tea"})'),
+        ("python", 'default = await price(article="tea")'),
+    ],
+)
+def test_a_script_that_ran_code_leaves_nothing_behind(language: str, source: str, tmp_path: Path) -> None:
+    script = subprocess.run(
+        [sys.executable, "-c", CODE, language, source],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (script.returncode, script.stdout, script.stderr) == (0, "EUR 3\nclosed\n", "")
+    assert list(tmp_path.iterdir()) == []
 
 
 INTERRUPTED = """

@@ -10,27 +10,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from weftline import (
-    Agent,
-    Bounded,
-    Engine,
-    Happened,
-    ServerData,
-    Telemetry,
-    ToolContext,
-    ToolFailed,
-    ToolOutput,
-    ToolQuestion,
-    ToolsetCall,
-    code,
-    files,
-    tool,
-    toolset,
-)
+from weftline import Agent, Engine, ToolContext, ToolFailed, code, files, tool
 from weftline.agent.run import Run
 from weftline.events import CallFinished
 from weftline.outcome import PREVIEW_CHARS
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Bounded, Happened, ServerData, Telemetry, ToolOutput, ToolQuestion, ToolsetCall, toolset
 
 from .kit import asked, results_in, scripted
 

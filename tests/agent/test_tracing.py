@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from weftline import Agent, Engine, RunFailed, ask_user, tool
-from weftline.agent.tracing import trace
 from weftline.events import AwaitOpened
+from weftline.runs import trace
 from weftline.testing import ScriptedModel, calls
 
 from .test_engine import catalog

@@ -9,30 +9,17 @@ from typing import Any, cast
 
 import pytest
 
-from weftline import (
-    AfterModel,
-    Agent,
-    BeforeModel,
-    Bounded,
-    Engine,
-    Hint,
-    Policy,
-    RunContext,
-    Telemetry,
-    ToolAfter,
-    ToolContext,
-    ToolFailed,
-    ToolGate,
-    tool,
-)
-from weftline.agent.hooks import TurnEnded
+from weftline import Agent, Engine, RunContext, ToolContext, ToolFailed, tool
 from weftline.agent.records import HISTORY_BYTES
 from weftline.errors import NotFound
 from weftline.events import CallFinished, FinalForced, RunPaused, RunResumed, TextDelta
+from weftline.hooks import AfterModel, BeforeModel, ToolAfter, ToolGate, TurnEnded
 from weftline.messages import ToolResults, User
 from weftline.outcome import Bounds
+from weftline.policies import Policy
 from weftline.providers.base import Chunk, ModelRequest, ProviderError
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Bounded, Hint, Telemetry
 
 from .kit import injected, results_in, scripted
 
@@ -149,7 +136,7 @@ async def test_a_large_result_is_left_out_of_the_history_and_can_be_loaded() -> 
 
 @pytest.mark.requirement("run.result.omitted")
 async def test_server_data_of_a_large_result_is_left_out_too() -> None:
-    from weftline import ServerData
+    from weftline.tools import ServerData
 
     @tool(effect="read")
     def find(context: ToolContext, size: int) -> str:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Behavior, Engine, Limits, ThinkingDecay, ToolFailed, ToolGate, prompts, tool
-from weftline.agent.hooks import (
+from weftline import Agent, Engine, Limits, ToolFailed, prompts, tool
+from weftline.agent.run import Run
+from weftline.behaviors import Behavior, ThinkingDecay
+from weftline.hooks import (
     BeforeModel,
     ContextBuilt,
     MessageInjected,
@@ -17,8 +19,8 @@ from weftline.agent.hooks import (
     ResultsStored,
     RowsLoaded,
     SystemRendered,
+    ToolGate,
 )
-from weftline.agent.run import Run
 from weftline.messages import Assistant, Image, Text, ToolResults, User
 from weftline.providers.base import ModelInfo
 from weftline.testing import ScriptedModel, calls

@@ -9,7 +9,9 @@ from typing import assert_type
 
 import pytest
 
-from weftline import Agent, OutputReady, RunContext, RunInfo, ToolContext, ToolGate, hook, tool
+from weftline import Agent, RunContext, ToolContext, hook, tool
+from weftline.hooks import OutputReady, ToolGate
+from weftline.runs import RunInfo
 from weftline.testing import ScriptedModel
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Behavior, Limits, RunFailed, RunInfo, Settings, ToolGate, hook
-from weftline.agent.hooks import Point
+from weftline import Agent, Limits, RunFailed, Settings, hook
+from weftline.behaviors import Behavior
 from weftline.errors import InvalidRequest
+from weftline.hooks import Point, ToolGate
+from weftline.runs import RunInfo
 from weftline.testing import ScriptedModel
 
 AnyAgent: Any = Agent  # what a type checker would say is not the point here

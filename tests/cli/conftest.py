@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pytest
 
+from forked import python_in_terminal
 from weftline.testing import ServerProcess
 
 SCRIPTS: dict[str, Any] = {
@@ -37,6 +41,7 @@ SCRIPTS: dict[str, Any] = {
             {"text": "{{all_tool_results}}"},
         ]
     },
+    "pay": {"turns": [{"tool_calls": [{"name": "pay", "args": {"amount": 5}}]}, {"text": "{{tool_results.0}}."}]},
     "stuck": {"turns": [{"deltas": ["begun", "never"], "delay_ms": 600_000}]},
 }
 TOOLS = '''
@@ -49,6 +54,52 @@ def add(a: int, b: int, context: weftline.ToolContext) -> int:
     assert context.run_id.startswith("run_")
     return a + b
 '''
+
+
+class Terminal:
+    """A command in a terminal of its own."""
+
+    def __init__(self, *arguments: str, env: Mapping[str, str | None]) -> None:
+        merged = {**os.environ, "TERM": "xterm", "COLUMNS": "100", **env}
+        self._process, self._master = python_in_terminal(
+            *("-m", "weftline", *arguments),
+            env={name: value for name, value in merged.items() if value is not None},
+        )
+        self.text = ""
+
+    def until(self, words: str) -> str:
+        """Reads on until the words are there."""
+        while words not in self.text:
+            data = self._read()
+            assert data, self.text
+            self.text += data
+        return self.text
+
+    def end(self) -> int:
+        """Reads to the end; returns the exit code."""
+        while data := self._read():
+            self.text += data
+        return self._process.wait(timeout=60)
+
+    def type(self, words: str) -> None:
+        os.write(self._master, words.encode())
+
+    def interrupt(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def _read(self) -> str:
+        try:
+            return os.read(self._master, 65536).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._master)
 
 
 @pytest.fixture(scope="session")

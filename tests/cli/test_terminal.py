@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import signal
-from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from commands import weftline
-from forked import python_in_terminal
 from weftline.cli.output import show_all
 from weftline.cli.screen import Screen
 from weftline.cli.terminal import clean, on_one_line, show_table
@@ -24,48 +19,7 @@ from weftline.store import open_store
 from weftline.testing import ServerProcess
 from weftline.text.suggestions import did_you_mean
 
-
-class Terminal:
-    """A command in a terminal of its own."""
-
-    def __init__(self, *arguments: str, env: Mapping[str, str | None]) -> None:
-        merged = {**os.environ, "TERM": "xterm", "COLUMNS": "100", **env}
-        self._process, self._master = python_in_terminal(
-            *("-m", "weftline", *arguments),
-            env={name: value for name, value in merged.items() if value is not None},
-        )
-        self.text = ""
-
-    def until(self, words: str) -> str:
-        """Reads on until the words are there."""
-        while words not in self.text:
-            data = self._read()
-            assert data, self.text
-            self.text += data
-        return self.text
-
-    def end(self) -> int:
-        """Reads to the end; returns the exit code."""
-        while data := self._read():
-            self.text += data
-        return self._process.wait(timeout=60)
-
-    def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
-
-    def _read(self) -> str:
-        try:
-            return os.read(self._master, 65536).decode(errors="replace")
-        except OSError:
-            return ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._process.kill()
-        self._process.wait()
-        os.close(self._master)
+from .conftest import Terminal
 
 
 def test_a_run_appears_as_it_goes_and_the_first_interrupt_says_what_can_be_done(

@@ -9,8 +9,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from weftline import Agent, Behavior, Engine, OutputReady, RunContext, ToolContext, ToolGate, tool
-from weftline.agent.hooks import TurnEnded
+from weftline import Agent, Engine, RunContext, ToolContext, tool
+from weftline.behaviors import Behavior
+from weftline.hooks import OutputReady, ToolGate, TurnEnded
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
 

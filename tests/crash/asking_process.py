@@ -11,8 +11,9 @@ import signal
 import sys
 from pathlib import Path
 
-from weftline import Agent, AwaitGate, Engine, hook, tool
+from weftline import Agent, Engine, hook, tool
 from weftline.events import AwaitOpened
+from weftline.hooks import AwaitGate
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
 

@@ -11,7 +11,8 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from weftline import Agent, Behavior, Compaction, Engine, tool
+from weftline import Agent, Engine, tool
+from weftline.behaviors import Behavior, Compaction
 from weftline.events import CallOpened
 from weftline.messages import ToolResults
 from weftline.prompts.compaction import SUMMARIZE

@@ -9,7 +9,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from weftline import Agent, Engine, Policy, PolicyDecision, PolicyTurn, tool
+from weftline import Agent, Engine, tool
+from weftline.policies import Policy, PolicyDecision, PolicyTurn
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
 

@@ -7,6 +7,7 @@ from typing import Any
 TOOLS = '''
 import asyncio, json, os
 import weftline
+from weftline.tools import Happened, Unknown, WillNotHappen
 from weftline.runtime import trials
 from weftline.runtime.model_calls import model_call
 
@@ -44,8 +45,8 @@ def booked(seat: int, context: weftline.ToolContext):
     with open(os.environ["CRASH_NOTES"]) as file:
         lines = [json.loads(line) for line in file]
     if any(line["kind"] == "ran" and line["key"] == context.idempotency_key for line in lines):
-        return weftline.Happened(f"booked {seat}")
-    return weftline.WillNotHappen()
+        return Happened(f"booked {seat}")
+    return WillNotHappen()
 
 @weftline.tool(effect="reconcile", reconcile=booked)
 def book(seat: int, context: weftline.ToolContext) -> str:
@@ -58,7 +59,7 @@ async def no_idea(context: weftline.ToolContext):
         raise RuntimeError("the ledger is closed")
     if context.tool_name == "lend_times_out":
         await asyncio.Event().wait()
-    return weftline.Unknown()
+    return Unknown()
 
 lending, all_lending = set(), asyncio.Event()
 

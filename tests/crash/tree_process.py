@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from weftline import Agent, Budget, Engine, Policy, Run, tool
+from weftline import Agent, Budget, Engine, Run, tool
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.kernel.evolve import fold
 from weftline.kernel.policies import is_clock_stopped
 from weftline.kernel.state import State
+from weftline.policies import Policy
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
 from weftline.store.base import LogReader

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from weftline import Agent, Engine, Policy, Run, tool
+from weftline import Agent, Engine, Run, tool
+from weftline.policies import Policy
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
 

@@ -9,13 +9,15 @@ from typing import Any
 from msgspec.json import encode
 
 from agent.test_nested_calls import Host
-from weftline import Agent, AwaitGate, Engine, Limits, Policy, ToolAfter, ToolBefore, ToolBudget, ToolGate, tool
+from weftline import Agent, Engine, Limits, tool
 from weftline.agent.behavior import Behavior
-from weftline.agent.hooks import TurnEnded
+from weftline.behaviors import ToolBudget
 from weftline.events import AwaitOpened
+from weftline.hooks import AwaitGate, ToolAfter, ToolBefore, ToolGate, TurnEnded
 from weftline.kernel.entries import CallOpened, decode_fact
 from weftline.messages import User
 from weftline.plan import LocalRef, RunPlan, ServerRef
+from weftline.policies import Policy
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.runtime.engine import OwnedEngine

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from runtime.kit import engine_on, facts, plan, until
-from weftline import Engine, ToolGate, tool
+from weftline import Engine, tool
+from weftline.hooks import ToolGate
 from weftline.kernel.batches import MAX_CONSULTED
 from weftline.kernel.entries import CallClosed
 from weftline.plan import ServerRef

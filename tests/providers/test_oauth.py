@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from weftline import Agent, Engine, hook
-from weftline.agent.hooks import OAuthRefreshed
 from weftline.config import load_config
 from weftline.errors import WeftlineError
+from weftline.hooks import OAuthRefreshed
 from weftline.messages import User
 from weftline.net.limits import TimeLimits
 from weftline.net.transport import Response

@@ -262,31 +262,6 @@ async def test_what_a_tool_returns_is_part_of_its_description() -> None:
 SCHEMA = OutputSchema("report", Raw(b'{"type": "object", "properties": { }, "additionalProperties": false}'))
 
 
-async def test_the_output_schema_is_sent_where_the_profile_says_so() -> None:
-    wanted = {"type": "json_schema", "json_schema": {"name": "report", "strict": True}}
-    for profile, with_tools, without in (
-        ("openai", True, True),
-        ("openrouter", True, True),
-        ("cerebras", False, True),
-        ("vllm", False, True),
-    ):
-        for tools, expected in (([spec()], with_tools), ([], without)):
-            body = await sent(ask(tools=tools, output_schema=SCHEMA), profile)
-            got = body.get("response_format")
-            if got is not None:
-                assert got["json_schema"].pop("schema") == msgspec.json.decode(SCHEMA.schema)
-            assert got == (wanted if expected else None)
-
-
-@pytest.mark.requirement("provider.schema.ignored")
-@pytest.mark.parametrize("profile", ["xai", "groq", "deepseek", "compatible"])
-async def test_servers_without_structured_output_get_no_schema(profile: str) -> None:
-    transport = answering(HELLO)
-    got = await answer(chat(transport, profile), ask(output_schema=SCHEMA))
-    assert b"report" not in transport.sent[0].body
-    assert got.text == "Hello"
-
-
 CLOSED = '"required":["a"],"additionalProperties":false}'
 
 
@@ -436,6 +411,14 @@ async def test_a_message_is_encoded_once() -> None:
     assert request.native[1] == b'{"role":"user","content":"again"}'
 
 
+SCHEMA_WORDS = {
+    ("always", "prompt"): "natively",
+    ("no_tools", "tool"): "natively; beside tools as a tool",
+    ("never", "tool"): "as a tool",
+    ("never", "prompt"): "in the prompt",
+}
+
+
 def test_every_profile_is_documented_as_it_is(project_root: Path) -> None:
     page = (project_root / "docs" / "providers" / "openai.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE))
@@ -445,5 +428,5 @@ def test_every_profile_is_documented_as_it_is(project_root: Path) -> None:
             profile.base_url or "yours",
             profile.key_env or "–",
             profile.default_model or "–",
-            {"always": "always", "no_tools": "without tools", "never": "–"}[profile.schema],
+            SCHEMA_WORDS[profile.schema, profile.schema_else],
         ]

@@ -11,39 +11,19 @@ from typing import Any
 
 from msgspec import Raw
 
-from weftline import (
-    AfterModel,
-    Agent,
-    AwaitGate,
-    Behavior,
-    Bounded,
-    Budget,
-    Compaction,
-    Hint,
-    Limits,
-    OutputReady,
-    Policy,
-    PolicyDecision,
-    PolicyTurn,
-    Prompt,
-    RunContext,
-    ServerData,
-    Settings,
-    ToolContext,
-    ToolFailed,
-    ToolGate,
-    ask_user,
-    tool,
-)
-from weftline.agent.hooks import TurnEnded
+from weftline import Agent, Budget, Limits, RunContext, Settings, ToolContext, ToolFailed, ask_user, tool
+from weftline.behaviors import Behavior, Compaction, Prompt
+from weftline.hooks import AfterModel, AwaitGate, OutputReady, ToolGate, TurnEnded
 from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import Effect
 from weftline.messages import Image, ProviderCall, Text
 from weftline.outcome import Telemetry
+from weftline.policies import Policy, PolicyDecision, PolicyTurn
 from weftline.providers.base import Chunk, ModelRequest, ToolSpec, Whole
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, calls
 from weftline.providers.scripts import parse_script
+from weftline.tools import Bounded, Hint, ServerData
 from weftline.tools.base import ClientKind, Reconciled, ToolOutput, ToolProgress, Unknown
 
 from . import rare_cast

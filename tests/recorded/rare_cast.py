@@ -12,37 +12,18 @@ from typing import Any
 from msgspec import Raw
 from msgspec.structs import replace
 
-from weftline import (
-    AfterModel,
-    Agent,
-    Behavior,
-    Bounded,
-    Budget,
-    Compaction,
-    Limits,
-    Policy,
-    PolicyDecision,
-    PolicyTurn,
-    Prompt,
-    RunContext,
-    ServerData,
-    Settings,
-    TagClause,
-    ToolContext,
-    ToolFailed,
-    ToolGate,
-    ToolQuestion,
-    ask_user,
-    tool,
-    toolset,
-)
+from weftline import Agent, Budget, Limits, RunContext, Settings, ToolContext, ToolFailed, ask_user, tool
 from weftline.agent.behavior import ToolBudget
 from weftline.agent.policy import Caps
+from weftline.behaviors import Behavior, Compaction, Prompt
+from weftline.hooks import AfterModel, ToolGate
 from weftline.kernel.entries import Effect
 from weftline.messages import File, Image, Opaque, ProviderCall, Text, Thinking
+from weftline.policies import Policy, PolicyDecision, PolicyTurn, TagClause
 from weftline.providers.base import CallStart, Chunk, Finish, ModelRequest, ProviderError, UsageUpdate, Whole
 from weftline.providers.pricing import Price, PriceOverride, Prices
 from weftline.providers.scripted import calls
+from weftline.tools import Bounded, ServerData, ToolQuestion, toolset
 from weftline.tools.bounding import Paging
 
 PAGE = "It was a dark and stormy night. " * 8

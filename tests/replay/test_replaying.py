@@ -10,14 +10,17 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator
 
-from weftline import Agent, Behavior, Engine, Limits, Policy, RunContext, ToolContext, ToolGate, ask_user, hook, tool
+from weftline import Agent, Engine, Limits, RunContext, ToolContext, ask_user, hook, tool
 from weftline.agent.engine.offline import AgentsToday
 from weftline.agent.engine.replaying import replay_stored
 from weftline.agent.run import Run
 from weftline.api.stored_logs import StoredLogs
+from weftline.behaviors import Behavior
 from weftline.errors import WeftlineError
 from weftline.events import AwaitOpened
+from weftline.hooks import ToolGate
 from weftline.kernel.entries import FORMAT
+from weftline.policies import Policy
 from weftline.replay.importing import import_runs
 from weftline.replay.reading import read_export
 from weftline.replay.recorded import FileRun

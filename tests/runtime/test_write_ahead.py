@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from weftline import Agent, Engine, ToolGate, hook, tool
+from weftline import Agent, Engine, hook, tool
+from weftline.hooks import ToolGate
 from weftline.kernel.budget import BudgetRule
 from weftline.kernel.entries import KIND, AttemptStarted, Limits
 from weftline.plan import ServerRef

@@ -199,6 +199,7 @@ TOOLS = '''
 import asyncio
 
 import weftline
+from weftline.tools import Injected
 from weftline.bounded import pool
 
 pool.CPU_S = 0.5  # what takes longer takes for ever
@@ -211,7 +212,7 @@ async def echo(text: str) -> str:
 
 
 @weftline.tool(effect="read")
-async def tenancy(tenant: weftline.Injected[str]) -> str:
+async def tenancy(tenant: Injected[str]) -> str:
     """Whose run it is."""
     return tenant
 

@@ -17,7 +17,7 @@ from .kit import TIMEOUT_S, Api, of_type
 TOOLS = """
 import asyncio, os
 import weftline
-from weftline import Happened, ToolOutput, Unknown, WillNotHappen
+from weftline.tools import Happened, ToolOutput, Unknown, WillNotHappen
 
 class Odd:
     def __iter__(self):

@@ -1,6 +1,6 @@
 """Presets that come with Weftline, for agents that work in a directory.
 
-from weftline.agent import presets
+from weftline.behaviors import presets
 
 agent = Agent("anthropic:claude-sonnet-4-5", preset=presets.build("./project"))
 """

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from weftline.agent.hooking.calling import hook
 from weftline.agent.hooks import AwaitGate
@@ -39,6 +38,10 @@ class TerminalQuestion(Protocol):
     def answer(self, value: Any) -> None: ...
 
 
+Read: TypeAlias = Callable[[str], str]
+"""Shows a prompt and returns the line that the person types; raises `EOFError` if there is none."""
+
+
 class _PartOf:
     """One of several questions. Its answer is added to `taken`."""
 
@@ -60,7 +63,9 @@ class _PartOf:
 @hook(AwaitGate)
 async def ask_in_terminal(gate: AwaitGate) -> None:
     """Asks on the terminal, one question after the other. Without a terminal, the question is left to others."""
-    await asyncio.to_thread(_ask_in_turn, gate)
+    from asyncio import to_thread  # heavy, for a program that only defines agents
+
+    await to_thread(_ask_in_turn, gate)
 
 
 def _ask_in_turn(gate: AwaitGate) -> None:
@@ -74,35 +79,35 @@ def _ask_in_turn(gate: AwaitGate) -> None:
             pass  # nobody is at the terminal
 
 
-def ask(asked: TerminalQuestion) -> None:
+def ask(asked: TerminalQuestion, *, read: Read | None = None) -> None:
     """Asks the person at the terminal, in this thread. Raises `EOFError` if there is none."""
-    _PROMPTS[asked.about](asked)
+    # A newer server may ask about something else; what it asks can be read all the same.
+    _PROMPTS.get(asked.about, _question)(asked, read or input)
 
 
 def _each(gate: AwaitGate) -> None:
     answers: list[object] = []
     for number, part in enumerate(gate.parts, 1):
-        _question(_PartOf(part, answers))
+        _question(_PartOf(part, answers), input)
         if len(answers) < number:
             gate.deny()
             return
     gate.answer(answers)
 
 
-def _confirm(gate: TerminalQuestion) -> None:
-    typed = input(f"\n{gate.question} [y/n, or why not] ").strip()
+def _confirm(gate: TerminalQuestion, read: Read) -> None:
+    typed = read(f"\n{gate.question} [y/n, or why not] ").strip()
     if typed.lower() in ("y", "yes"):
         gate.approve()
     else:
         gate.deny("" if typed.lower() in ("", "n", "no") else typed)
 
 
-def _question(gate: TerminalQuestion) -> None:
-    print(f"\n{gate.question}")
-    for number, option in enumerate(gate.options, 1):
-        print(f"  {number}. {option}")
+def _question(gate: TerminalQuestion, read: Read) -> None:
+    listed = "".join(f"  {number}. {option}\n" for number, option in enumerate(gate.options, 1))
+    prompt = f"\n{gate.question}\n{listed}> "
     while True:
-        typed = input("> ").strip()
+        typed = read(prompt).strip()
         if not typed:
             return gate.deny()
         if not gate.options:
@@ -111,11 +116,11 @@ def _question(gate: TerminalQuestion) -> None:
             typed = gate.options[int(typed) - 1]
         if typed in gate.options:
             return gate.answer(typed)
-        print(f"Enter a number from 1 to {len(gate.options)}, or nothing to skip.")
+        prompt = f"Enter a number from 1 to {len(gate.options)}, or nothing to skip.\n> "
 
 
-def _plan(gate: TerminalQuestion) -> None:
-    typed = input(f"\n{gate.question}\n\nGo ahead? [y/n, or a comment] ").strip()
+def _plan(gate: TerminalQuestion, read: Read) -> None:
+    typed = read(f"\n{gate.question}\n\nGo ahead? [y/n, or a comment] ").strip()
     match typed.lower():
         case "y" | "yes":
             gate.approve()
@@ -125,10 +130,10 @@ def _plan(gate: TerminalQuestion) -> None:
             gate.answer(typed)
 
 
-def _doubt(gate: TerminalQuestion) -> None:
-    typed = input(f"\n{gate.question} [y/n, or nothing if you do not know] ").strip().lower()
+def _doubt(gate: TerminalQuestion, read: Read) -> None:
+    typed = read(f"\n{gate.question} [y/n, or nothing if you do not know] ").strip().lower()
     if typed in ("y", "yes"):
-        gate.answer(input("What was its result? ").strip() or "It took effect.")
+        gate.answer(read("What was its result? ").strip() or "It took effect.")
     elif typed in ("n", "no"):
         gate.approve()
     else:

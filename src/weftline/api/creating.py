@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec import UNSET, Struct
 from msgspec.json import encode
+from msgspec.structs import replace
 
 from weftline.api.agent_specs import RunSpec, effective, merged, require_named
 from weftline.api.parsing import is_small, parsed
@@ -74,8 +75,12 @@ async def create_run(
     *,
     idempotency: IdempotencyKey | None = None,
     warn: Warn = request_warnings,
+    nobody_to_ask: bool = False,
 ) -> Created:
-    """Creates the run that a request's body describes."""
+    """Creates the run that a request's body describes.
+
+    With `nobody_to_ask`, it fails where it would wait for a person.
+    """
     body = parse_run(raw) if is_small(raw) else await parsed(parse_run, raw)
     warnings = warn(body.unknown)
     run_id = await create_checked(
@@ -85,6 +90,7 @@ async def create_run(
         requested_by=principal.who,
         idempotency=idempotency,
         replaces=principal.may_change_agents,
+        nobody_to_ask=nobody_to_ask,
     )
     return Created(run_id, warnings)
 
@@ -97,6 +103,7 @@ async def create_checked(
     requested_by: str,
     idempotency: IdempotencyKey | None = None,
     replaces: bool = False,
+    nobody_to_ask: bool = False,
 ) -> str:
     """Creates a run from a valid body, and returns its id. `replaces` as in `effective`."""
     agent_id = body.agent_id
@@ -114,6 +121,8 @@ async def create_checked(
             plan = plan_of(app.workspaces, whole.spec, requested_by=requested_by)
         else:
             plan = await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), whole.spec)
+        if nobody_to_ask:
+            plan = replace(plan, limits=replace(plan.limits, nobody_to_ask=True))
         return await app.engine.create(
             caller.workspace,
             plan,

@@ -24,6 +24,7 @@ from weftline.wire.plan import plan_from_spec
 from weftline.wire.refusals import as_sent
 from weftline.wire.requests import parse_run
 from weftline.wire.run_spec import SessionModel
+from weftline.wire.spec_requests import use_one_fallback
 from weftline.wire.unknown_fields import UnknownField
 from weftline.workspace import threads
 from weftline.workspace.context import Workspaces
@@ -55,6 +56,7 @@ def parse_fork(fields: dict[str, Any]) -> tuple[Fork, tuple[UnknownField, ...]]:
     changes = {
         name: value for name, value in fields.items() if name in known and name not in _OWN and value is not None
     }
+    use_one_fallback(changes)
     return Fork(sent.turn, sent.message, changes), unknown
 
 

@@ -115,35 +115,25 @@ def _answer(agent: Agent[Any, Any], line: str, messages: Sequence[Message]) -> S
         return run.result().messages
 
 
-class _Question:
-    """A question of a run, for the person at the terminal."""
-
-    def __init__(self, run: SyncRun[object], asked: AwaitOpened) -> None:
-        from weftline.cli.terminal import clean
-
-        self.about = asked.kind
-        self.question = clean(asked.question)
-        self.options = asked.options
-        self._run = run
-        self._id = asked.id
-
-    def approve(self) -> None:
-        self._run.approve(self._id, by=_BY)
-
-    def deny(self, reason: str = "") -> None:
-        self._run.deny(self._id, reason, by=_BY)
-
-    def answer(self, value: str) -> None:
-        self._run.answer(self._id, value, by=_BY)
-
-
 def _ask(run: SyncRun[object], asked: AwaitOpened) -> None:
     from weftline.agent.terminal import ask
+    from weftline.cli.asking import Asked
+    from weftline.cli.terminal import call_text, clean, styled
     from weftline.errors import Conflict
 
-    question = _Question(run, asked)
+    if call := call_text(asked.name, asked.args):
+        click.echo(styled(f"[{call}]", dim=True))
+    question = Asked(asked)
+    try:
+        ask(question, read=lambda prompt: input(clean(prompt)))
+    except EOFError:
+        question.deny()
+    reply = question.reply
     with suppress(Conflict):  # it was withdrawn in the meantime
-        try:
-            ask(question)
-        except EOFError:
-            question.deny()
+        match reply["outcome"]:
+            case "approved":
+                run.approve(asked.id, by=_BY)
+            case "denied":
+                run.deny(asked.id, reply["reason"], by=_BY)
+            case _:
+                run.answer(asked.id, reply["value"], by=_BY)

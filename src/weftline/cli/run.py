@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from weftline.cli.screen import Screen
     from weftline.client import AsyncClient, AsyncRun
     from weftline.client.events import Frame
+    from weftline.events import AwaitOpened
 
 _LOCAL_WORKSPACE = "local"
 _CANCEL_WAIT_S = 5.0
@@ -150,6 +151,7 @@ def _without_final_newline(text: str) -> str:
 
 
 async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
+    from weftline.cli.asking import ShownRun
     from weftline.cli.interrupts import Interrupts
     from weftline.cli.local_tools import tools_of_file
     from weftline.cli.target import connected
@@ -185,7 +187,7 @@ async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
                 )
             except BadRequest as error:
                 raise WeftlineError(_with_candidates(error.message, error.candidates), code="invalid_request") from None
-            return await _show(run.frames(raise_on_failure=False), screen)
+            return await ShownRun(_Server(client, run, url, asked.workspace), screen).show(run.id)
 
         async def leave() -> bool:
             if run is None:
@@ -195,6 +197,40 @@ async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
 
         with Interrupts(print_hint) as interrupts:
             return await _until_left(follow(), interrupts.leaving, leave)
+
+
+class _Server:
+    """The server of the run that this client has started; see `weftline.cli.asking.Place`."""
+
+    def __init__(self, client: AsyncClient, run: AsyncRun, url: str, workspace: str | None) -> None:
+        self._client = client
+        self._run = run
+        self._url = url
+        self._workspace = workspace
+
+    async def frames(self, run_id: str) -> AsyncGenerator[Frame]:
+        if run_id == self._run.id:
+            async for frame in self._run.frames(raise_on_failure=False):
+                yield frame
+            return
+        async with await self._client.attach(run_id, dispatch=False) as below:
+            async for frame in below.frames(raise_on_failure=False):
+                yield frame
+
+    async def answer(self, asked: AwaitOpened, reply: dict[str, Any]) -> None:
+        from weftline.client import ApiError
+        from weftline.client.awaits import answer
+        from weftline.errors import WeftlineError
+
+        try:
+            await answer(self._client.http, asked.run_id, asked.id, reply)
+        except ApiError as error:
+            raise WeftlineError(error.message, code=error.code) from None
+
+    def elsewhere(self, asked: AwaitOpened) -> str:
+        from weftline.cli.asking import at_server, how_to_answer
+
+        return how_to_answer(asked, at_server(self._url, self._workspace))
 
 
 async def _agent_of(client: AsyncClient, name: str) -> str:
@@ -221,13 +257,14 @@ async def _here(
     asked: RunRequest, screen: Screen, *, db: Path | None, config: Path | None, scripts: Path | None
 ) -> int:
     from weftline.api.cancelling import cancel_run
-    from weftline.cli.events import live_frames
+    from weftline.cli.asking import ShownRun
     from weftline.cli.in_process import local_engine
     from weftline.cli.interrupts import Interrupts
     from weftline.store.naming import db_option
 
     async with local_engine(db=db, config=config, scripts=scripts, tools=asked.tools) as here:
-        run_id, key = await _created(here, asked)
+        run_id, workspace = await _created(here, asked, db)
+        key = await here.engine.locate(run_id, workspace=workspace)
 
         def print_hint() -> None:
             kept = f"To see it later: weftline runs show {run_id}{db_option(db)}\n" if db is not None else ""
@@ -238,13 +275,14 @@ async def _here(
             return True
 
         with Interrupts(print_hint) as interrupts:
-            following = _show(live_frames(here.engine, key, run_id), screen)
+            following = ShownRun(_Process(here, workspace, db), screen).show(run_id)
             return await _until_left(following, interrupts.leaving, leave)
 
 
-async def _created(here: LocalHost, asked: RunRequest) -> tuple[str, int]:
+async def _created(here: LocalHost, asked: RunRequest, db: Path | None) -> tuple[str, int]:
     from weftline.api.creating import create_run
     from weftline.api.principal import Principal
+    from weftline.cli.asking import can_ask
     from weftline.errors import NotFound, WeftlineError
     from weftline.text.suggestions import did_you_mean
     from weftline.workspace import agents, workspaces
@@ -264,7 +302,10 @@ async def _created(here: LocalHost, asked: RunRequest) -> tuple[str, int]:
     tools = [{"kind": "server", "name": name} for name in here.own_tools]
     try:
         made = await create_run(
-            here, Principal("command line", workspace, slug), asked.body(agent_id=agent_id, tools=tools)
+            here,
+            Principal("command line", workspace, slug),
+            asked.body(agent_id=agent_id, tools=tools),
+            nobody_to_ask=db is None and not can_ask(),
         )
     except WeftlineError as error:
         message = error.message
@@ -275,7 +316,45 @@ async def _created(here: LocalHost, asked: RunRequest) -> tuple[str, int]:
                 message += " Name one with --model; `weftline models` lists them and says why others are missing."
             message += _local_server_hint()
         raise WeftlineError(message, code=error.code) from None
-    return made.run_id, await here.engine.locate(made.run_id, workspace=workspace)
+    return made.run_id, workspace
+
+
+class _Process:
+    """This process; see `weftline.cli.asking.Place`."""
+
+    def __init__(self, here: LocalHost, workspace: int, db: Path | None) -> None:
+        self._here = here
+        self._workspace = workspace
+        self._db = db
+
+    async def frames(self, run_id: str) -> AsyncGenerator[Frame]:
+        from weftline.cli.events import live_frames
+
+        key = await self._here.engine.locate(run_id, workspace=self._workspace)
+        async for frame in live_frames(self._here.engine, key, run_id):
+            yield frame
+
+    async def answer(self, asked: AwaitOpened, reply: dict[str, Any]) -> None:
+        from weftline.api.controlling import answer_run
+        from weftline.api.operator import operator_name
+        from weftline.api.schemas.awaits import AnswerModel, parsed_as
+
+        run_id = asked.run_id
+        key = await self._here.engine.locate(run_id, workspace=self._workspace)
+        sent = parsed_as(AnswerModel, reply)[0]
+        engine, at = self._here.engine, self._here.workspaces
+        await answer_run(at, engine, key, sent, run_id=run_id, await_id=asked.id, by=operator_name())
+
+    def elsewhere(self, asked: AwaitOpened) -> str:
+        from weftline.cli.asking import how_to_answer
+        from weftline.store.naming import db_option
+
+        if self._db is not None:
+            return how_to_answer(asked, db_option(self._db))
+        return (
+            "Nobody can answer it here. Run the command in a terminal, which asks you, or give it --url: a run on a"
+            " server waits for `weftline approve`, `deny` or `answer`."
+        )
 
 
 def _local_server_hint() -> str:
@@ -291,8 +370,8 @@ def _local_server_hint() -> str:
     if owner is None or not owner.admin_socket or not Path(owner.admin_socket).exists():
         return ""
     return (
-        f" A server has {DEFAULT_DB} open, whose models this process does not have: send the run there with --url, or"
-        " give the same --scripts or --config here."
+        f" Process {owner.pid} has {DEFAULT_DB} open, whose models this one does not have: if it is a server, send the"
+        " run there with --url, or give the same --scripts or --config here."
     )
 
 
@@ -305,14 +384,6 @@ def _with_candidates(message: str, candidates: Sequence[str]) -> str:
         return message
     more = ", …" if len(candidates) > _MAX_LISTED else ""
     return f"{sentence(message)} Name one with --model: {', '.join(candidates[:_MAX_LISTED])}{more}."
-
-
-async def _show(frames: AsyncGenerator[Frame], screen: Screen) -> int:
-    """Shows all events; returns the exit code of the last."""
-    code: int | None = None
-    async for frame in frames:
-        code = screen.show(frame)
-    return 1 if code is None else code
 
 
 async def _until_left(

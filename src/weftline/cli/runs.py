@@ -15,6 +15,7 @@ import click
 from weftline.cli.control import COMMANDS as CONTROL
 from weftline.cli.output import DB, JSON, show_all, show_one
 from weftline.cli.target import URL, WORKSPACE, chosen_url
+from weftline.store.naming import db_option
 
 if TYPE_CHECKING:
     from weftline.cli.run_lookup import FoundRuns
@@ -139,16 +140,25 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
     Tool calls for the run's client are not answered. Exit codes are those of `weftline run`, and 5 if the run
     has not ended in the store. The beginning of its id is enough.
     """
+    from weftline.cli.asking import at_server, how_to_answer
     from weftline.cli.screen import EXIT_CODES, NOT_ENDED, Screen
+    from weftline.events import AwaitOpened
 
     screen = Screen(as_json=as_json)
+    server = chosen_url(url)
+    where = db_option(db) if server is None else at_server(server, workspace)
 
     async def show_events() -> int:
-        async with _runs(chosen_url(url), workspace, db) as runs:
+        async with _runs(server, workspace, db) as runs:
             code: int | None = None
             whole_id = await runs.complete(run_id)
+            goes_on = (await runs.show(whole_id))["status"] not in EXIT_CODES
             async for frame in runs.frames(whole_id, after=after):
                 code = screen.show(frame)
+                if isinstance(frame.event, AwaitOpened) and not as_json:
+                    screen.announce(frame.event, with_question=True)
+                    if goes_on:
+                        screen.note(how_to_answer(frame.event, where))
             if code is None:
                 # Either the run continues, or its end is not after `after`.
                 code = EXIT_CODES.get((await runs.show(whole_id))["status"])
@@ -169,7 +179,7 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
 def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
     """Cancel a run and print its status. A run that has ended is not changed. The beginning of its id is enough.
 
-    Without --url this asks the server that has the store open.
+    Without --url this asks the server or script that has the store open.
     """
     server = chosen_url(url)
     if server is not None:

@@ -12,10 +12,12 @@ from typing import Any, TextIO
 
 import click
 
-from weftline.cli.terminal import clean, is_terminal, on_one_line, styled
+from weftline.cli.terminal import call_text, clean, is_terminal, on_one_line, styled
 from weftline.client.events import Frame, subtype_of, text_of
 from weftline.client.usage import spent_of
 from weftline.events import (
+    AwaitClosed,
+    AwaitOpened,
     CallFinished,
     CallOpened,
     ProviderCalled,
@@ -41,6 +43,8 @@ class Screen:
         self._prints_notes = not as_json and is_terminal(sys.stderr)
         self._mid_line: TextIO | None = None
         """The stream whose last line is incomplete."""
+        self._announced: dict[str, str] = {}
+        """By the id of a call that a person was asked about: how it was shown."""
 
     def show(self, frame: Frame) -> int | None:
         """Shows an event; if it is the last, returns its exit code."""
@@ -57,6 +61,15 @@ class Screen:
         self._end_line()
         click.echo(text, err=True)
 
+    def announce(self, asked: AwaitOpened, *, with_question: bool) -> None:
+        """Shows the call that a person is asked about, whole and in every output mode."""
+        call = call_text(asked.name, asked.args)
+        self._announced[asked.call_id] = call
+        if call:
+            self.note(styled(f"· {call}", sys.stderr, dim=True))
+        if with_question:
+            self.note(f"weftline: The run asks a person: {clean(asked.question)}")
+
     def _render(self, frame: Frame) -> None:
         event = frame.event
         match event:
@@ -67,7 +80,12 @@ class Screen:
             case TurnFinished():
                 self._end_line()
             case CallOpened():
-                self._print_note(f"· {event.name} {json.dumps(event.args, ensure_ascii=False)}")
+                call = call_text(event.name, event.args)
+                if self._announced.get(event.call_id) != call:
+                    self._print_note(f"· {call}")
+            case AwaitClosed():
+                by = f" by {event.by}" if event.by else ""
+                self._print_note(f"· {event.outcome}{by}" + (f": {event.reason}" if event.reason else ""))
             case CallFinished(how="in_doubt"):
                 self._print_note(f"  ? {event.name} was cut off: it may or may not have happened", fg="yellow")
             case CallFinished() if frame.type == "local_tool_result_in":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -34,6 +35,11 @@ def styled(text: str, stream: TextIO | None = None, **style: Any) -> str:
 def clean(text: str) -> str:
     """Removes control characters from untrusted text; line breaks and tabs stay."""
     return _CONTROL.sub("", text)
+
+
+def call_text(name: str, args: dict[str, Any]) -> str:
+    """Returns a call, whole: nobody should approve what they do not see."""
+    return clean(f"{name} {json.dumps(args, ensure_ascii=False)}") if name else ""
 
 
 def on_one_line(text: str, width: int) -> str:

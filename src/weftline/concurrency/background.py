@@ -9,8 +9,12 @@ import threading
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _CLEANUP_S = 10.0
@@ -141,10 +145,8 @@ def _interrupting(cancel: Callable[[], None]) -> Generator[Callable[[], bool]]:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    from concurrent.futures import ThreadPoolExecutor  # not needed before there is a loop
-
     asyncio.set_event_loop(loop)
-    executor = ThreadPoolExecutor(thread_name_prefix="asyncio")
+    executor = _executor()
     loop.set_default_executor(executor)
     try:
         loop.run_forever()
@@ -159,3 +161,23 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     finally:
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def _executor() -> ThreadPoolExecutor:
+    """Threads for blocking work. When the process ends, Python gives no more of them to anybody: what is closed then
+    does its blocking work at once, on the thread of the loop.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # not needed before there is a loop
+
+    class Executor(ThreadPoolExecutor):
+        def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+            if threading.main_thread().is_alive():
+                return super().submit(fn, *args, **kwargs)
+            done: Future[T] = Future()
+            try:
+                done.set_result(fn(*args, **kwargs))
+            except Exception as error:
+                done.set_exception(error)
+            return done
+
+    return Executor(thread_name_prefix="asyncio")

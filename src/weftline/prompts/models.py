@@ -62,6 +62,13 @@ def answer_by_tool(tool: str) -> str:
     return f"Give your final answer by calling the tool `{tool}`, never as text."
 
 
+def answer_by_schema(schema: str) -> str:
+    return (
+        "When you give your final answer, write nothing but JSON that fits the JSON Schema below: no other text and no "
+        f"code fence.\n\n{schema}"
+    )
+
+
 def answer_by_function(function: str) -> str:
     return (
         f"Give your final answer by calling the function `{function}` exactly once, with the answer as its arguments. "

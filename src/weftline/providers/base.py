@@ -131,6 +131,15 @@ class ToolSpec(Struct, frozen=True):
     output_schema: Raw | UnsetType = UNSET
 
 
+SchemaForm: TypeAlias = Literal["native", "tool", "prompt"]
+"""How a model is told what its answer must look like: by the API's own field, as the input of a tool, or in words."""
+
+
+def schema_metadata(form: SchemaForm | None) -> dict[str, str]:
+    """Returns what the run's log says with each turn about the output schema."""
+    return {} if form is None else {"output_schema": form}
+
+
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | tuple[Literal["tool"], str]
 
 

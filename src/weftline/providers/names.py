@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import lru_cache
 
 from weftline.providers.base import ProviderError
@@ -68,6 +68,15 @@ class NameMap:
     def back(self, name: str) -> str:
         """Returns our name for the one that the model used; a name that was never sent is returned as it is."""
         return self._back.get(name, name)
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Returns the name for a tool of ours, with a number if a tool of the run has it."""
+    candidate, number = name, 1
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}_{number}"
+    return candidate
 
 
 @lru_cache(maxsize=4096)

@@ -9,8 +9,8 @@
     {"line": "offered", "run": …, "offered": {…}}     in recordings for tests: prompt and tools
     {"line": "end", "lines": 17, "sha256": …}         of everything above
 
-The run comes first, then its children, each after its parent. `head` and `body` are the bytes of the log, unchanged:
-fields that this version does not know survive. Times are integer microseconds, UTC.
+The run comes first, then its children, each after its parent. `head` and `body` are the bytes of the log: fields that
+this version does not know survive. Only their line breaks become spaces. Times are integer microseconds, UTC.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
 from msgspec.json import Decoder, Encoder, decode
 
 from weftline import run_ids
+from weftline.framing import one_line
 from weftline.runtime import ids
 from weftline.runtime.tool_calls.toolbox import Toolbox
 from weftline.store.rows import Item
@@ -168,7 +169,7 @@ class _Version(Struct):
 
 
 def encode_line(line: Line) -> bytes:
-    return _encode(line) + b"\n"
+    return one_line(_encode(line)) + b"\n"
 
 
 def version_of(line: bytes) -> int:
@@ -192,7 +193,7 @@ def stored(line: EntryLine) -> Item:
     if line.head is not UNSET:
         body = b"" if line.body is UNSET else bytes(line.body)
         return Item(line.at, line.kind, bytes(line.head), body, seq=line.seq)
-    joined = b"\n".join([bytes(body) for body in line.bodies])
+    joined = b"\n".join([one_line(bytes(body)) for body in line.bodies])
     return Item(line.at, line.kind, b"", joined, len(line.bodies), line.seq)
 
 

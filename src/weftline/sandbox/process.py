@@ -256,7 +256,7 @@ class Pool:
         self._closed = True
         guard = self._guard
         await self._end()
-        if guard is not None:
+        if guard is not None and not getattr(guard, "ag_running", False):  # a loop that ends may be closing it now
             await guard.aclose()
 
     async def _end(self) -> None:
@@ -268,9 +268,9 @@ class Pool:
         await asyncio.gather(*refills, return_exceptions=True)
         while self._idle:
             await self._idle.popleft().kill()
-        if self._directory is not None:
-            await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
-            self._directory = None
+        directory, self._directory = self._directory, None
+        if directory is not None:  # removed right here: it is empty, and at the end of the process there are no threads
+            shutil.rmtree(directory, ignore_errors=True)
         self._guard = None
 
     async def _start(self, memory_limit_bytes: int) -> Engine:

@@ -13,7 +13,7 @@ from weftline.api.cursors import SealedCursors
 from weftline.api.display_hints import DisplayHints
 from weftline.api.principal import NOBODY
 from weftline.concurrency.round_robin import on_behalf_of
-from weftline.errors import NotFound, RateLimited, WeftlineError
+from weftline.errors import RateLimited, WeftlineError
 from weftline.log_context import RequestInfo, current_request
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
@@ -32,7 +32,7 @@ from weftline.server.oauth.app import OAuthServer
 from weftline.server.open_streams import OpenStreams
 from weftline.server.options import ServerOptions
 from weftline.server.refusal_log import RefusedRequests
-from weftline.server.router import Match, Route, Router
+from weftline.server.router import Match, Route, Router, no_such_route
 from weftline.server.sse import Backlog, view_with
 from weftline.server.unknown_fields import UnknownFields
 from weftline.server.workspace_slots import WorkspaceSlots
@@ -117,6 +117,8 @@ class App:
         """Called when webhooks change; set by their delivery."""
         self.schedules_changed: Callable[[], None] = lambda: None
         """Called when schedules change; set by their alarm."""
+        self.logins_changed: Callable[[int | None], None] = lambda _: None
+        """Called with the workspace whose logins at MCP servers change; set by the tools that use them."""
         self.cursors = SealedCursors(store.log.id)
         self.read_sessions: set[int] = set()
         """Sessions whose messages are known to be readable."""
@@ -192,6 +194,8 @@ class App:
                 await self.engine.budgets_changed(change.workspace, by=change.by)
             case "schedules":
                 self.schedules_changed()
+            case "logins":
+                self.logins_changed(change.workspace)
 
     def _apply_cors(self, request: Request, cors: Cors) -> Response | None:
         """Handles CORS: adds headers to the response, and answers preflights."""
@@ -206,7 +210,7 @@ class App:
             return preflight
         found = self.router.match(request.method, request.path)
         if found is None:
-            raise NotFound("There is no such route.")
+            raise no_such_route(request.path)
         if not isinstance(found, Match):  # cheaper to check than the other
             error = WeftlineError(f"{request.method} is not allowed here.", code="method_not_allowed")
             response = refusal(request, error)

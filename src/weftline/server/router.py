@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from weftline.api.principal import Principal
+from weftline.errors import NotFound
 from weftline.server.declared import (
     IDEMPOTENCY_KEY,
     OF_EVERY_REQUEST,
@@ -154,6 +155,22 @@ class Router:
         if found is None:
             return WrongMethod(tuple(sorted(node.routes)))
         return Match(*found, params)
+
+
+_OF_OTHER_SERVERS = {
+    "eval-datasets": "This server has no evaluations.",
+    "eval-runs": "This server has no evaluations.",
+    "feedback": "This server stores no feedback on runs.",
+}
+"""What newer clients ask for that is not here, by a part of the path; docs/compatibility.md has the list."""
+
+
+def no_such_route(path: str) -> NotFound:
+    parts = path.split("/")[:8]
+    words = next((_OF_OTHER_SERVERS[part] for part in parts[5:] if part in _OF_OTHER_SERVERS), "")
+    if words:
+        return NotFound(words, hint="docs/compatibility.md lists what newer clients ask for and is not here.")
+    return NotFound("There is no such route.")
 
 
 class _Node:

@@ -282,10 +282,10 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
     app.webhooks_changed = deliveries.changed
     alarm = ScheduleAlarm(app.workspaces, start=partial(start_scheduled, app), started=partial(scheduled_before, app))
     app.schedules_changed = alarm.changed
+    app.logins_changed = dialled.forget_logins
 
     async def administered() -> None:
         app.auth.forget()
-        dialled.forget_logins()
 
     async def list_own_tools() -> list[LoadedTool]:
         return loaded_tools(own_tools)

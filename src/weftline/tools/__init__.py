@@ -1,0 +1,73 @@
+"""What tools return and raise, their less common parameters, and toolsets of your own. See docs/tools.md.
+
+Each name is imported on first use: everything below this package imports it first.
+"""
+
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "Bounded",
+    "Happened",
+    "Hint",
+    "Injected",
+    "Paging",
+    "ServerData",
+    "Skill",
+    "Telemetry",
+    "ToolInDoubt",
+    "ToolOutput",
+    "ToolQuestion",
+    "ToolsetCall",
+    "Unknown",
+    "WillNotHappen",
+    "present_plan",
+    "todo",
+    "tool_search",
+    "toolset",
+]
+
+if TYPE_CHECKING:
+    from weftline.agent.running.disclosure import tool_search
+    from weftline.agent.skills.format import Skill
+    from weftline.agent.toolsets import toolset
+    from weftline.failure import Hint
+    from weftline.outcome import ServerData, Telemetry
+    from weftline.tools.base import Happened, ToolInDoubt, ToolOutput, ToolQuestion, Unknown, WillNotHappen
+    from weftline.tools.bounding import Bounded, Paging
+    from weftline.tools.builtin.people import present_plan
+    from weftline.tools.builtin.todo import todo
+    from weftline.tools.injected import Injected
+    from weftline.tools.shaping import ToolsetCall
+else:
+    # Hidden from type checkers, which would assume from a module `__getattr__` that every name exists.
+    _HOMES = {
+        "Bounded": "weftline.tools.bounding",
+        "Happened": "weftline.tools.base",
+        "Hint": "weftline.failure",
+        "Injected": "weftline.tools.injected",
+        "Paging": "weftline.tools.bounding",
+        "ServerData": "weftline.outcome",
+        "Skill": "weftline.agent.skills.format",
+        "Telemetry": "weftline.outcome",
+        "ToolInDoubt": "weftline.tools.base",
+        "ToolOutput": "weftline.tools.base",
+        "ToolQuestion": "weftline.tools.base",
+        "ToolsetCall": "weftline.tools.shaping",
+        "Unknown": "weftline.tools.base",
+        "WillNotHappen": "weftline.tools.base",
+        "present_plan": "weftline.tools.builtin.people",
+        "todo": "weftline.tools.builtin.todo",
+        "tool_search": "weftline.agent.running.disclosure",
+        "toolset": "weftline.agent.toolsets",
+    }
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
+
+    def __dir__():
+        return sorted(__all__)

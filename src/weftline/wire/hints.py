@@ -12,7 +12,7 @@ from weftline.outcome import Bounds, Telemetry
 
 
 class WireHint(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """`weftline.Hint` in the protocol's format."""
+    """`weftline.tools.Hint` in the protocol's format."""
 
     reason: HintReason
     message: str = ""
@@ -71,7 +71,7 @@ class WireBounds(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class WireTelemetry(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """`weftline.Telemetry` in the protocol's format; its time is always present."""
+    """`weftline.tools.Telemetry` in the protocol's format; its time is always present."""
 
     duration_ms: int
     tokens_used: int | None = None

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import UNSET, DecodeError, Raw
 from msgspec.json import decode, encode
 
+from weftline.framing import one_line
 from weftline.kernel import bodies
 from weftline.kernel.entries import PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_NOTE, TOOL_PROGRESS
 from weftline.kernel.notes import ARGS_DELTA, CHILD_NOTE, PROMPT_NOTE, RUN_NOTE
@@ -36,7 +37,7 @@ _heads: dict[str, list[bytes]] = {kind: [] for kind in OBSERVED}
 
 def frame(seq: int, event: str, payload: bytes) -> bytes:
     """Returns one SSE frame in the hybrid shape."""
-    name = event.encode()
+    name, payload = event.encode(), one_line(payload)
     if payload == b"{}":
         return b'id: %d\nevent: %b\ndata: {"seq":%d,"type":"%b","data":{}}\n\n' % (seq, name, seq, name)
     fields = payload[1:-1]

@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
@@ -210,9 +211,27 @@ def _tools_size(tools: list[ToolRefModel]) -> list[ToolRefModel]:
 _StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_SEQUENCE_CHARS)]
 
 
+def _no_dry_run(plan: Any) -> Any:
+    options = cast("dict[str, Any]", plan) if isinstance(plan, dict) else {}
+    if options.get("planOnly") not in (None, False):
+        raise PydanticCustomError(
+            "plan", "asks for a dry run (`planOnly`), which is not supported: the agent would really run"
+        )
+    return cast("object", plan)
+
+
+def asks_for_checklist(plan: Any) -> bool:
+    """Whether a valid `plan` asks for a checklist of steps beside the run, which is not made."""
+    if isinstance(plan, dict):
+        options = cast("dict[str, Any]", plan)
+        return options.get("mode") != "off" and any(options[name] for name in options if name != "planOnly")
+    return plan not in (None, False, "off")
+
+
 class _Settings(Part):
     """The settings that a run, a session and a message to a session have in common."""
 
+    plan: Annotated[Any, AfterValidator(_no_dry_run)] = None
     tools: Annotated[list[ToolRefModel], Field(max_length=MAX_TOOLS), AfterValidator(_tools_size)] | None = None
     metadata: Metadata | None = None
     labels: Metadata | None = None
@@ -266,6 +285,12 @@ class MessageModel(EngineOptionsModel, _Settings):
 ModelId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_MODEL_ID_CHARS)]
 
 
+def _one_spelling(fallback: str | None, info: ValidationInfo) -> str | None:
+    if fallback is not None and info.data.get("modelFallbacks"):
+        raise PydanticCustomError("fallbacks", "is a list of one in `modelFallbacks`; give one of the two")
+    return fallback
+
+
 class SessionModel(_Settings):
     """A session: everything that a run has except its input."""
 
@@ -274,18 +299,12 @@ class SessionModel(_Settings):
     systemPrompt: str | None = None
     modelId: ModelId | None = None
     modelFallbacks: Annotated[list[ModelId], Field(max_length=MAX_MODEL_FALLBACKS)] | None = None
-
-
-def _no_dry_run(plan: Any) -> Any:
-    if plan is None or plan is False:
-        return plan
-    raise PydanticCustomError("plan", "asks for a dry run, which is not supported: the agent would really run")
+    fallbackModelId: Annotated[ModelId | None, AfterValidator(_one_spelling)] = None
 
 
 class RunModel(EngineOptionsModel, SessionModel):
     """A run: `prompt` or `messages`, and how to run it."""
 
-    plan: Annotated[Any, AfterValidator(_no_dry_run)] = None
     prompt: str | None = None
     messages: _Messages | None = None
     attachments: Attachments | None = None

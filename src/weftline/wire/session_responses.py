@@ -98,6 +98,10 @@ class ListedSession(Struct, rename="camel"):
     created_at: Time
     last_used_at: Time
     ended_at: Time | None
+    creation_date: Time
+    """`createdAt`, as newer clients call it."""
+    last_interaction_date: Time
+    """`lastUsedAt`, as newer clients call it."""
     error_code: str | UnsetType = UNSET
     """`log_damaged` if the session's stored data is unreadable; left out otherwise."""
 
@@ -105,6 +109,10 @@ class ListedSession(Struct, rename="camel"):
 class SessionPage(Struct, rename="camel"):
     sessions: list[ListedSession]
     next_cursor: str | None
+    limit: int
+    offset: int
+    total: int | UnsetType = UNSET
+    """How many sessions match, on all pages; left out of pages that begin at a cursor."""
 
 
 def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from msgspec import Raw
@@ -15,7 +16,8 @@ from weftline.wire.bodies import MessageBody, RunBody, SessionBody, SpecBody
 from weftline.wire.engine_options import ENGINE_OPTIONS
 from weftline.wire.json_text import decode_fields, decode_object, encode
 from weftline.wire.limits import DEFAULT_RUN_NAME
-from weftline.wire.run_spec import MessageModel, RunModel
+from weftline.wire.plan import NULL
+from weftline.wire.run_spec import MessageModel, RunModel, asks_for_checklist
 from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, take_secrets
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields, with_typos
 from weftline.wire.unused_schemas import unused_schemas
@@ -77,7 +79,7 @@ def any_message(body: bytes) -> MessageBody:
     except InvalidRequest as error:
         raise with_typos(error, unknown_fields(fields, _MESSAGE)) from None
     ignored = [_of_session(field) for field in unknown_fields(fields, _MESSAGE)]
-    unknown = (*ignored, *unused_schemas(fields.get("tools")))
+    unknown = (*ignored, *_without_effect(fields))
     return MessageBody(
         spec, fields.get("metadata") or {}, secrets, bool(fields.get("tools")), unknown, blobs, fields.get("runId")
     )
@@ -87,6 +89,13 @@ def _of_session(field: UnknownField) -> UnknownField:
     if field.path not in _FIXED:
         return field
     return UnknownField(field.path, problem="is set when the session is created")
+
+
+def _without_effect(fields: dict[str, Any]) -> Iterator[UnknownField]:
+    """Known fields of a valid request that change nothing."""
+    if asks_for_checklist(fields.get("plan")):
+        yield UnknownField("plan", problem="asks for a checklist of the steps, which is not supported,")
+    yield from unused_schemas(fields.get("tools"))
 
 
 def _require_valid(fields: dict[str, Any], check: Any) -> None:
@@ -123,12 +132,20 @@ def _stored(body: bytes, fields: dict[str, Any]) -> tuple[bytes, dict[str, dict[
     A key that was sent twice is stored once, so that no secret hides behind the second.
     """
     raw: dict[str, Raw] = decode_fields(body)
+    use_one_fallback(raw)
     blobs = take_attachments(raw, fields) if "attachments" in fields or "messages" in fields else ()
     secrets: dict[str, dict[str, str]] = {}
     tools = fields.get("tools")
     if tools and any(tool["kind"] in ADDRESS_FIELDS for tool in tools):
         raw["tools"], secrets = take_secrets(raw["tools"], tools)
     return encode(raw), secrets, blobs
+
+
+def use_one_fallback(fields: dict[str, Any]) -> None:
+    """Stores newer clients' `fallbackModelId` as the list that it means."""
+    name = fields.pop("fallbackModelId", None)
+    if name is not None and name != NULL:
+        fields["modelFallbacks"] = [name]
 
 
 def _spec_body(kind: type[_Body], body: bytes, fields: dict[str, Any]) -> _Body:
@@ -140,7 +157,7 @@ def _spec_body(kind: type[_Body], body: bytes, fields: dict[str, Any]) -> _Body:
         fields.get("modelId"),
         fields.get("metadata") or {},
         secrets,
-        (*unknown_fields(fields, _RUN), *unused_schemas(fields.get("tools"))),
+        (*unknown_fields(fields, _RUN), *_without_effect(fields)),
         blobs,
     )
 

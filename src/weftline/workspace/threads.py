@@ -188,6 +188,11 @@ async def page(at: Workspaces, wanted: ThreadFilter) -> list[ThreadRow]:
     return await at.records.read(threads.page(wanted), heavy=True)
 
 
+async def count(at: Workspaces, wanted: ThreadFilter) -> int:
+    """How many threads match, on all pages."""
+    return await at.records.read(threads.count(wanted), heavy=True)
+
+
 async def by_key(at: Workspaces, key: int) -> ThreadRow:
     """Raises `NotFound`."""
     row = await at.records.read(threads.by_key(key))

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import pytest
 
-from weftline import Agent, Behavior, Engine, tool
+from weftline import Agent, Engine, tool
+from weftline.behaviors import Behavior
 from weftline.testing import calls
 
 from .small import Small, model, offered

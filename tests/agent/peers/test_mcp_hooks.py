@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, McpError, McpToolGate, hook, mcp
-from weftline.agent.hooks import Point, ToolAfter, ToolBefore, ToolTransform
-from weftline.agent.hooks_outside import (
+from weftline import Agent, Engine, hook, mcp
+from weftline.hooks import (
     McpBootstrapEnd,
     McpBootstrapStart,
     McpConnect,
+    McpError,
     McpToolAfter,
     McpToolBefore,
+    McpToolGate,
     McpToolTransform,
+    Point,
+    ToolAfter,
+    ToolBefore,
+    ToolTransform,
 )
 from weftline.messages import Text
 from weftline.testing import calls

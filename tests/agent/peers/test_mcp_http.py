@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 
 from server.tools.peers import TEAM, McpFarm, McpProcess, serving
-from weftline import Agent, Engine, McpError, ToolContext, mcp, tool
+from weftline import Agent, Engine, ToolContext, mcp, tool
+from weftline.hooks import McpError
 from weftline.testing import calls
 from weftline.tools.mcp.address import Revision
 

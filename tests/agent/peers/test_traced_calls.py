@@ -15,9 +15,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from server.tools.peers import Json, Peer, answering, serving
 from weftline import Agent, Engine, ToolContext, a2a, mcp, tool
-from weftline.agent.tracing import trace
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
+from weftline.runs import trace
 from weftline.testing import calls
 from weftline.tools.http import HttpSpec, HttpTool
 
@@ -123,7 +123,6 @@ async def test_calls_carry_their_own_span_in_the_trace_of_whoever_began_the_run(
         else:
             run = await engine.start(here.agent, "Go.", **options)
         result = await run.result()
-        await engine.settled(run.id)
         assert all(call.ok for call in result.calls), [call.result for call in result.calls]
         spans, carried = traces.calls(), here.carried
     assert carried.pop("get_fixed") == "mine", "what the tool says itself holds"

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from weftline import Agent, Engine, Limits, RunContext, Skill, skills, tool
-from weftline.agent.hooks_outside import SkillsActivate, SkillsCatalog, SkillsDeactivate, SkillsResolve
+from weftline import Agent, Engine, Limits, RunContext, skills, tool
 from weftline.agent.skills.toolset import UnknownSkill
+from weftline.hooks import SkillsActivate, SkillsCatalog, SkillsDeactivate, SkillsResolve
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Skill
 
 from .house import write_skill
 

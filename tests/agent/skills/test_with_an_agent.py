@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from weftline import Agent, Engine, Skill, skills, tool
+from weftline import Agent, Engine, skills, tool
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
+from weftline.tools import Skill
 
 from .house import write_skill
 

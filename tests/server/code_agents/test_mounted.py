@@ -21,8 +21,10 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from weftline import Agent, BeforeModel, Conflict, Engine, WeftlineError, asgi, hook, tool
+from weftline import Agent, Engine, WeftlineError, asgi, hook, tool
 from weftline.cli.admin import administer
+from weftline.errors import Conflict
+from weftline.hooks import BeforeModel
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
 

@@ -6,25 +6,15 @@ import asyncio
 from pathlib import Path
 from typing import Any, get_args
 
-from weftline import (
-    Agent,
-    AwaitGate,
-    BasicPolicy,
-    Behavior,
-    Compaction,
-    Engine,
-    Limits,
-    ToolContext,
-    asgi,
-    events,
-    hook,
-    tool,
-)
+from weftline import Agent, Engine, Limits, ToolContext, asgi, events, hook, tool
 from weftline.agent.events.event_page import NAMES
 from weftline.agent.run import Run
+from weftline.behaviors import Behavior, Compaction
 from weftline.client import AsyncClient
 from weftline.client import tool as client_tool
 from weftline.events import AnyEvent
+from weftline.hooks import AwaitGate
+from weftline.policies import BasicPolicy
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider, parse_scripts
 from weftline.testing import ScriptedModel, calls

@@ -34,7 +34,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from neighbour import GREETING
-from weftline import Agent, OutputReady, RunContext, RunInfo, ToolContext, ToolGate, tool
+from weftline import Agent, RunContext, ToolContext, tool
+from weftline.hooks import OutputReady, ToolGate
+from weftline.runs import RunInfo
 from weftline.testing import ScriptedModel, calls
 
 
@@ -248,7 +250,8 @@ async def test_a_session_whose_agent_has_left_the_file_says_so(tmp_path: Path) -
 FATAL = '''
 import os, signal
 from pathlib import Path
-from weftline import Agent, ToolGate, tool
+from weftline import Agent, tool
+from weftline.hooks import ToolGate
 
 begun = Path(__file__).with_name("begun")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -75,6 +76,9 @@ async def test_the_model_is_told_what_a_local_tool_returns(api: Api) -> None:
 NEWER: list[Json] = [
     {"supervisor": False},
     {"plan": False},
+    {"plan": "off"},
+    {"plan": {"mode": "off", "steps": ["one"]}},
+    {"plan": {"planOnly": False}},
     {"fallbackModelId": "scripted:seen"},
     {"attachments": []},
     {"prompt": None, "messages": [{"role": "user", "content": "hello", "attachments": []}]},
@@ -87,10 +91,118 @@ async def test_fields_of_newer_clients_do_no_harm(api: Api, newer: Json) -> None
     assert (await api.play("seen", **newer))[-1]["text"] == "hello / 1"
 
 
-async def test_a_dry_run_is_refused_and_not_carried_out(api: Api) -> None:
-    reply = await api.post("agent-runs", {"prompt": "x", "modelId": "scripted:seen", "plan": True})
+DRY = {"planOnly": True, "steps": ["one"], "brief": "b"}
+
+
+def written(body: Json) -> list[bytes]:
+    """A body as programs send it, and as people do."""
+    return [json.dumps(body, separators=(",", ":")).encode(), json.dumps(body, indent=2).encode()]
+
+
+@pytest.mark.parametrize("plan", [{"planOnly": True}, DRY, {"planOnly": "true"}, {"planOnly": 1}])
+async def test_a_dry_run_is_refused_and_not_carried_out(api: Api, plan: Json) -> None:
+    session = await api.session("seen")
+    spec = {"modelId": "scripted:seen", "plan": plan}
+    bodies = {
+        "agent-runs": {"prompt": "x", **spec},
+        "agent-sessions": spec,
+        f"agent-sessions/{session}/messages": {"prompt": "x", "plan": plan},
+        "agents": {"name": "dry", "spec": spec},
+        "schedules": {"name": "dry", "cron": "0 9 * * *", "spec": {"prompt": "x", **spec}},
+    }
+    for path, body in bodies.items():
+        for data in written(body):
+            reply = await api.call("POST", path, data=data, headers={"Content-Type": "application/json"})
+            check_error(reply, 400, "invalid_request")
+            assert "asks for a dry run" in reply.json["message"]
+    assert (await api.get("agent-runs")).json["runs"] == []
+
+
+async def test_an_agent_is_not_changed_to_run_dry(api: Api) -> None:
+    agent = {"name": "a", "spec": {"modelId": "scripted:seen"}}
+    made = (await api.post("agents", agent)).json["id"]
+    reply = await api.call("PUT", f"agents/{made}", {**agent, "spec": {"modelId": "scripted:seen", "plan": DRY}})
     check_error(reply, 400, "invalid_request")
-    assert "plan: asks for a dry run" in reply.json["message"]
+    assert reply.json["message"].startswith("spec: plan: asks for a dry run")
+
+
+async def test_a_fork_is_not_carried_out_as_a_dry_run(api: Api) -> None:
+    run = await api.start("seen")
+    await api.events(run)
+    check_error(await api.post(f"agent-runs/{run}/fork", {"turn": 0, "plan": DRY}), 400, "invalid_request")
+
+
+WITHOUT_EFFECT = [True, "auto", "required", {"mode": "auto"}, {"steps": ["one"]}, {"brief": "b"}, "sometimes"]
+
+
+@pytest.mark.parametrize("plan", WITHOUT_EFFECT)
+async def test_a_plan_beside_the_run_is_ignored_with_a_warning(api: Api, plan: object) -> None:
+    session = await api.session("seen")
+    spec: Json = {"modelId": "scripted:seen", "plan": plan}
+    bodies: dict[str, Json] = {
+        "agent-runs": {"prompt": "hello", **spec},
+        f"agent-sessions/{session}/messages": {"prompt": "hello", "plan": plan},
+        "agent-sessions": spec,
+        "agents": {"name": "planned", "spec": spec},
+    }
+    for path, body in bodies.items():
+        for data in written(body):
+            reply = await api.call("POST", path, data=data, headers={"Content-Type": "application/json"})
+            (warning,) = reply.json["warnings"]
+            assert warning["path"].endswith("plan") and "checklist" in warning["message"]
+            if "runId" in reply.json:
+                assert (await api.events(reply.json["runId"]))[-1].type == "result"
+
+
+async def test_off_is_no_plan_and_no_warning(api: Api) -> None:
+    session = await api.session("seen")
+    for plan in (None, False, "off", {"mode": "off", "steps": ["one"]}, {}):
+        for path, body in (("agent-runs", {"modelId": "scripted:seen"}), (f"agent-sessions/{session}/messages", {})):
+            reply = await api.post(path, {"prompt": "x", "plan": plan, **body})
+            assert reply.status == 202 and "warnings" not in reply.json
+
+
+async def test_the_one_fallback_of_newer_clients_is_tried(api: Api) -> None:
+    spec = {"modelId": "scripted:fails_auth", "fallbackModelId": "scripted:seen"}
+    run = await api.start("fails_auth", **spec)
+    assert (await api.events(run))[-1]["text"] == "hello / 1"
+    assert (await api.snapshot(run))["spec"]["modelFallbacks"] == ["scripted:seen"]
+    session = await api.session("fails_auth", **spec)
+    assert (await api.events(await api.send(session)))[-1]["text"] == "hello / 1"
+    agent = (await api.post("agents", {"name": "a", "spec": spec})).json["id"]
+    assert (await api.events((await api.post("agent-runs", {"agentId": agent, "prompt": "hello"})).json["runId"]))[-1][
+        "text"
+    ] == "hello / 1"
+    both = {**spec, "prompt": "x", "modelFallbacks": ["scripted:hello"]}
+    check_error(await api.post("agent-runs", both), 400, "invalid_request")
+
+
+async def test_a_fork_may_name_the_one_fallback_of_newer_clients(api: Api) -> None:
+    run = await api.start("seen", modelFallbacks=["scripted:hello"])
+    await api.events(run)
+    asked = {"turn": 0, "modelId": "scripted:fails_auth", "fallbackModelId": "scripted:seen"}
+    fork = (await api.post(f"agent-runs/{run}/fork", asked)).json["runId"]
+    assert (await api.events(fork))[-1].type == "result"
+    assert (await api.snapshot(fork))["spec"]["modelFallbacks"] == ["scripted:seen"]
+
+
+async def test_newer_clients_read_totals_and_dates_of_sessions(api: Api) -> None:
+    made = [await api.session("seen", metadata={"n": str(number % 2)}) for number in range(5)]
+    page = (await api.get("agent-sessions?limit=2&offset=1")).json
+    assert [row["sessionId"] for row in page["sessions"]] == made[3:1:-1]
+    assert (page["total"], page["limit"], page["offset"]) == (5, 2, 1)
+    for row in page["sessions"]:
+        assert (row["creationDate"], row["lastInteractionDate"]) == (row["createdAt"], row["lastUsedAt"])
+    assert (await api.get("agent-sessions?metadata=n:0&limit=1")).json["total"] == 3
+    assert (await api.get("agent-sessions?offset=9")).json["sessions"] == []
+    check_error(await api.get("agent-sessions?offset=-1"), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("path", ["eval-datasets", "eval-runs", "eval-runs/x/stream", "agent-runs/run_1/feedback"])
+async def test_what_this_server_does_not_have_is_said_in_words(api: Api, path: str) -> None:
+    reply = await api.call("POST", path, {})
+    check_error(reply, 404, "not_found")
+    assert "This server" in reply.json["message"]
 
 
 async def test_attachments_may_be_described_in_the_words_of_newer_clients(api: Api) -> None:

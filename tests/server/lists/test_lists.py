@@ -19,7 +19,8 @@ async def listed(api: Api, what: str, *filters: tuple[str, str]) -> list[Json]:
         query = urlencode([*filters, *([("cursor", cursor)] if cursor else [])])
         reply = await api.get(f"agent-{what}?{query}")
         assert reply.status == 200, reply.body
-        assert set(reply.json) == {what, "nextCursor"}
+        more = {"limit", "offset", *(() if cursor else ("total",))} if what == "sessions" else set[str]()
+        assert set(reply.json) == {what, "nextCursor", *more}
         found += reply.json[what]
         cursor = reply.json["nextCursor"]
         if cursor is None:

@@ -270,7 +270,7 @@ def test_a_field_that_is_always_true_is_a_boolean(page: Json) -> None:
 
 def test_a_session_is_described_without_a_runs_input(page: Json) -> None:
     run, session = (page["components"]["schemas"][name]["properties"] for name in ("RunModel", "SessionModel"))
-    assert set(run) - set(session) == {"prompt", "messages", "attachments", "plan", "turnId", "runId", *ENGINE_OPTIONS}
+    assert set(run) - set(session) == {"prompt", "messages", "attachments", "turnId", "runId", *ENGINE_OPTIONS}
 
 
 def test_every_reference_of_the_page_leads_somewhere(page: Json) -> None:

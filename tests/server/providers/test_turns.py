@@ -152,6 +152,8 @@ async def test_structured_output_beside_tools_works_on_every_family_and_hides_it
     last_turn = [frame for frame in of_type(frames, "assistant_delta") if frame["turn"] == 1]
     assert "".join(frame["text"] for frame in last_turn) == frames[-1]["text"]
     assert "toolCalls" not in of_type(frames, "assistant_message")[-1].payload
+    form = "tool" if synthetic or name == "bedrock" else "native"
+    assert of_type(frames, "assistant_message")[-1]["providerMetadata"] == {"output_schema": form}
     assert len(of_type(frames, "tool_call")) == 1
     sent = dialect.tool_names(team.upstream.asked[0].body)
     assert (synthetic in sent) if synthetic else not SYNTHETIC & set(sent)

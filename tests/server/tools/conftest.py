@@ -64,7 +64,8 @@ SCRIPTS: dict[str, Any] = {
 TOOLS = """
 import asyncio
 
-from weftline import ToolInDoubt, tool
+from weftline import tool
+from weftline.tools import ToolInDoubt
 
 @tool(effect="read")
 def double(number: int) -> int:

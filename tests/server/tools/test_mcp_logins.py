@@ -14,6 +14,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from commands import weftline_beside
+from weftline.cli.admin import administer
 from weftline.cli.browser import Loopback, PastedRedirect
 from weftline.messages import joined_text
 from weftline.net.dial import Dialer
@@ -24,13 +25,14 @@ from weftline.testing import ServerProcess
 from weftline.tools.base import ToolContext
 from weftline.tools.mcp.login import Login, LoginLost
 from weftline.tools.mcp.pool import McpAddress, McpPool
-from weftline.tools.mcp.tools import McpUnavailable, list_tools, offered
+from weftline.tools.mcp.tools import McpEntry, McpUnavailable, list_tools, offered
+from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
 from weftline.workspace import mcp_logins, workspaces
 from weftline.workspace.context import Workspaces
 
 from ..hosted.test_mcp_oauth import new_person
 from ..kit import Api, Json
-from .peers import Handler, Peer, serving
+from .peers import Handler, Peer, answering, serving
 
 NOW_US = 1_800_000_000_000_000
 
@@ -114,12 +116,120 @@ async def test_the_port_for_the_browser_answers_nobody_else() -> None:
         async with http.get(f"{person.redirect_uri}?code=a&state=b") as reply:
             assert reply.status == 200
         assert (await person.answer()).endswith("/callback?code=a&state=b")
+        await person.ask("http://example.com/again")  # the server wants another scope
+        async with http.get(f"{person.redirect_uri}?code=c") as reply:
+            assert reply.status == 200
+        assert (await person.answer()).endswith("/callback?code=c")
+
+
+def granting(asked: list[str]) -> Handler:
+    """An MCP server that wants the scope `read`, with its authorization server, which grants what it is asked for."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        base = f"http://{request.host}"
+        match request.path:
+            case "/.well-known/oauth-protected-resource/mcp":
+                return web.json_response({"resource": f"{base}/mcp", "authorization_servers": [base]})
+            case "/.well-known/oauth-authorization-server":
+                ends = {f"{name}_endpoint": f"{base}/{name}" for name in ("authorization", "token", "registration")}
+                return web.json_response(
+                    {"issuer": base, **ends, "response_types_supported": ["code"]}
+                    | {"code_challenge_methods_supported": ["S256"]}
+                )
+            case "/registration":
+                return web.json_response({**await request.json(), "client_id": "c"}, status=201)
+            case "/authorization":
+                asked.append(request.query["scope"])
+                back = f"{request.query['redirect_uri']}?code=code&state={request.query['state']}"
+                return web.Response(status=302, headers={"Location": back})
+            case "/token":
+                return web.json_response({"access_token": f"token-{len(asked)}", "token_type": "Bearer"})
+            case _ if request.method != "POST":
+                return web.Response(status=405)
+            case _ if "Authorization" not in request.headers:
+                return web.Response(status=401, headers={"WWW-Authenticate": 'Bearer scope="read"'})
+            case _:
+                return await answering({"tools/list": no_tools})(request)
+
+    return answer
+
+
+async def no_tools(request: web.Request, params: Json) -> Json:
+    return {"tools": []}
+
+
+async def test_another_login_asks_for_what_was_granted_and_more(
+    api: Api, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, visits, asked = asyncio.get_running_loop(), list[Any](), list[str]()
+
+    async def visit(page: str) -> None:
+        async with aiohttp.ClientSession() as browser, browser.get(page) as reply:
+            assert reply.status == 200
+
+    async def ask(self: Loopback, page: str) -> None:
+        visits.append(asyncio.run_coroutine_threadsafe(visit(page), loop))
+
+    monkeypatch.setattr(Loopback, "ask", ask)
+    async with serving(granting(asked)) as peer:
+        own = (f"{peer.url}/mcp", "--workspace", api.slug, "--db", str(server.db))
+        for more in ((), ("--scope", "write", "--scope", "admin read"), ()):
+            done = await weftline_beside("mcp", "login", *own, *more)
+            assert done.code == 0, done.err
+        await weftline_beside("mcp", "logout", *own)
+        await weftline_beside("mcp", "login", *own)
+    assert asked == ["read", "read write admin", "read write admin", "read"]
+
+
+@pytest.mark.parametrize(
+    ("challenge", "told"),
+    [
+        (
+            'Bearer error="insufficient_scope", scope="files:write mail", resource_metadata="x"',
+            "the scope 'files:write mail'",
+        ),
+        ("Bearer scope=files:write,error=insufficient_scope", "the scope 'files:write'"),
+        ('Bearer error="insufficient_scope", scope="a\\b"', "a scope that the login does not have"),
+        ('Bearer error="insufficient_scope"', "a scope that the login does not have"),
+    ],
+)
+async def test_a_call_without_its_scope_says_which(
+    pool: McpPool, context: ToolContext, challenge: str, told: str
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.method == "POST" and (await request.json())["method"] == "tools/call":
+            return web.json_response({"error": "no"}, status=403, headers={"WWW-Authenticate": challenge})
+        return await answering({})(request)
+
+    async with serving(answer) as peer:
+        where = McpAddress(1, f"{peer.url}/mcp")
+        entry = McpEntry("pay", "", EMPTY_OBJECT_SCHEMA, "once")
+        (pay,) = offered("bank", (entry,), pool=pool, address=where, tool_filter=None)
+        text = joined_text((await pay.invoke(b"{}", context)).parts)
+    assert f"HTTP 403 Forbidden. It needs {told}." in text and "mcp login --scope" in text
+
+
+async def test_a_401_is_told_although_initialize_fails_otherwise(pool: McpPool) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if "MCP-Protocol-Version" in request.headers:
+            return web.Response(status=401)
+        error = {"code": -32600, "message": "no version"}
+        return web.json_response({"jsonrpc": "2.0", "id": None, "error": error}, status=400)
+
+    async with serving(answer) as peer:
+        with pytest.raises(McpUnavailable, match="weftline mcp login"):
+            await list_tools(pool, McpAddress(1, f"{peer.url}/mcp"))
 
 
 class Issuer:
     """An MCP server and its authorization server: takes the newest access token, and each refresh token once."""
 
     def __init__(self) -> None:
+        self.greets_everybody = False
+        """Whether `initialize` needs no token."""
+        self.lets_pay = asyncio.Event()
+        self.lets_pay.set()
+        self.paying = asyncio.Event()
         self.number = 0
         self.refused = ""
         self.forms: list[Json] = []
@@ -130,12 +240,16 @@ class Issuer:
                 return await self._token(request)
             if request.method != "POST":
                 return web.Response(status=405)
-            if request.headers.get("Authorization") != f"Bearer access-token-{self.number}":
-                return web.Response(status=401)
             call: Json = await request.json()
+            greeting = self.greets_everybody and call["method"] in ("initialize", "notifications/initialized")
+            if not greeting and request.headers.get("Authorization") != f"Bearer access-token-{self.number}":
+                return web.Response(status=401)
             if "id" not in call:
                 return web.Response(status=202)
-            echoed = request.headers["Authorization"]
+            if call["method"] == "tools/call":
+                self.paying.set()
+                await self.lets_pay.wait()
+            echoed = request.headers.get("Authorization")
             results: dict[str, Json] = {
                 "initialize": {
                     "protocolVersion": "2025-06-18",
@@ -249,6 +363,55 @@ async def test_a_login_that_is_not_renewed_is_told_without_secrets(
     where = await world.log_in(expires_at=NOW_US, refresh_token=None)
     with pytest.raises(McpUnavailable, match="has expired"):
         await list_tools(world.pool, where)
+
+
+async def test_a_login_is_used_where_the_connection_was_open_before(world: World, issuer: Issuer) -> None:
+    issuer.greets_everybody = True
+    where = McpAddress(await workspaces.ensure(world.at, "acme"), world.url)
+    with pytest.raises(McpUnavailable, match="401"):
+        await list_tools(world.pool, where)
+    async with world.pool.use(where):  # somebody opens one again, and keeps it open
+        await world.log_in()
+        assert [one.name for one in await list_tools(world.pool, where)] == ["pay"]
+
+
+async def test_a_refused_call_is_made_again_with_the_login_that_came(
+    world: World, issuer: Issuer, context: ToolContext
+) -> None:
+    issuer.greets_everybody = True
+    where = McpAddress(await workspaces.ensure(world.at, "acme"), world.url)
+    entry = McpEntry("pay", "", EMPTY_OBJECT_SCHEMA, "once")
+    async with world.pool.use(where):
+        await world.log_in()
+        (pay,) = offered("bank", (entry,), pool=world.pool, address=where, tool_filter=None)
+        assert joined_text((await pay.invoke(b"{}", context)).parts) == "paid with Bearer [redacted]"
+
+
+async def test_logging_in_again_does_not_cut_off_calls(world: World, issuer: Issuer, context: ToolContext) -> None:
+    where = await world.log_in()
+    issuer.lets_pay.clear()
+    paying = asyncio.ensure_future(world.pay(where, context))
+    await issuer.paying.wait()
+    world.pool.forget_logins()
+    assert await list_tools(world.pool, where)
+    issuer.lets_pay.set()
+    assert "paid" in await paying
+
+
+async def test_a_new_login_is_used_at_once_where_strangers_are_served(api: Api, server: ServerProcess) -> None:
+    async def tools(request: web.Request, _: Json) -> Json:
+        who = "for members" if "Authorization" in request.headers else "for strangers"
+        return {"tools": [{"name": "add", "inputSchema": {"type": "object"}, "description": who}]}
+
+    async with serving(answering({"tools/list": tools})) as peer:
+        named = [{"kind": "mcp", "name": "facts", "url": f"{peer.url}/mcp"}]
+        assert (await api.play("described_facts", tools=named))[-1]["text"] == "for strangers"
+        login = {"url": f"{peer.url}/mcp", "issuer": "", "token_endpoint": "", "client_id": "c", "access_token": "t-1"}
+        await asyncio.to_thread(administer, server.db, "mcp.logins.save", workspace=api.slug, login=login)
+        assert (await api.play("described_facts", tools=named))[-1]["text"] == "for members"
+        url = f"{peer.url}/mcp"
+        await asyncio.to_thread(administer, server.db, "mcp.logins.delete", workspace=api.slug, url=url)
+        assert (await api.play("described_facts", tools=named))[-1]["text"] == "for strangers"
 
 
 async def test_a_login_is_for_its_workspace_and_its_address_alone(world: World, issuer: Issuer) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from weftline import Agent, ToolBefore, ToolGate, files, shell
+from weftline import Agent, files, shell
+from weftline.hooks import ToolBefore, ToolGate
 from weftline.messages import ToolResults
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.builtin.edit_outcomes import inject_edit_outcomes

@@ -26,7 +26,7 @@ from weftline.providers.anthropic.blocks import PROVIDER
 from weftline.providers.anthropic.models import DEFAULT_MODEL, MODELS, Levels, sampling_limits, traits
 from weftline.providers.anthropic.request import BUILTIN_TOOLS, RequestBuilder
 from weftline.providers.anthropic.stream import Reader
-from weftline.providers.base import Chunk, ModelInfo, ModelRequest, NativeRequest, ProviderError
+from weftline.providers.base import Chunk, ModelInfo, ModelRequest, NativeRequest, ProviderError, schema_metadata
 from weftline.providers.calls import Call, read_json
 from weftline.providers.http_errors import classify
 from weftline.providers.listing import ModelPage, count, fetch, page_of, rows, text
@@ -112,6 +112,9 @@ class Anthropic:
 
     def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
         return sampling_limits(model, reasoning=reasoning)
+
+    def response_metadata(self, request: ModelRequest) -> dict[str, str]:
+        return schema_metadata(self._builder.schema_form(request))
 
     def native_request(self, request: ModelRequest) -> NativeRequest:
         """Returns what `stream` would send, with the key redacted and binary content left out."""

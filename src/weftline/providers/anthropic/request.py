@@ -26,7 +26,7 @@ from weftline.providers.anthropic.blocks import (
 from weftline.providers.anthropic.models import DEFAULT_MODEL, Levels, Thinking, thinking_for, traits
 from weftline.providers.anthropic.native_schema import native_schema
 from weftline.providers.anthropic.schema import Report, input_schema, report_for
-from weftline.providers.base import ModelInfo, ModelRequest, ProviderError, ToolSpec
+from weftline.providers.base import ModelInfo, ModelRequest, ProviderError, SchemaForm, ToolSpec
 from weftline.providers.names import NameMap
 
 BUILTIN_PREFIX: Final = "provider:"
@@ -84,7 +84,7 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
                     f"A tool and Anthropic's own tool are both sent as {tool['name']!r}; rename the tool.",
                     code="tool_name_collision",
                 )
-        schema = self._native_schema(request, native)
+        schema = self._native_schema(request)
         report = None if schema else report_for(request.output_schema, taken | {str(tool["name"]) for tool in native})
         tools = [_declared(tool, names) for tool in own] + [Block(encode(tool)) for tool in native]
         kept = bool(tools) and not (report and _without_tools(request))
@@ -134,10 +134,16 @@ class RequestBuilder(Struct, frozen=True, kw_only=True):
             return {**tool, "type": NEWER_TYPES[bare]}
         return tool
 
-    def _native_schema(self, request: ModelRequest, native: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    def schema_form(self, request: ModelRequest) -> SchemaForm | None:
+        if request.output_schema is None:
+            return None
+        return "tool" if self._native_schema(request) is None else "native"
+
+    def _native_schema(self, request: ModelRequest) -> dict[str, Any] | None:
         if request.output_schema is None or not self.native_schemas:
             return None
-        if not traits(request.model or DEFAULT_MODEL).structured or any(tool["name"] == CITING for tool in native):
+        cites = any(tool.name == BUILTIN_PREFIX + CITING for tool in request.tools)
+        if cites or not traits(request.model or DEFAULT_MODEL).structured:
             return None
         schema = native_schema(bytes(request.output_schema.schema))
         return None if schema is None else {"type": "json_schema", "schema": Raw(schema)}

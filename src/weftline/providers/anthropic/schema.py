@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 from weftline import prompts
 from weftline.messages import OutputSchema
 from weftline.providers.anthropic.blocks import Block, encode
+from weftline.providers.names import free_name
 
 REPORT: Final = "final_report"
 WRAPPED: Final = "output"
@@ -35,9 +36,7 @@ def report_for(output: OutputSchema | None, taken: Set[str]) -> Report | None:
     """Returns the report tool for an output schema, under a name that no tool of the run has."""
     if output is None:
         return None
-    name, number = REPORT, 2
-    while name in taken:
-        name, number = f"{REPORT}_{number}", number + 1
+    name = free_name(REPORT, taken)
     schema, wrapped = _report_schema(bytes(output.schema))
     return Report(
         name=name,

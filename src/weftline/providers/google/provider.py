@@ -21,10 +21,18 @@ from weftline.net.errors import RequestFailed
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseParser
 from weftline.net.transport import AiohttpTransport, Response, Transport
-from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, NativeRequest, ProviderError
+from weftline.providers.base import (
+    Chunk,
+    ErrorClass,
+    ModelInfo,
+    ModelRequest,
+    NativeRequest,
+    ProviderError,
+    schema_metadata,
+)
 from weftline.providers.calls import Call, read_json
 from weftline.providers.google.models import DEFAULT_MODELS, bare, traits
-from weftline.providers.google.request import BUILTIN_TOOLS, PROVIDER, RequestBuilder
+from weftline.providers.google.request import BUILTIN_TOOLS, PROVIDER, RequestBuilder, schema_form
 from weftline.providers.google.stream import Reader
 from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, page_of, rows, text, words
@@ -81,6 +89,9 @@ class Google:
 
     def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
         return SamplingLimits(max_stops=5)
+
+    def response_metadata(self, request: ModelRequest) -> dict[str, str]:
+        return schema_metadata(schema_form(self._with_model(request)))
 
     def native_request(self, request: ModelRequest) -> NativeRequest:
         """Returns what `stream` would send, with the key redacted and binary content left out."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 import msgspec
@@ -32,10 +32,10 @@ from weftline.messages import (
     User,
     UserPart,
 )
-from weftline.providers.base import ModelRequest, ProviderError, ToolSpec
+from weftline.providers.base import ModelRequest, ProviderError, SchemaForm, ToolSpec
 from weftline.providers.google.models import thinking_config, traits
 from weftline.providers.google.schema import accepted
-from weftline.providers.names import NameMap
+from weftline.providers.names import NameMap, free_name
 
 PROVIDER = "google"
 ANSWER_FUNCTION = "set_model_response"
@@ -101,9 +101,8 @@ class RequestBuilder:
         block = self._tool_block(request.tools)
         modern = traits(request.model).modern
         schema = request.output_schema
-        # Gemini 2.5 refuses a response schema together with tools, so the schema becomes a function.
-        by_function = schema is not None and not modern and bool(block.sent or block.builtins)
-        answer = _free_name(ANSWER_FUNCTION, block.sent) if by_function else None
+        by_function = schema_form(request) == "tool"
+        answer = free_name(ANSWER_FUNCTION, block.sent) if by_function else None
 
         fields: list[bytes] = []
         system = _system_text(request, answer)
@@ -142,6 +141,13 @@ class RequestBuilder:
         return block
 
 
+def schema_form(request: ModelRequest) -> SchemaForm | None:
+    """Gemini 2.5 refuses a response schema together with tools, so the schema becomes a function."""
+    if request.output_schema is None:
+        return None
+    return "tool" if request.tools and not traits(request.model).modern else "native"
+
+
 def _encode_tools(specs: tuple[ToolSpec, ...]) -> ToolBlock:
     functions = [spec for spec in specs if not spec.name.startswith(BUILTIN_PREFIX)]
     builtins: list[bytes] = []
@@ -172,15 +178,6 @@ def _declaration(name: str, description: str, parameters: Raw, response: Raw | U
     if response is not UNSET:
         declaration["responseJsonSchema"] = response
     return _encode(declaration)
-
-
-def _free_name(name: str, taken: Iterable[str]) -> str:
-    used = set(taken)
-    candidate, number = name, 1
-    while candidate in used:
-        number += 1
-        candidate = f"{name}_{number}"
-    return candidate
 
 
 def _system_text(request: ModelRequest, answer: str | None) -> str:

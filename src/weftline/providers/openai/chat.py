@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from weftline.providers.base import ModelRequest
+from weftline import prompts
+from weftline.providers.base import ModelRequest, SchemaForm
 from weftline.providers.names import NameMap
 from weftline.providers.openai.chat_request import ChatEncoder, marked_body
 from weftline.providers.openai.chat_stream import ChatReader
 from weftline.providers.openai.family import OpenAIFamily, joined
-from weftline.providers.openai.restore import Restorer, restorer_for
-from weftline.providers.openai.schema import answer_schema
+from weftline.providers.openai.restore import ReportRestorer, Restorer, restorer_for
+from weftline.providers.openai.schema import AnswerTool, answer_schema, answer_tool
 
 _encode = msgspec.json.encode
 
@@ -36,38 +37,65 @@ class OpenAIChat(OpenAIFamily):
         messages = self._native(request, encoder.message)
         if cache:
             messages = marked_body(messages)
-        if request.system:
-            system = encoder.system(request.system)
+        report = self._report(request)
+        if text := self._system(request, report):
+            system = encoder.system(text)
             messages.insert(0, marked_body([system])[0] if cache else system)
         # The parts that never change come first, so that the body up to the last message is the same from turn to turn.
         head = b'{"model":' + _encode(request.model)
-        if request.tools:
-            head += b',"tools":[' + encoder.tools(request.tools) + b"]"
-        settings = _encode(self._settings(request, names))
+        if tools := [*request.tools, *([report.spec] if report else [])]:
+            head += b',"tools":[' + encoder.tools(tools) + b"]"
+        settings = _encode(self._settings(request, names, report))
         return joined(head + b',"messages":[', messages, b"]," + settings[1:])
 
-    def _restorer(self, request: ModelRequest) -> Restorer:
-        return restorer_for(request, answer=self._sends_schema(request), tools=self._profile.strict_tools)
+    def _names(self, request: ModelRequest) -> NameMap:
+        report = self._report(request)
+        return NameMap([*(spec.name for spec in request.tools), *([report.name] if report else [])])
 
-    def _sends_schema(self, request: ModelRequest) -> bool:
+    def _restorer(self, request: ModelRequest) -> Restorer | ReportRestorer:
+        if report := self._report(request):
+            return ReportRestorer(report)
+        native = self._schema_form(request) == "native"
+        return restorer_for(request, answer=native, tools=self._profile.strict_tools)
+
+    def _schema_form(self, request: ModelRequest) -> SchemaForm | None:
+        if request.output_schema is None:
+            return None
         when = self._profile.schema
-        return request.output_schema is not None and (when == "always" or (when == "no_tools" and not request.tools))
+        native = when == "always" or (when == "no_tools" and not request.tools)
+        return "native" if native else self._profile.schema_else
 
-    def _settings(self, request: ModelRequest, names: NameMap) -> dict[str, Any]:
+    def _report(self, request: ModelRequest) -> AnswerTool | None:
+        if request.output_schema is None or self._schema_form(request) != "tool":
+            return None
+        names = super()._names(request)
+        return answer_tool(request.output_schema, {names.out(spec.name) for spec in request.tools})
+
+    def _system(self, request: ModelRequest, report: AnswerTool | None) -> str:
+        texts = [request.system or ""]
+        if report is not None:
+            texts.append(prompts.models.answer_by_tool(report.name))
+        elif request.output_schema is not None and self._schema_form(request) == "prompt":
+            texts.append(prompts.models.answer_by_schema(bytes(request.output_schema.schema).decode()))
+        return "\n\n".join(text for text in texts if text)
+
+    def _settings(self, request: ModelRequest, names: NameMap, report: AnswerTool | None) -> dict[str, Any]:
         profile = self._profile
         knob = self._knob(request.model)
         settings: dict[str, Any] = {"stream": True}
         if profile.stream_usage:
             settings["stream_options"] = {"include_usage": True}
-        if request.tools:
+        if report is not None and (not request.tools or request.tools_disabled or request.tool_choice == "none"):
+            settings["tool_choice"] = {"type": "function", "function": {"name": report.name}}
+        elif request.tools:
             settings["tool_choice"] = _tool_choice(request, names)
-            if request.parallel_tool_calls is not None and profile.parallel and knob.parallel:
-                settings["parallel_tool_calls"] = request.parallel_tool_calls
+        if request.tools and request.parallel_tool_calls is not None and profile.parallel and knob.parallel:
+            settings["parallel_tool_calls"] = request.parallel_tool_calls
         effort = self._effort(request)
         if effort is not None and profile.reasoning != "none":
             as_object = profile.reasoning == "object"
             settings |= {"reasoning": {"effort": effort}} if as_object else {"reasoning_effort": effort}
-        if request.output_schema is not None and self._sends_schema(request):
+        if request.output_schema is not None and self._schema_form(request) == "native":
             answer = answer_schema(request.output_schema)
             form = {"name": request.output_schema.name, "strict": answer.strict, "schema": Raw(answer.schema)}
             settings["response_format"] = {"type": "json_schema", "json_schema": form}

@@ -22,13 +22,22 @@ from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseEvent, SseParser
 from weftline.net.transport import AiohttpTransport, Response, Transport
 from weftline.providers.assemble import clean_count, clean_usage
-from weftline.providers.base import Chunk, ErrorClass, ModelInfo, ModelRequest, NativeRequest, ProviderError
+from weftline.providers.base import (
+    Chunk,
+    ErrorClass,
+    ModelInfo,
+    ModelRequest,
+    NativeRequest,
+    ProviderError,
+    SchemaForm,
+    schema_metadata,
+)
 from weftline.providers.calls import Call, read_json
 from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, nested, page_of, rows, text, words
 from weftline.providers.names import NameMap
 from weftline.providers.openai.profiles import PROFILES, Knob, Profile, effort_at, knob_of
-from weftline.providers.openai.restore import Restorer, restorer_for
+from weftline.providers.openai.restore import ReportRestorer, Restorer, restorer_for
 from weftline.providers.reasoning import nearest
 from weftline.providers.sampling import SamplingLimits
 from weftline.providers.whole_pairs import WholePairs
@@ -166,6 +175,9 @@ class OpenAIFamily(ABC):
         if self._own_transport:
             await self._transport.aclose()
 
+    def response_metadata(self, request: ModelRequest) -> dict[str, str]:
+        return schema_metadata(self._schema_form(self._named(request)))
+
     def native_request(self, request: ModelRequest) -> NativeRequest:
         """Returns what `stream` would send, with binary content left out and the key redacted."""
         request = self._named(request)
@@ -230,7 +242,10 @@ class OpenAIFamily(ABC):
     @abstractmethod
     def _reader(self, names: NameMap) -> Reader: ...
 
-    def _restorer(self, request: ModelRequest) -> Restorer:
+    def _schema_form(self, request: ModelRequest) -> SchemaForm | None:
+        return None if request.output_schema is None else "native"
+
+    def _restorer(self, request: ModelRequest) -> Restorer | ReportRestorer:
         """Returns what undoes the request's changes to its schemas in the answer."""
         return restorer_for(request, answer=True, tools=True)
 

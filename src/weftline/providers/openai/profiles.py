@@ -74,7 +74,9 @@ class Profile(Struct, frozen=True, kw_only=True):
     without_stops: str = ""
     """A regular expression for models that accept no stop sequences."""
     schema: Literal["never", "no_tools", "always"] = "never"
-    """Chat: when `response_format` has the output schema."""
+    """Chat: when `response_format` has the output schema. Some servers refuse it together with tools."""
+    schema_else: Literal["tool", "prompt"] = "prompt"
+    """Chat: what has the output schema otherwise: a tool that the server can force, or the system text."""
     strict_tools: bool = False
     """Chat: tools whose schema allows it are declared `strict`."""
     max_tokens_field: str = "max_tokens"
@@ -136,6 +138,8 @@ PROFILES: dict[str, Profile] = {
             default_model="openai/gpt-oss-120b",
             knobs=(*GPT_OSS, Knob(r"qwen/qwen3", {0: "none", 50: "default"})),
             max_stops=4,
+            # Its own format can neither be streamed nor used beside tools.
+            schema_else="tool",
             max_tokens_field="max_completion_tokens",
             cache="never",
             failed_call_code="tool_use_failed",
@@ -147,6 +151,7 @@ PROFILES: dict[str, Profile] = {
             default_model="gpt-oss-120b",
             knobs=GPT_OSS,
             schema="no_tools",
+            schema_else="tool",
             max_tokens_field="max_completion_tokens",
             cache="never",
         ),
@@ -157,6 +162,8 @@ PROFILES: dict[str, Profile] = {
             default_model="grok-4",
             reasoning="none",
             without_stops=r"grok-3-mini|grok-4(?!.*non-reasoning)",
+            schema="no_tools",
+            schema_else="tool",
             cache="never",
             reasoning_outside_output=True,
         ),
@@ -165,6 +172,8 @@ PROFILES: dict[str, Profile] = {
             base_url="https://api.deepseek.com/v1",
             key_env="DEEPSEEK_API_KEY",
             default_model="deepseek-chat",
+            # Its reasoning models refuse a forced tool.
+            schema_else="prompt",
             reasoning="none",
             parallel=False,
             cache="never",
@@ -177,6 +186,7 @@ PROFILES: dict[str, Profile] = {
             default_model="mistral-medium-latest",
             knobs=MISTRAL_KNOBS,
             schema="no_tools",
+            schema_else="tool",
             # Mistral always reports usage, and refuses unknown fields.
             stream_usage=False,
             cache="never",
@@ -189,6 +199,7 @@ PROFILES: dict[str, Profile] = {
             default_model="gpt-oss:20b",
             knobs=GPT_OSS,
             schema="no_tools",
+            schema_else="tool",
             parallel=False,
         ),
         Profile(
@@ -197,6 +208,7 @@ PROFILES: dict[str, Profile] = {
             key_env="VLLM_API_KEY",
             knobs=GPT_OSS,
             schema="no_tools",
+            schema_else="tool",
             top_k=True,
         ),
         Profile(name="compatible", knobs=GPT_OSS),

@@ -1,11 +1,11 @@
-"""Undoes what strict mode changed about an answer, before it is passed on."""
+"""Undoes what a request's schemas changed about an answer, before it is passed on: strict mode, the answer tool."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weftline.providers.base import CallArgs, CallDone, CallStart, Chunk, ModelRequest, TextDelta, UsageUpdate
-from weftline.providers.openai.schema import AnswerSchema, ToolSchema, answer_schema, tool_schema
+from weftline.providers.base import CallArgs, CallDone, CallStart, Chunk, Finish, ModelRequest, TextDelta, UsageUpdate
+from weftline.providers.openai.schema import AnswerSchema, AnswerTool, ToolSchema, answer_schema, tool_schema
 
 
 class Restorer:
@@ -49,6 +49,67 @@ class Restorer:
     def _whole_text(self) -> list[Chunk]:
         text, self._text = "".join(self._text), []
         return [TextDelta(text if self._answer is None else self._answer.restored(text))] if text else []
+
+
+class ReportRestorer:
+    """Makes the call of the answer tool the text of the answer, and drops text that the model wrote around it.
+
+    Other text is held back until it is clear that no such call follows.
+    """
+
+    def __init__(self, tool: AnswerTool) -> None:
+        self._tool = tool
+        self._text: list[str] = []
+        self._reports: dict[str | int, list[str]] = {}
+        """The calls of the answer tool. Only the first counts."""
+        self._first: str | int | None = None
+        self._called = False
+
+    def take(self, chunks: list[Chunk]) -> list[Chunk]:
+        out: list[Chunk] = []
+        for chunk in chunks:
+            match chunk:
+                case TextDelta(text):
+                    if self._first is None:
+                        self._text.append(text)
+                    continue
+                case CallStart(key, name) if name == self._tool.name:
+                    if self._first is None:
+                        self._first = key
+                        self._text.clear()
+                    self._reports[key] = []
+                    continue
+                case CallArgs(key, json) if key in self._reports:
+                    self._reports[key].append(json)
+                    if key == self._first and not self._tool.wrapped:
+                        out.append(TextDelta(json))
+                    continue
+                case CallDone(key, args) if key in self._reports:
+                    pieces = self._reports.pop(key)
+                    if key == self._first and (self._tool.wrapped or not pieces):
+                        out.append(TextDelta(self._tool.restored("".join(pieces) or args or "{}")))
+                    continue
+                case CallStart():
+                    self._called = True
+                    out += self.rest()
+                case Finish():
+                    answered = self._first is not None or bool(self._text)
+                    out += self.rest()
+                    if answered and not self._called and chunk.reason in ("tool_use", "malformed_function_call"):
+                        # A server may also refuse an answer that the model wrote as text; it is checked like any other.
+                        chunk = Finish("end_turn")
+                case _:
+                    pass
+            out.append(chunk)
+        return out
+
+    def rest(self) -> list[Chunk]:
+        """Returns what was held back, unchanged."""
+        begun = self._reports.get(self._first, []) if self._tool.wrapped and self._first is not None else []
+        text = "".join([*self._text, *begun])
+        self._text.clear()
+        begun.clear()
+        return [TextDelta(text)] if text else []
 
 
 def restorer_for(request: ModelRequest, *, answer: bool, tools: bool) -> Restorer:

@@ -7,16 +7,20 @@ changing its meaning; see `weftline.providers.openai.strict`.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import msgspec
 from msgspec import UNSET, Raw
 
+from weftline import prompts
 from weftline.messages import OutputSchema
 from weftline.providers.base import ToolSpec
+from weftline.providers.names import free_name
 from weftline.providers.openai.strict import Schema, strict_form, target, without_nulls
 
+ANSWER_TOOL = "final_report"
 WRAPPED = "output"
 _TOP_UNIONS = ("anyOf", "oneOf", "allOf")
 _PLAIN_TOP = (*_TOP_UNIONS, "enum", "const", "not")
@@ -60,6 +64,20 @@ class AnswerSchema(NamedTuple):
         return text if self.meant is None else without_nulls(text, self.meant)
 
 
+class AnswerTool(NamedTuple):
+    """The tool with which the model gives its answer. If `wrapped`, the answer is the field `output` of its input."""
+
+    spec: ToolSpec
+    wrapped: bool
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def restored(self, arguments: str) -> str:
+        return _unwrapped(arguments) if self.wrapped else arguments
+
+
 def described(spec: ToolSpec) -> str:
     """Returns the tool's description, with what it returns, since these APIs have no field for that."""
     if spec.output_schema is UNSET:
@@ -74,6 +92,20 @@ def tool_schema(spec: ToolSpec) -> ToolSchema:
 
 def answer_schema(output: OutputSchema) -> AnswerSchema:
     return _schema_for_answer(bytes(output.schema))
+
+
+def answer_tool(output: OutputSchema, taken: Container[str]) -> AnswerTool:
+    """Returns the tool, under a name that no tool of the run is sent as."""
+    schema, wrapped = _schema_for_answer_tool(bytes(output.schema))
+    return AnswerTool(ToolSpec(free_name(ANSWER_TOOL, taken), prompts.models.ANSWER_TOOL, Raw(schema)), wrapped)
+
+
+@lru_cache(maxsize=256)
+def _schema_for_answer_tool(schema: bytes) -> tuple[bytes, bool]:
+    given = _decoded(schema)
+    if given is None or _is_object(given) or b'"#"' in schema:
+        return schema, False
+    return msgspec.json.encode(_wrapper(given)), True
 
 
 @lru_cache(maxsize=1024)

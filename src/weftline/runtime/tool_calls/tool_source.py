@@ -84,9 +84,9 @@ class DialledTools:
         self._catalogs: OrderedDict[tuple[int, str], tuple[McpEntry, ...]] = OrderedDict()
         """What runs were offered at their start, so that they keep their tools if a server goes down later."""
 
-    def forget_logins(self) -> None:
-        """Reads the logins at MCP servers again, after one was created or deleted."""
-        self._pool.forget_logins()
+    def forget_logins(self, workspace: int | None = None) -> None:
+        """Reads a workspace's logins at MCP servers again, after one was created or deleted."""
+        self._pool.forget_logins(workspace)
 
     async def aclose(self) -> None:
         if self._sandbox is not None:

@@ -11,6 +11,7 @@ from msgspec import UNSET
 from msgspec.json import encode
 
 from weftline.errors import Unauthorized, WeftlineError
+from weftline.framing import one_line
 from weftline.server.a2a import cards, rpc
 from weftline.server.a2a.dialect import Dialect
 from weftline.server.a2a.rpc import Call, NotACall, RpcError
@@ -65,7 +66,7 @@ async def call(app: App, request: Request, principal: Principal) -> Response | N
         if streams and refused.status == 200 and _wants_events(request):
             # Callers of version 0.3 that ask for events cannot read anything else.
             body = rpc.error_body(sent.id, dialect.fault(refused))
-            return Response(b"data: " + body + b"\n\n", headers=tuple(one for one in HEADERS if one != NO_SNIFFING))
+            return Response(_event(body), headers=tuple(one for one in HEADERS if one != NO_SNIFFING))
         return _refusal(dialect, sent.id, refused)
 
 
@@ -175,7 +176,7 @@ class _Frames:
         await self._large.send_frame(self._send, data)
 
     def _frame(self, event: Any) -> bytes:
-        return b"data: " + rpc.result_body(self._identity, event) + b"\n\n"
+        return _event(rpc.result_body(self._identity, event))
 
 
 async def _send_events(
@@ -206,6 +207,10 @@ async def _send_all(
         async for some in events:
             await frames.send(some)
     await request.send({"type": "http.response.body", "body": b""})
+
+
+def _event(body: bytes) -> bytes:
+    return b"data: " + one_line(body) + b"\n\n"
 
 
 def _chunk(data: bytes) -> dict[str, object]:

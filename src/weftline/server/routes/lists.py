@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, get_args
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct
 from msgspec.json import encode
 
 from weftline.api.cursors import cursor_of, key_of
@@ -91,9 +91,11 @@ async def _page_of_runs(app: App, request: Request, matching: RunFilter) -> Resp
 async def sessions(app: App, request: Request, principal: Principal) -> Response:
     status = one_of(request, _SESSION_STATUS)
     wanted = await _common(app, request, principal)
+    offset = _offset(request)
     matching = ThreadFilter(
         workspace=principal.workspace,
         before=wanted.before,
+        offset=offset,
         limit=wanted.limit + 1,
         key=wanted.thread,
         ended=None if status is None else status == "ended",
@@ -103,7 +105,19 @@ async def sessions(app: App, request: Request, principal: Principal) -> Response
     rows = await threads.page(app.workspaces, matching)
     page = rows[: wanted.limit]
     more = cursor_of(page[-1].key) if len(rows) > wanted.limit else None
-    return Response(encode(SessionPage([_session(row) for row in page], more)))
+    # A client that follows a cursor had the total on its first page; counting again may cost more than the page.
+    total = await threads.count(app.workspaces, matching) if wanted.before is None else UNSET
+    listed = [_session(row) for row in page]
+    return Response(encode(SessionPage(listed, more, limit=wanted.limit, offset=offset, total=total)))
+
+
+def _offset(request: Request) -> int:
+    text = request.query_value("offset")
+    if text is None:
+        return 0
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise unusable("offset", "must be a whole number from 0 to 999999999")
+    return int(text)
 
 
 async def listed_run(engine: Engine, row: RunRow) -> ListedRun:
@@ -112,6 +126,7 @@ async def listed_run(engine: Engine, row: RunRow) -> ListedRun:
 
 def _session(row: ThreadRow) -> ListedSession:
     identity = ids.session_id(row.key, row.salt)
+    created, used = iso(row.created_at), iso(row.last_used_at)
     return ListedSession(
         identity,
         identity,
@@ -119,9 +134,11 @@ def _session(row: ThreadRow) -> ListedSession:
         "active" if row.ended_at is None else "ended",
         row.agent,
         Raw(row.metadata.encode()),
-        iso(row.created_at),
-        iso(row.last_used_at),
+        created,
+        used,
         None if row.ended_at is None else iso(row.ended_at),
+        created,
+        used,
         error_code(row.damaged),
     )
 
@@ -251,6 +268,11 @@ OF_SESSION = QueryParameter("sessionId", str, "Of this session.")
 OF_AGENT = QueryParameter(
     "agentId", Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")], "Of this agent, by its id or slug."
 )
+_OFFSET = QueryParameter(
+    "offset",
+    Annotated[int, Meta(ge=0, le=999_999_999, extra_json_schema={"default": 0})],
+    "How many to leave out at the beginning. `cursor` is faster, and new sessions do not shift it.",
+)
 _FILTERS = (
     OF_SESSION,
     OF_AGENT,
@@ -287,7 +309,7 @@ ROUTES = (
         scopes=("sessions:read",),
         narrowed="its agents",
         summary="List sessions",
-        query=(_SESSION_STATUS, *_FILTERS),
+        query=(_SESSION_STATUS, *_FILTERS, _OFFSET),
         returns=SessionPage,
     ),
 )

@@ -62,10 +62,11 @@ class NewThread(Struct, frozen=True, kw_only=True):
 
 
 class ThreadFilter(Struct, frozen=True, kw_only=True):
-    """What a page of threads must match, and where it begins: below the key `before`."""
+    """What a page of threads must match, and where it begins: below the key `before`, `offset` threads later."""
 
     workspace: int
     before: int | None = None
+    offset: int = 0
     limit: int = 50
     key: int | None = None
     ended: bool | None = None
@@ -206,6 +207,25 @@ def newest_tagged(name: str, value: str, *, workspace: int, agent: str) -> Query
 
 def page(wanted: ThreadFilter) -> Query[list[ThreadRow]]:
     """Newest first. A filter without an index of its own (ended, agent) walks the workspace's threads."""
+    matching, newest, values = _matching(wanted)
+    rows = yield from statement(
+        f"SELECT {_LISTED} {matching} ORDER BY {newest} DESC LIMIT ${len(values) + 1} OFFSET ${len(values) + 2}",
+        *values,
+        wanted.limit,
+        wanted.offset,
+    )
+    return [_to_row(row) for row in rows]
+
+
+def count(wanted: ThreadFilter) -> Query[int]:
+    """How many threads match, on all pages."""
+    matching, _, values = _matching(wanted)
+    row = yield from one(f"SELECT count(*) {matching}", *values)
+    return 0 if row is None else row[0]
+
+
+def _matching(wanted: ThreadFilter) -> tuple[str, str, list[SqlValue]]:
+    """The part of a query from `FROM` on, the column by which newer threads are first, and the values."""
     values = list[SqlValue]()
 
     def mark(value: SqlValue) -> str:
@@ -230,12 +250,7 @@ def page(wanted: ThreadFilter) -> Query[list[ThreadRow]]:
         where.append(f"threads.agent IN ({', '.join(mark(agent) for agent in wanted.agents)})")
     if wanted.ended is not None:
         where.append(f"threads.ended_at IS {'NOT ' if wanted.ended else ''}NULL")
-    rows = yield from statement(
-        f"SELECT {_LISTED} FROM {source}threads WHERE {' AND '.join(where)} ORDER BY {newest} DESC"
-        f" LIMIT {mark(wanted.limit)}",
-        *values,
-    )
-    return [_to_row(row) for row in rows]
+    return f"FROM {source}threads WHERE {' AND '.join(where)}", newest, values
 
 
 def _thread(row: Row | None) -> ThreadRow | None:

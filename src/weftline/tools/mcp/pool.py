@@ -12,7 +12,7 @@ import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
 from weftline import prompts
 from weftline._version import __version__
@@ -88,6 +88,8 @@ class McpPool:
         self._rooms: defaultdict[int, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(max_connections))
         """The free slots, by workspace."""
         self._connections: dict[McpPlace, Connection] = {}
+        self._replaced: set[Connection] = set()
+        """Those that only finish the calls in progress."""
         self._closing: set[Connection] = set()
 
     @asynccontextmanager
@@ -118,8 +120,10 @@ class McpPool:
             yield connection
         finally:
             connection.users -= 1
-            if not connection.users and not connection.ended and self._connections.get(address) is not connection:
-                self.discard(connection)  # it has been replaced
+            if not connection.users and self._connections.get(address) is not connection:
+                self._replaced.discard(connection)
+                if not connection.ended:
+                    self.discard(connection)
             elif not connection.users and self._connections.get(address) is connection:
                 if connection.ended or not connection.is_fit:
                     self.discard(connection)
@@ -134,21 +138,40 @@ class McpPool:
         return connection if connection is not None and not connection.ended and connection.is_fit else None
 
     def discard(self, connection: Connection) -> None:
-        """Retires a connection; calls that are still waiting on it may finish."""
+        """Closes a connection, and with it the calls in progress."""
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
+        self._replaced.discard(connection)
         self._closing.add(connection)
         connection.owner.add_done_callback(lambda _: self._closing.discard(connection))
         connection.close()
 
-    def forget_logins(self) -> None:
-        """Retires the connections whose login may have changed."""
-        for connection in list(self._connections.values()):
-            if connection.credential is not None:
-                self.discard(connection)
+    def forget_logins(self, workspace: int | None = None) -> None:
+        """Replaces connections whose login may have changed; those without one may get one now.
+
+        Calls in progress finish: a person who logs in must not put them in doubt.
+        """
+        for address, connection in list(self._connections.items()):
+            if _takes_logins(address) and workspace in (None, address.workspace):
+                self.replace(connection)
+
+    def replace(self, connection: Connection) -> None:
+        """Has the next call open another connection; calls in progress finish on this one."""
+        if not connection.users:
+            self.discard(connection)
+        elif self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+            self._replaced.add(connection)
+
+    async def login_has_come(self, connection: Connection) -> bool:
+        """Whether there is a login by now for a server that refused a connection without one."""
+        address = connection.address
+        if self._credentials is None or connection.credential is not None or not _takes_logins(address):
+            return False
+        return await self._credentials(address) is not None
 
     async def aclose(self) -> None:
-        for connection in list(self._connections.values()):
+        for connection in [*self._connections.values(), *self._replaced]:
             self.discard(connection)
         owners = [connection.owner for connection in self._closing]
         if owners:
@@ -199,6 +222,8 @@ class Connection:
         self.mode: ConnectMode = mode
         self._may_change = may_change
         self.credential: Credential | None = None
+        self._wants_login: tuple[int, str] | None = None
+        """The error of the last request that a login is missing for: tries of other revisions may end otherwise."""
         self.callers: list[Caller] = []
         """The calls in progress."""
         self._cut_off: set[str] = set()
@@ -265,7 +290,7 @@ class Connection:
             async with self._room:
                 self._has_room = True
                 address = self.address
-                if self._credentials is not None and isinstance(address, McpAddress) and not _is_authorized(address):
+                if self._credentials is not None and _takes_logins(address):
                     self.credential = await self._credentials(address)
                 await self._keep()
         except BaseException as error:
@@ -288,7 +313,11 @@ class Connection:
         from weftline.tools.mcp.transports import connect as streams
 
         transport = streams(
-            self.address, dialer=self._dialer.of(self.address.workspace), credential=self.credential, on_lost=self._lost
+            self.address,
+            dialer=self._dialer.of(self.address.workspace),
+            credential=self.credential,
+            on_lost=self._lost,
+            on_login_needed=self._login_needed,
         )
         try:
             async with Client(
@@ -313,11 +342,16 @@ class Connection:
             if isinstance(cause, MCPError):
                 reached = cause.code not in (NOT_SENT, BROKEN, UNAUTHORIZED)
             if self.mode != "legacy" or not self._may_change or self._client.done() or not reached:
+                if reached and self._wants_login is not None and not self._client.done():
+                    raise MCPError(*self._wants_login) from None
                 raise
         else:
             return
         self.mode = "auto"
         await self._keep()
+
+    def _login_needed(self, code: int, message: str) -> None:
+        self._wants_login = code, message
 
     def _lost(self) -> None:
         if self._client.done():
@@ -345,9 +379,11 @@ class Connection:
         return await self._asked.text(params, caller_of(self.callers, self._cut_off))
 
 
-def _is_authorized(address: McpAddress) -> bool:
-    """Whether the tool's own headers include Authorization."""
-    return parse(address.url).basic is not None or any(name.lower() == "authorization" for name, _ in address.headers)
+def _takes_logins(address: McpPlace) -> TypeGuard[McpAddress]:
+    """Whether a stored login is used there: not if the tool's own headers include Authorization."""
+    if not isinstance(address, McpAddress) or parse(address.url).basic is not None:
+        return False
+    return not any(name.lower() == "authorization" for name, _ in address.headers)
 
 
 async def _unchecked(name: str, result: object) -> None:

@@ -111,7 +111,7 @@ class McpTool(RemoteTool):
                         output = _with_questions(await self._checked(result), asked)
                         return await redacted_apart(output, connection.redactor)
                     except MCPError as error:
-                        if not self._may_retry(connection, error) or last:
+                        if not await self._may_retry(connection, error) or last:
                             output = _with_questions(self._failed(error), asked)
                             return await redacted_apart(output, connection.redactor)
                     except ValidationError as error:
@@ -181,14 +181,15 @@ class McpTool(RemoteTool):
                 return ToolOutput.of(prompts.remote.answer_unlike_schema(self.name, problems), is_error=True)
         return output_of(result)
 
-    def _may_retry(self, connection: Connection, error: Exception) -> bool:
+    async def _may_retry(self, connection: Connection, error: MCPError) -> bool:
         """Whether a failed call may be sent again, over a new connection."""
-        from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
-        from weftline.tools.mcp.http import BROKEN, NOT_SENT, SESSION_LOST
+        from weftline.tools.mcp.http import BROKEN, NOT_SENT, SESSION_LOST, UNAUTHORIZED
 
-        assert isinstance(error, MCPError)
+        if error.code == UNAUTHORIZED:
+            self._pool.replace(connection)
+            return await self._pool.login_has_come(connection)
         if error.code not in (NOT_SENT, SESSION_LOST, BROKEN, CONNECTION_CLOSED):
             return False
         self._pool.discard(connection)
@@ -256,14 +257,19 @@ async def _list_entries(pool: McpPool, address: McpPlace) -> tuple[McpEntry, ...
         async with pool.use(address) as connection:
             from mcp import MCPError
 
-            from weftline.tools.mcp.http import BROKEN, NOT_SENT, SESSION_LOST
+            from weftline.tools.mcp.http import BROKEN, NOT_SENT, SESSION_LOST, UNAUTHORIZED
 
             try:
                 return await _pages(connection)
             except MCPError as error:
-                if last or error.code not in (SESSION_LOST, NOT_SENT, BROKEN):
+                if error.code == UNAUTHORIZED:
+                    pool.replace(connection)
+                    if last or not await pool.login_has_come(connection):
+                        raise
+                elif last or error.code not in (SESSION_LOST, NOT_SENT, BROKEN):
                     raise
-                pool.discard(connection)
+                else:
+                    pool.discard(connection)
     raise AssertionError("unreachable")
 
 

@@ -1,0 +1,13 @@
+"""Limits on what an agent may call, and code that decides about each turn. See docs/policies.md."""
+
+from weftline.agent.policy import BasicPolicy, Caps, Policy, PolicyDecision, PolicyTurn
+from weftline.kernel.policy import TagClause
+
+__all__ = [
+    "BasicPolicy",
+    "Caps",
+    "Policy",
+    "PolicyDecision",
+    "PolicyTurn",
+    "TagClause",
+]
