@@ -54,7 +54,7 @@ def salvage(source: Path, to: Path) -> Salvaged:
     directory.own()
     try:
         with draft_of(to) as draft:
-            found = _salvage(source / DATABASE, draft / DATABASE)
+            found = _copy_and_check(source / DATABASE, draft / DATABASE)
             for name in _KEYS:
                 if (source / name).exists():
                     shutil.copyfile(source / name, draft / name)
@@ -70,7 +70,7 @@ def salvage(source: Path, to: Path) -> Salvaged:
         directory.release()
 
 
-def _salvage(source: Path, to: Path) -> Salvaged:
+def _copy_and_check(source: Path, to: Path) -> Salvaged:
     with closing(connect(source, read_only=True)) as db, closing(apsw.Connection(str(to))) as copy:
         os.chmod(to, 0o600)
         version = check_version(db, path=source.parent)
