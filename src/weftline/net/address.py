@@ -115,7 +115,7 @@ def with_query(url: str, query: Mapping[str, str]) -> str:
     return f"{url}{'&' if '?' in url else '?'}{urlencode(query)}"
 
 
-def shown_url(url: str, *, with_port: bool = False) -> str:
+def display_url(url: str, *, with_port: bool = False) -> str:
     """Returns an address as people may see it: without credentials, query and fragment."""
     try:
         found = parse(url)

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from weftline.net.address import shown_url
+from weftline.net.address import display_url
 from weftline.net.errors import Reason, RequestFailed
 from weftline.net.transport import Response
 from weftline.providers.base import ErrorClass, ProviderError
@@ -61,16 +61,16 @@ class Call:
         except RequestFailed as error:
             if not error.sent:
                 # The host alone does not say which of its servers is down.
-                shown = shown_url(self._url, with_port=True)
+                displayed = display_url(self._url, with_port=True)
                 error.message = error.message.replace(
-                    f"connect to {urlsplit(self._url).hostname}", f"connect to {shown}"
+                    f"connect to {urlsplit(self._url).hostname}", f"connect to {displayed}"
                 )
             raise provider_error(error) from None
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if 200 <= response.status < 300 and kind in ("text/html", "application/xhtml+xml"):
             error = ProviderError(
                 "server",
-                f"{shown_url(self._url)} answered {response.status} with HTML, not with JSON or an event stream. "
+                f"{display_url(self._url)} answered {response.status} with HTML, not with JSON or an event stream. "
                 "Is this the address of a model API? Most end in /v1.",
                 retryable=False,
                 status=response.status,

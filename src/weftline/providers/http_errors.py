@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct
 
-from weftline.net.address import shown_url
+from weftline.net.address import display_url
 from weftline.providers.base import ErrorClass, ProviderError
 from weftline.text.json_size import excess
 from weftline.text.redaction import Redactor
@@ -93,7 +93,7 @@ def classify(
     detail = read_detail(status, body, secrets=(*secrets, *secrets_of(url)))
     message = detail.message
     if status == 404 and url:
-        message = f"{sentence(message)} 404 for {shown_url(url)}."
+        message = f"{sentence(message)} 404 for {display_url(url)}."
         if not _MODEL.search(detail.message):
             message = f"{message} {not_found}"
     return ProviderError(

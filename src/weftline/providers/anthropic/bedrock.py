@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from weftline.net.address import at_path, shown_url, with_query
+from weftline.net.address import at_path, display_url, with_query
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseEvent
 from weftline.net.transport import Transport
@@ -116,7 +116,7 @@ class Bedrock(Anthropic):
         self._builder = replace(self._builder, provider=PROVIDER, platform=platform)
 
     def __repr__(self) -> str:
-        return f"Bedrock({shown_url(self._url)!r})"
+        return f"Bedrock({display_url(self._url)!r})"
 
     @property
     def name(self) -> str:

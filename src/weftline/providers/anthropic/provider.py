@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, cast
 
 import msgspec
 
-from weftline.net.address import at_path, shown_url
+from weftline.net.address import at_path, display_url
 from weftline.net.errors import RequestFailed
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseParser
@@ -94,7 +94,7 @@ class Anthropic:
         )
 
     def __repr__(self) -> str:
-        return f"Anthropic({shown_url(self._url)!r})"
+        return f"Anthropic({display_url(self._url)!r})"
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from weftline.net.address import at_path, shown_url, with_query
+from weftline.net.address import at_path, display_url, with_query
 from weftline.net.errors import RequestFailed
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseParser
@@ -81,7 +81,7 @@ class Google:
         self._builder = RequestBuilder()
 
     def __repr__(self) -> str:
-        return f"Google(base_url={shown_url(self._base_url)!r})"
+        return f"Google(base_url={display_url(self._base_url)!r})"
 
     def models(self) -> Sequence[ModelInfo]:
         return self._models

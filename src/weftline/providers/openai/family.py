@@ -18,7 +18,7 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from weftline.messages import Message, Usage
-from weftline.net.address import at_path, shown_url
+from weftline.net.address import at_path, display_url
 from weftline.net.errors import RequestFailed
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseEvent, SseParser
@@ -142,7 +142,7 @@ class OpenAIFamily(ABC):
         self._own_transport = transport is None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(name={self._name!r}, url={shown_url(self._url)!r})"
+        return f"{type(self).__name__}(name={self._name!r}, url={display_url(self._url)!r})"
 
     @property
     def name(self) -> str:
