@@ -41,6 +41,12 @@ DAILY = [
 ]
 """What most programs need, from `weftline` itself."""
 
+ENGINE = [
+    *("agents", "attach", "awaits", "budgets", "calls", "calls_in_doubt", "close", "compare", "durable", "export"),
+    *("export_thread", "fork", "grants", "import_runs", "is_open", "lifespan", "observe", "override_prompt"),
+    *("prompt_overrides", "register", "replay", "runtime", "set_budget", "start", "thread", "unclaimed", "warmup"),
+]
+"""`runtime` is the door to what is below."""
 BY_TOPIC = {
     "weftline.hooks": [
         "AfterModel",
@@ -173,6 +179,10 @@ def test_the_daily_names_are_exactly_these() -> None:
 @pytest.mark.parametrize("module", BY_TOPIC)
 def test_the_names_of_a_topic_are_exactly_these(module: str) -> None:
     assert sorted(import_module(module).__all__) == BY_TOPIC[module]
+
+
+def test_an_engine_has_these_methods_and_no_internals() -> None:
+    assert [name for name in dir(weftline.Engine) if not name.startswith("_")] == ENGINE
 
 
 @pytest.mark.parametrize("name", DAILY)

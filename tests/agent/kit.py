@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weftline import Agent, Limits
+from weftline import Agent, Engine, Limits
 from weftline.agent.run import Run
 from weftline.events import AwaitOpened
 from weftline.messages import Message, ToolResults, User
 from weftline.providers.base import ModelRequest
 from weftline.testing import ScriptedModel
+from weftline.workspace import workspaces
 
 
 def scripted(*turns: Any, tools: Sequence[Any], **options: Any) -> tuple[Agent[Any, Any], ScriptedModel]:
@@ -41,3 +42,11 @@ def last_words(request: ModelRequest) -> str:
 
 def injected(request: ModelRequest) -> list[str]:
     return [message.text for message in request.messages if isinstance(message, User) and message.injected]
+
+
+async def workspace_of(engine: Engine) -> int:
+    return await workspaces.ensure(engine.workspaces, "default")
+
+
+async def key_of(engine: Engine, run_id: str) -> int:
+    return await (await engine.runtime()).locate(run_id, workspace=await workspace_of(engine))

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from agent.kit import workspace_of
 from weftline import Agent, Engine, Limits, RunCancelled, RunFailed, tool
 from weftline.hooks import RunCancelled as RunCancelledPoint
 from weftline.hooks import RunEnded
@@ -170,7 +171,7 @@ async def test_a_failed_run_keeps_its_messages_and_its_thread_goes_on_without_th
         with pytest.raises(RunFailed) as caught, agent.override(model=failing):
             await agent.run("Second?", thread="t", engine=engine)
         failed = caught.value.result
-        row = await (await engine.runtime()).stored.find(failed.run_id, workspace=engine.workspace_key)
+        row = await (await engine.runtime()).stored.find(failed.run_id, workspace=await workspace_of(engine))
         assert (failed.status, row.status) == ("failed", "failed")
         assert [type(message).__name__ for message in failed.new_messages] == ["User", "Assistant", "ToolResults"]
         again = await agent.run("Third?", thread="t", engine=engine)

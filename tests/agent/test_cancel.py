@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agent.kit import workspace_of
 from weftline import Agent, Engine, code, shell, skills, tool
 from weftline.errors import Conflict
 from weftline.events import AwaitOpened, CallOpened, RunEnded
@@ -128,7 +129,7 @@ async def test_a_receipt_has_every_call_of_a_run_and_its_children_in_one_list_an
         logged = [(of, call.id) for of in (run.id, child) for call in await engine.calls(of)]
         assert sorted(listed) == sorted(logged) and len(set(listed)) == len(listed)
         plan = RunPlan(messages=(User.of("Go."),), model="lab:script", tools=(LocalRef("ask_client"),))
-        offered = engine.attach(await (await engine.runtime()).create(engine.workspace_key, plan))
+        offered = engine.attach(await (await engine.runtime()).create(await workspace_of(engine), plan))
         async for event in offered:
             if isinstance(event, CallOpened):
                 break

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agent.kit import workspace_of
 from weftline import Agent, Budget, Engine, Limits, RunFailed, ToolFailed, tool
 from weftline.agent.run import Run
 from weftline.kernel.entries import Limits as StoredLimits
@@ -56,7 +57,7 @@ async def begun_for_client(engine: Engine) -> Run[Any]:
     """A limit that only runs of clients have."""
     limits = StoredLimits(max_tool_turns=0, on_max_tool_turns="finalize")
     plan = RunPlan(messages=(User.of("Go."),), model="lab:script", tools=(LocalRef("look"),), limits=limits)
-    return engine.attach(await (await engine.runtime()).create(engine.workspace_key, plan))
+    return engine.attach(await (await engine.runtime()).create(await workspace_of(engine), plan))
 
 
 @pytest.mark.requirement("run.end.reason")

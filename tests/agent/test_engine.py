@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from agent.kit import workspace_of
 from weftline import Agent, Engine, ToolContext, WeftlineError, details, events, hook, tool
 from weftline.agent.engine.models import Models
 from weftline.errors import Conflict, NotFound, StoreError
@@ -228,7 +229,7 @@ async def test_a_run_without_a_prompt_goes_on_from_its_thread(tmp_path: Path) ->
     async with Engine(tmp_path, agents=[agent], models=catalog(model)) as engine:
         with pytest.raises(WeftlineError, match="has no messages to continue from"):
             await engine.start(agent, thread="t")
-        assert await (await engine.runtime()).stored.runs(RunFilter(workspace=engine.workspace_key)) == []
+        assert await (await engine.runtime()).stored.runs(RunFilter(workspace=await workspace_of(engine))) == []
         assert model.requests == []
         await agent.run("First?", thread="t", engine=engine)
         again = await agent.run(thread="t", engine=engine)
@@ -290,7 +291,7 @@ async def test_a_guest_that_fails_as_it_leaves_does_not_keep_the_engine_open(tmp
         raise ValueError("no")
 
     engine = Engine(tmp_path)
-    engine.alongside(guest)
+    engine._alongside(guest)  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(ValueError, match="no"):
         async with engine:
             pass

@@ -138,7 +138,7 @@ async def test_another_loop_can_start_watch_steer_and_cancel(tmp_path: Path) -> 
 
 
 async def test_a_call_that_is_cancelled_elsewhere_stops_only_the_waiting(tmp_path: Path) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    begun, go_on, there = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
 
     @tool
     async def wait() -> str:
@@ -152,7 +152,7 @@ async def test_a_call_that_is_cancelled_elsewhere_stops_only_the_waiting(tmp_pat
     async def impatient() -> str:
         run = await engine.start(agent, "Go.")
         waiting = asyncio.create_task(run.result())
-        await engine.on_engine_loop(begun.wait)
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(begun.wait(), there))
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -165,7 +165,7 @@ async def test_a_call_that_is_cancelled_elsewhere_stops_only_the_waiting(tmp_pat
 
 
 async def test_a_run_in_memory_is_ended_by_its_owner_on_another_loop() -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
+    begun, ended, there = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
 
     @tool
     async def wait() -> str:
@@ -181,7 +181,7 @@ async def test_a_run_in_memory_is_ended_by_its_owner_on_another_loop() -> None:
 
     async def owner() -> None:
         async with agent.stream("Go.", engine=engine):
-            await engine.on_engine_loop(begun.wait)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(begun.wait(), there))
 
     async with Engine() as engine:
         await beside(lambda: asyncio.run(owner()))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typing_extensions import TypedDict
 
+from agent.kit import key_of
 from weftline import Agent, Engine, Limits, RunFailed, hook, tool
 from weftline.agent.hooks_outside import POINTS
 from weftline.agent.run import Run
@@ -252,7 +253,7 @@ async def test_a_result_whose_check_takes_until_the_run_has_ended_changes_nothin
             (call_id,) = ids(await offered(run))
         async with Engine(tmp_path, agents=[Agent(model, name="clerk", tools=[weather], deps=slow)]) as engine:
             host = await engine.runtime()
-            key = await engine.locate(run.id)
+            key = await key_of(engine, run.id)
             output = ToolOutput.of('{"city": "Rome", "degrees": 20}')
             answering = asyncio.create_task(host.answer(key, call_id, output))
             await opened.wait()
@@ -291,7 +292,7 @@ async def test_results_that_were_materialized_may_come_again_under_their_key() -
         run = await engine.start(Agent(model, tools=shapes), "Go.")
         asked = await offered(run)
         who, rain = ids(asked)
-        host, key = await engine.runtime(), await engine.locate(run.id)
+        host, key = await engine.runtime(), await key_of(engine, run.id)
         wet = '{"city": "Rome", "degrees": 20}'
         assert await host.answer(key, rain, ToolOutput.of(wet), idempotency_key="one")
         assert await host.answer(key, rain, ToolOutput.of(wet), idempotency_key="one")

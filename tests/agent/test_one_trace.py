@@ -94,7 +94,6 @@ async def test_a_run_that_waited_was_paused_and_moved_is_one_trace_and_each_span
             (question,) = await engine.awaits()
             await run.below(question.run_id).answer(question.id, "Here.")
             assert (await run.result()).text == "Found."
-            await engine.settled(run.id)
             below = await trace_of(engine.attach(question.run_id))
             # Neither a replay nor whoever opens the store again has anything to add.
             count = len(seen.ended)
@@ -149,7 +148,6 @@ async def test_a_run_that_nobody_traces_has_no_trace_and_one_that_was_begun_so_g
             run = engine.attach(run.id)
             await run.answer(question.id, "Here.")
             await run.result()
-            await engine.settled(run.id)
     assert seen.traces == {fallback_trace(run.id).id}
 
 

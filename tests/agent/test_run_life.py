@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agent.kit import asked
+from agent.kit import asked, workspace_of
 from weftline import Agent, Engine, Limits, RunCancelled, RunContext, RunFailed, tool
 from weftline.agent.engine.in_memory import in_memory
 from weftline.agent.running import deps as deps_of_runs
@@ -35,7 +35,7 @@ def look(at: str = "") -> str:
 async def unfinished(engine: Engine) -> int:
     host = await engine.runtime()
     statuses = ("queued", "running", "paused")
-    return len(await host.stored.runs(RunFilter(workspace=engine.workspace_key, statuses=statuses)))
+    return len(await host.stored.runs(RunFilter(workspace=await workspace_of(engine), statuses=statuses)))
 
 
 async def test_a_start_that_is_cancelled_leaves_no_run_behind() -> None:

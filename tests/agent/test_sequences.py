@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agent.kit import key_of, workspace_of
 from weftline import Agent, Engine, Limits, tool
 from weftline.agent.run import Run
 from weftline.events import AnyEvent, AwaitOpened, CallOpened
@@ -68,7 +69,7 @@ async def answer_questions(engine: Engine, run: Run[Any], events: AsyncIterator[
             await run.approve(event.id)
         if isinstance(event, CallOpened) and event.client:
             host = await engine.runtime()
-            await host.answer(await engine.locate(run.id), event.call_id, ToolOutput.of("Seen."))
+            await host.answer(await key_of(engine, run.id), event.call_id, ToolOutput.of("Seen."))
     return found
 
 
@@ -85,7 +86,7 @@ async def test_the_entries_of_a_reference_run_come_in_the_documented_order(
     async with asyncio.timeout(PATIENCE_S), Engine(tmp_path if where == "sqlite" else None, models=models) as engine:
         if name == "external tools":
             plan = RunPlan(messages=(User.of("Go."),), model=by_model("lab:external"), tools=(LocalRef("look"),))
-            run = engine.attach(await (await engine.runtime()).create(engine.workspace_key, plan))
+            run = engine.attach(await (await engine.runtime()).create(await workspace_of(engine), plan))
         else:
             agent = AGENTS[name]
             clerk.model = by_model("lab:clerk")

@@ -11,6 +11,7 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
+from agent.kit import key_of, workspace_of
 from weftline import (
     Agent,
     Engine,
@@ -566,7 +567,9 @@ async def test_a_pause_and_a_resume_reach_children(tmp_path: Path) -> None:
             if isinstance(event, CallFinished):
                 break
         host = await engine.runtime()
-        rows = [await host.stored.find(one, workspace=engine.workspace_key) for one in (run.id, child, grandchild)]
+        rows = [
+            await host.stored.find(one, workspace=await workspace_of(engine)) for one in (run.id, child, grandchild)
+        ]
         assert [row.status for row in rows] == ["paused"] * 3
         before = len(model.requests)
         await run.resume()
@@ -780,7 +783,7 @@ async def test_a_child_of_a_parent_that_was_given_up_is_cancelled_when_it_comes_
             await hanging.begun.wait()
             (child,) = await children_of_running(engine, run.id)
             host: Any = await engine.runtime()
-            host._recovery._give_up(await host._load(await engine.locate(run.id)))
+            host._recovery._give_up(await host._load(await key_of(engine, run.id)))
             with pytest.raises(RunFailed):
                 await run.result()
         async with Engine(tmp_path, agents=[agent], models=catalog(lab=model), drain_s=0.05) as engine:

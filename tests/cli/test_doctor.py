@@ -14,6 +14,7 @@ from typing import Any
 import apsw
 import pytest
 
+from agent.kit import workspace_of
 from commands import weftline
 from weftline import Agent, Engine, Limits, tool
 from weftline.kernel.entries import FORMAT
@@ -179,11 +180,10 @@ async def _trouble(db: Path) -> dict[str, str]:
             name="nightly", agent=None, at=None, cron="0 0 * * *", timezone="UTC", catch_up="skip", enabled=True,
             next_at=None, requested_by="", agents=(), spec=b"{}", secrets=None,
         )  # fmt: skip
-        row = await records.write(schedules.insert("sch_1", columns, workspace=engine.workspace_key, digest=b"", now=1))
+        space = await workspace_of(engine)
+        row = await records.write(schedules.insert("sch_1", columns, workspace=space, digest=b"", now=1))
         await records.write(schedules.fired(row.key, at=1, run=None, error="The agent is gone."))
-        hook = webhooks.insert(
-            "wh_1", workspace=engine.workspace_key, url="http://x", events=["succeeded"], secret=b"", now=1
-        )
+        hook = webhooks.insert("wh_1", workspace=space, url="http://x", events=["succeeded"], secret=b"", now=1)
         hook_key = (await records.write(hook)).key
     with rows_of(db) as rows:
         rows.execute("UPDATE runs SET format = ? WHERE key = ?", (FORMAT + 1, keys["newer"]))

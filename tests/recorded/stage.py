@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import json
 
+from agent.kit import key_of
 from weftline import Agent, Engine
 from weftline.agent.run import Run
 from weftline.kernel.entries import Fact, decode_fact
@@ -96,7 +97,7 @@ class Stage:
         raise AssertionError(f"{run.id} has ended without {kind}")
 
     async def key(self, run: Run[Any]) -> int:
-        return await self.engine.locate(run.id)
+        return await key_of(self.engine, run.id)
 
     async def offers(self, run: Run[Any], call: str) -> AsyncIterator[dict[str, Any]]:
         """The events so far that offer a call to clients."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agent.kit import workspace_of
 from weftline import Agent, Engine
 from weftline.behaviors import RetryPolicy
 from weftline.errors import InvalidRequest
@@ -57,7 +58,7 @@ async def test_what_an_engine_is_told_is_kept_with_the_run_or_refused_before_the
             with pytest.raises(InvalidRequest) as refused:
                 await engine.start(agent, "Go.", **options)
             assert words in refused.value.message
-        assert await (await engine.runtime()).stored.count_runs(RunFilter(workspace=engine.workspace_key)) == 1
+        assert await (await engine.runtime()).stored.count_runs(RunFilter(workspace=await workspace_of(engine))) == 1
         options: dict[str, Any] = {"memo": MEMO, "search_attributes": ATTRIBUTES, "task_queue": "gpu"}
         told = await engine.start(agent, "Go.", **options, retry_policy=retry)
         named = await engine.start(agent, "Go.", thread="customer", search_attributes={"SessionID": "customer"})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.kit import workspace_of
 from weftline import Agent, Engine, WeftlineError
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.store.rows import RunFilter
@@ -36,7 +37,7 @@ async def test_a_start_on_a_thread_that_takes_none_is_refused_and_leaves_nothing
             await agent.run("Go.", thread="t")  # a run that belongs to nobody else
         refused["alone"] = error.value
         host = await engine.runtime()
-        assert await host.stored.count_runs(RunFilter(workspace=engine.workspace_key)) == 1
+        assert await host.stored.count_runs(RunFilter(workspace=await workspace_of(engine))) == 1
         assert len(model.requests) == asked
     assert {thread: (type(error), error.code) for thread, error in refused.items()} == {
         "": (InvalidRequest, "blank_thread"),

@@ -1,5 +1,8 @@
 """`Agent`: a model, instructions, tools and hooks under one name."""
 
+# pyright: reportPrivateUsage=false
+# An agent, its runs and its engine know each other.
+
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
@@ -65,8 +68,8 @@ class Agent(Definition[OutputT, DepsT]):
             RunFailed: if the run failed; the subclass says how.
         """
         host = await _host(engine)
-        run = await host.start_alone(self, prompt, options)
-        async with host.owned(run):
+        run = await host._start_alone(self, prompt, options)
+        async with host._owned(run):
             return await run.result()
 
     @asynccontextmanager
@@ -76,7 +79,7 @@ class Agent(Definition[OutputT, DepsT]):
         """Starts the agent and yields its run, to watch it. Leaving the block ends a run in memory."""
         host = await _host(engine)
         run = await host.start(self, prompt, **options)
-        async with host.owned(run):
+        async with host._owned(run):
             yield run
 
     async def warmup(self, *, engine: Engine | None = None) -> None:
@@ -162,7 +165,7 @@ async def _host(engine: Engine | None) -> Engine:
         from weftline.agent.engine.in_memory import in_memory
 
         return await in_memory()
-    if not hasattr(engine, "start_alone"):
+    if not hasattr(engine, "_start_alone"):
         raise TypeError(
             f"engine must be an Engine that is open, such as Engine('./data') in a with block, not {engine!r}"
         )

@@ -1,5 +1,8 @@
 """A run for whoever started or attached to it: follow it, steer it and await its result."""
 
+# pyright: reportPrivateUsage=false
+# A run and its engine know each other.
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -60,20 +63,20 @@ class RunEngine(Protocol):
     def workspaces(self) -> Workspaces: ...
 
     async def runtime(self) -> Engine: ...
-    async def locate(self, run_id: str) -> int: ...
+    async def _locate(self, run_id: str) -> int: ...
 
-    async def settled(self, run_id: str) -> None:
+    async def _settled(self, run_id: str) -> None:
         """Waits until the last hook of a run that ended here has returned."""
         ...
 
-    def error_of(self, run_id: str) -> BaseException | None:
+    def _error_of(self, run_id: str) -> BaseException | None:
         """Returns what the agent's own code raised here, if the run failed with that."""
         ...
 
     async def budgets(self, *, run_id: str | None = None) -> list[BudgetUse]: ...
     async def set_budget(self, budget: Budget | None = None, *, run_id: str | None = None, by: str) -> BudgetUse: ...
 
-    async def history_of(self, run_id: str, upto: int) -> Sequence[Message]:
+    async def _history_of(self, run_id: str, upto: int) -> Sequence[Message]:
         """Returns the first messages of the run's thread."""
         ...
 
@@ -178,11 +181,11 @@ class Run(Generic[OutputT]):
         outcome = _Outcome(self.id)
         async for batch in self._batches():
             outcome.take(batch)
-        await self._engine.settled(self.id)
-        history = await self._engine.history_of(self.id, outcome.pinned) if outcome.pinned else ()
+        await self._engine._settled(self.id)
+        history = await self._engine._history_of(self.id, outcome.pinned) if outcome.pinned else ()
         result = cast("RunResult[OutputT]", outcome.result(self._output, history))
         if result.status == "failed":
-            raise failure(result) from self._engine.error_of(self.id)
+            raise failure(result) from self._engine._error_of(self.id)
         return result
 
     async def messages(self) -> list[SavedMessage]:
@@ -340,7 +343,7 @@ class Run(Generic[OutputT]):
         await host.answer_await(await self._key(), await_id, answer, by=by, person_of=person)
 
     async def _key(self) -> int:
-        return await self._engine.locate(self.id)
+        return await self._engine._locate(self.id)
 
     async def _batches(self, *, after: int = 0) -> AsyncIterator[EntryBatch]:
         host = await self._engine.runtime()

@@ -1,5 +1,8 @@
 """Agents for code without an event loop: one daemon thread with a loop, for the whole process."""
 
+# pyright: reportPrivateUsage=false
+# This module and the engine know each other.
+
 from __future__ import annotations
 
 import asyncio
@@ -33,7 +36,7 @@ class HasLoop(Protocol):
     """An engine, as this module needs it."""
 
     @property
-    def lives_here(self) -> bool: ...
+    def _lives_here(self) -> bool: ...
 
 
 def blocking(work: Callable[[], Coroutine[Any, Any, T]], *, engine: HasLoop | None = None) -> T:
@@ -153,7 +156,7 @@ def _loop(engine: HasLoop | None) -> LoopThread:
         pass
     else:
         # A notebook's cell may block its loop, unless it waits for something on that very loop.
-        if not _in_notebook() or (engine is not None and engine.lives_here):
+        if not _in_notebook() or (engine is not None and engine._lives_here):
             raise RuntimeError(
                 "an event loop is already running here: await the async call instead of this blocking one"
             )

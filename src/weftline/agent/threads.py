@@ -1,5 +1,8 @@
 """A conversation that several runs of an engine share, under a name that the caller chooses."""
 
+# pyright: reportPrivateUsage=false
+# A thread and its engine know each other.
+
 from __future__ import annotations
 
 import asyncio
@@ -26,11 +29,11 @@ class ThreadEngine(Protocol):
 
     async def runtime(self) -> Engine: ...
 
-    async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs `work` on the engine's event loop."""
         ...
 
-    def events_of(self, run_id: str) -> AsyncIterator[AnyEvent]:
+    def _events_of(self, run_id: str) -> AsyncIterator[AnyEvent]:
         """Yields the events of a run, from the log and then live."""
         ...
 
@@ -39,8 +42,7 @@ class ThreadEngine(Protocol):
     @property
     def workspaces(self) -> Workspaces: ...
 
-    @property
-    def workspace_key(self) -> int: ...
+    _workspace: int
 
 
 _PAGE = 200
@@ -94,7 +96,7 @@ class Thread:
 
     async def messages(self) -> list[Message]:
         """The messages of the runs that succeeded, oldest first."""
-        return await self._engine.on_engine_loop(self._read)
+        return await self._engine._on_engine_loop(self._read)
 
     async def _read(self) -> list[Message]:
         host = await self._engine.runtime()
@@ -118,7 +120,7 @@ class Thread:
                 for row in await runs_of(host, key, after=seen):
                     seen = row.key
                     run_id = ids.run_id(row.key, row.salt)
-                    async for event in with_children(run_id, self._engine.events_of, after=after or {}):
+                    async for event in with_children(run_id, self._engine._events_of, after=after or {}):
                         yield event
                 if not live:
                     return
@@ -134,16 +136,16 @@ class Thread:
             host, at = await self._engine.runtime(), self._engine.workspaces
             await threads.end(at, host, await threads.by_key(at, await self.key()), requested_by=by)
 
-        await self._engine.on_engine_loop(work)
+        await self._engine._on_engine_loop(work)
 
     async def key(self) -> int:
         """Returns the key of the thread. Raises `NotFound` for an unknown id; an unknown name creates a thread."""
         if (given := ids.parse(self.name, prefix="ses_")) is not None:
             row = await threads.by_key(self._engine.workspaces, given[0])
-            if row.salt != given[1] or row.workspace != self._engine.workspace_key:
+            if row.salt != given[1] or row.workspace != self._engine._workspace:
                 raise NotFound(f"There is no thread {self.name!r}.")
             return row.key
         once = IdempotencyKey("library", threads.name_key(self.name), threads.BY_NAME)
         draft = ThreadDraft(name=self.name, agent=None, spec=b"{}")
-        row = await threads.create(self._engine.workspaces, self._engine.workspace_key, draft, idempotency=once)
+        row = await threads.create(self._engine.workspaces, self._engine._workspace, draft, idempotency=once)
         return row.key

@@ -6,6 +6,9 @@ It is the API of `weftline serve` on the same store, with the engine's agents as
 what belongs to a process: listening, stopping, limits on connections.
 """
 
+# pyright: reportPrivateUsage=false
+# What serves an engine and the engine know each other.
+
 from __future__ import annotations
 
 import asyncio
@@ -17,7 +20,6 @@ from secrets import token_hex
 from weftline.agent.engine.engine import Engine
 from weftline.agent.planning.code_agents import code_agents
 from weftline.api.agent_specs import code_spec
-from weftline.api.control import Control
 from weftline.api.operations import operations
 from weftline.api.scheduled import start as start_scheduled
 from weftline.api.scheduled import started as scheduled_before
@@ -71,7 +73,7 @@ class Mounted:
         """The runtime that this served until it was closed. An engine that is opened again has another one."""
         self._opening = asyncio.Lock()
         if not engine.is_open:
-            engine.alongside(self._served)
+            engine._alongside(self._served)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -95,12 +97,12 @@ class Mounted:
             if self._left is not None:
                 return None
             raise Conflict("The engine is not open: give the application lifespan=engine.lifespan.")
-        if not self._engine.lives_here:
+        if not self._engine._lives_here:
             raise Conflict("The engine was opened on another loop: give the application lifespan=engine.lifespan.")
         if self._app is None:
             async with self._opening:
                 if self._app is None and await self._engine.runtime() is not self._left:
-                    await self._engine.attend(self._served)
+                    await self._engine._attend(self._served)
         return self._app
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -118,13 +120,14 @@ class Mounted:
 
     @asynccontextmanager
     async def _served(self) -> AsyncGenerator[None]:
-        """Runs everything beside the engine: administration, webhooks, schedules, keep-alives, MCP sessions."""
+        """Runs everything beside the engine: webhooks, schedules, keep-alives, MCP sessions."""
         engine = self._engine
-        host, stored = await engine.runtime(), engine.stored
+        host, stored = await engine.runtime(), engine._stored
+        assert stored is not None
         store = stored.store
-        models = {name: await engine.model_id(agent.model) for name, agent in engine.agents.items()}
+        models = {name: await engine._model_id(agent.model) for name, agent in engine.agents.items()}
         pages = Dialer(egress_from({}))
-        engine.own_tools.update(server_tools(None, pages=pages))
+        engine._own_tools.update(server_tools(None, pages=pages))
         app = App(
             host,
             store,
@@ -152,14 +155,13 @@ class Mounted:
             app.auth.forget()
 
         async def list_own_tools() -> list[LoadedTool]:
-            return loaded_tools(engine.own_tools)
+            return loaded_tools(engine._own_tools)
 
-        control = Control(
-            lambda: {**operations(app.workspaces, host, store), "tools.loaded": list_own_tools},
-            announce=lambda path: store.announce(admin_socket=path),
-            changed=administered,
-        )
-        await control.start()
+        if stored.control is not None:
+            stored.control.offer(
+                lambda: {**operations(app.workspaces, host, store), "tools.loaded": list_own_tools},
+                changed=administered,
+            )
 
         async def once_moving(work: Callable[[], Awaitable[None]]) -> None:
             await host.wait_released()
@@ -180,7 +182,6 @@ class Mounted:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await control.stop()
             await app.mcp.close()
             await pages.aclose()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agent.kit import workspace_of
 from server.tools.peers import serving
 from server.tools.test_mcp_revisions import REFUSALS, modern
 from weftline import Agent, Engine, Limits, Run, mcp
@@ -165,9 +166,9 @@ async def test_runs_of_two_workspaces_with_the_same_id_are_two_runs(tmp_path: Pa
         run = await engine.start(agent, "One.", run_id="same")
         (question,) = await asked(engine, run)
         host = await engine.runtime()
-        first = await host.stored.entry(await host.locate("same", workspace=engine.workspace_key), 1)
+        first = await host.stored.entry(await host.locate("same", workspace=await workspace_of(engine)), 1)
         others = await workspaces.ensure(engine.workspaces, "others")
-        assert first is not None and others != engine.workspace_key
+        assert first is not None and others != await workspace_of(engine)
         plan = decode_plan(decode_created(first.body).plan, limits_of(first.head))
         await host.create(others, plan, run_id="same")
         key = await host.locate("same", workspace=others)

@@ -123,7 +123,6 @@ async def test_calls_carry_their_own_span_in_the_trace_of_whoever_began_the_run(
         else:
             run = await engine.start(here.agent, "Go.", **options)
         result = await run.result()
-        await engine.settled(run.id)
         assert all(call.ok for call in result.calls), [call.result for call in result.calls]
         spans, carried = traces.calls(), here.carried
     assert carried.pop("get_fixed") == "mine", "what the tool says itself holds"

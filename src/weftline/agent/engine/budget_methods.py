@@ -21,7 +21,7 @@ from weftline.runtime.people.answering import NAMELESS
 from weftline.store.budgets import Limit, agent_account, limits_of, thread_account
 from weftline.workspace import agents, budgets
 from weftline.workspace.budgets import Subject, Use
-from weftline.workspace.context import Change, Workspaces
+from weftline.workspace.context import Workspaces
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class BudgetMethods:
 
         @property
         def durable(self) -> bool: ...
-        async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+        async def _on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
         async def runtime(self) -> Engine: ...
         def thread(self, name: str) -> Thread: ...
 
@@ -113,7 +113,7 @@ class BudgetMethods:
             caller = _Caller(self._workspace)
             return _view(await budgets.set_limits(self.workspaces, caller, about, limits, by=by))
 
-        return await self.on_engine_loop(work)
+        return await self._on_engine_loop(work)
 
     async def budgets(self, *, run_id: str | None = None) -> list[BudgetUse]:
         """The limits that were set in the engine's workspace, with what is spent and reserved.
@@ -130,7 +130,7 @@ class BudgetMethods:
                 found = await of_run(at, host.stored, row)
             return [_view(one) for one in found]
 
-        return await self.on_engine_loop(work)
+        return await self._on_engine_loop(work)
 
     async def _budget_subject(
         self, agent: Definition[Any, Any] | str | None, thread: str | None, run_id: str | None
@@ -155,10 +155,6 @@ class BudgetMethods:
         if not self.durable:
             raise NotFound(f"There is no agent {agent!r} in this engine.")
         return (await agents.find_visible(self.workspaces, _Caller(self._workspace), agent)).id
-
-    async def _on_change(self, change: Change) -> None:
-        if change.kind == "budgets" and change.workspace is not None:
-            await (await self.runtime()).budgets_changed(change.workspace, by=change.by)
 
 
 def _limits(budget: Budget | None, period: Period) -> list[Limit]:

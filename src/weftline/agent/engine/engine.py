@@ -46,7 +46,7 @@ from weftline.store import open_store_off_loop
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
 from weftline.store.rows import IdempotencyKey
-from weftline.workspace.context import Workspaces
+from weftline.workspace.context import Change, Workspaces
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -104,7 +104,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         self._code_version = code_version
         self._starter = Starter(self._tools, self._models, durable=self.durable, register=self._admit)
         self._tools.on_left = self._left
-        self.own_tools: dict[str, Tool] = {}
+        self._own_tools: dict[str, Tool] = {}
         """The server's tools that clients' runs may name; see `weftline.server.mounted`."""
         self._stored: StoredResources | None = None
         self._companions: list[Companion] = []
@@ -120,7 +120,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         """By run in memory: the toolsets that were given with it."""
         self._kept: RecentLogs | None = None
         """Runs in memory that no longer have an owner."""
-        self.closing: AsyncGenerator[None] | None = None
+        self._closing: AsyncGenerator[None] | None = None
         """Closes an engine that was opened implicitly."""
         for agent in agents:
             self._admit(agent)
@@ -130,7 +130,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         return self._host is not None
 
     @property
-    def lives_here(self) -> bool:
+    def _lives_here(self) -> bool:
         """Whether the engine was opened on the running loop."""
         return self._loop is asyncio.get_running_loop()
 
@@ -194,7 +194,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         if self.durable:
             from weftline.agent.engine.stored_resources import StoredResources  # runs in memory do not need its imports
 
-            self._stored = StoredResources(store, self.workspaces, models=self._models.catalog, own=self.own_tools)
+            self._stored = StoredResources(store, self.workspaces, models=self._models.catalog, own=self._own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
             self._starter.catalogs = self._stored.catalogs
             self._tools.use_version(self._code_version)
@@ -206,9 +206,22 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         await host.start()
         self._host, self._loop, self._pid = host, asyncio.get_running_loop(), os.getpid()
         self._workspace = await host.workspace(self._slug)
+        if self._stored is not None:
+            await self._stored.listen(host)
         for agent in self._tools.agents.values():
             if agent.eager:
                 self._tools.begin(agent)
+
+    async def _on_change(self, change: Change) -> None:
+        match change.kind:
+            case "budgets" if change.workspace is not None:
+                await (await self.runtime()).budgets_changed(change.workspace, by=change.by)
+            case "providers":
+                await self.stored.catalogs.refresh(change.workspace)
+            case "logins":
+                self.stored.tools.forget_logins(change.workspace)
+            case _:
+                pass
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -217,7 +230,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
 
     def __del__(self) -> None:
         # An engine that was opened implicitly ends with its loop, whoever ends that.
-        if getattr(self, "_host", None) is not None and self.closing is None and self._pid == os.getpid():
+        if getattr(self, "_host", None) is not None and self._closing is None and self._pid == os.getpid():
             warnings.warn("an Engine was opened and never closed: use `async with`", ResourceWarning, 2, source=self)
 
     async def close(self) -> None:
@@ -227,7 +240,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         if self._pid != os.getpid():
             self._host = None  # it belongs to the parent process
             return
-        await self.on_engine_loop(self._shut_down)
+        await self._on_engine_loop(self._shut_down)
 
     async def _shut_down(self) -> None:
         # In reverse order; if something fails, the rest is still closed.
@@ -238,6 +251,8 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
                 closing.push_async_callback(self._stored.aclose)
             closing.push_async_callback(self._stop_host)
             closing.push_async_callback(self._guests.aclose)
+            if self._stored is not None and self._stored.control is not None:
+                closing.push_async_callback(self._stored.control.stop)
 
     async def _stop_host(self) -> None:
         host, self._host = self._host, None
@@ -266,11 +281,11 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         async with self:
             yield
 
-    def alongside(self, companion: Companion) -> None:
+    def _alongside(self, companion: Companion) -> None:
         """Enters a context each time the engine is opened, and exits it before the engine is closed."""
         self._companions.append(companion)
 
-    async def attend(self, companion: Companion) -> None:
+    async def _attend(self, companion: Companion) -> None:
         """Like `alongside`, but only once, for an engine that is open."""
         await self._guests.enter_async_context(companion())
 
@@ -284,7 +299,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             return host
         return cast("Runtime", LoopProxy(host, loop))
 
-    async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs `work` on the engine's own loop, with the caller's context variables."""
         _, loop = self._opened()
         return await (work() if loop is asyncio.get_running_loop() else call(loop, work))
@@ -301,18 +316,12 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         """The registered agents, by name."""
         return self._tools.agents
 
-    @property
-    def stored(self) -> StoredResources:
-        """The stored resources of a durable engine that is open."""
-        assert self._stored is not None
-        return self._stored
-
     async def warmup(self, agent: Definition[Any, Any]) -> None:
         """Opens the agent's toolsets, so that its first run finds its servers connected and its skills read.
 
         Toolsets that are open stay open. A run that starts in the meantime waits for the others.
         """
-        await self.on_engine_loop(lambda: self._tools.warm(agent))
+        await self._on_engine_loop(lambda: self._tools.warm(agent))
 
     # Runs
 
@@ -322,7 +331,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         """Starts a run and returns when it is accepted, durably if the engine is durable. See `RunOptions`."""
         return await self._launch(agent, prompt, options)
 
-    async def start_alone(
+    async def _start_alone(
         self, agent: Definition[OutputT, DepsT], prompt: str | None, options: RunOptions[DepsT]
     ) -> Run[OutputT]:
         """Like `start`, for an unattended run in memory: it ends on an await that no hook answers."""
@@ -338,12 +347,12 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
     ) -> Run[OutputT]:
         created: list[asyncio.Task[str]] = []
         try:
-            return await self.on_engine_loop(
+            return await self._on_engine_loop(
                 lambda: self._begin(agent, prompt, options, created, nobody_to_ask=nobody_to_ask)
             )
         except asyncio.CancelledError:
             if not self.durable and "key" not in options:  # with a key, another caller may own the run too
-                await asyncio.shield(self.on_engine_loop(lambda: self._abandon(created)))
+                await asyncio.shield(self._on_engine_loop(lambda: self._abandon(created)))
             raise
 
     async def _begin(
@@ -411,17 +420,17 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         return Run(self, run_id, output=None if agent is None else agent.output_type)
 
     @asynccontextmanager
-    async def owned(self, run: Run[Any]) -> AsyncGenerator[None]:
+    async def _owned(self, run: Run[Any]) -> AsyncGenerator[None]:
         """Ends a run in memory when its caller leaves the block early."""
         try:
             yield
         finally:
             if not self.durable and self._host is not None:
-                await asyncio.shield(self.on_engine_loop(lambda: self._end_of(run.id)))
+                await asyncio.shield(self._on_engine_loop(lambda: self._end_of(run.id)))
 
     async def _end_of(self, run_id: str) -> None:
         host = await self.runtime()
-        key = await self.locate(run_id)
+        key = await self._locate(run_id)
         code = self._tools.running.get((self._workspace, run_id))
         receipt = await host.cancel(key, reason="left")
         if code is not None:
@@ -444,28 +453,28 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             self._codes.pop(code.info.id, None)
             self._forget_code(code.registered)  # its log stays until its owner leaves
 
-    def error_of(self, run_id: str) -> BaseException | None:
+    def _error_of(self, run_id: str) -> BaseException | None:
         return self._tools.error_of((self._workspace, run_id))
 
-    async def locate(self, run_id: str) -> int:
+    async def _locate(self, run_id: str) -> int:
         try:
             return await (await self.runtime()).locate(run_id, workspace=self._workspace)
         except NotFound:
             raise NotFound(f"There is no run {run_id!r} in this engine.") from None
 
-    async def settled(self, run_id: str) -> None:
+    async def _settled(self, run_id: str) -> None:
         """Waits until the last hook of a run that ended here has returned."""
         code = self._tools.running.get((self._workspace, run_id))
         if code is not None:
-            await self.on_engine_loop(code.teardown.settled)
+            await self._on_engine_loop(code.teardown.settled)
 
-    async def history_of(self, run_id: str, upto: int) -> tuple[Message, ...]:
+    async def _history_of(self, run_id: str, upto: int) -> tuple[Message, ...]:
         host = await self.runtime()
         row = await host.stored.find(run_id, workspace=self._workspace)
         stored = await host.stored.thread_messages(row.thread) if row.thread is not None else []
         return tuple([decode_message(message) for message in stored[:upto]])
 
-    async def begin_fork(
+    async def _begin_fork(
         self, point: ForkPoint, agent: Definition[Any, Any] | None, changes: ForkChanges
     ) -> tuple[str, Definition[Any, Any] | None]:
         """Starts a fork. Returns its id, and its agent if the engine has it."""
@@ -500,7 +509,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             return None
         if not name.strip():
             raise InvalidRequest("The name of the thread is blank.", code="blank_thread")
-        if self.closing is not None:
+        if self._closing is not None:
             raise InvalidRequest(
                 "A thread needs an engine: run(…, thread=…, engine=engine).", code="thread_not_allowed"
             )
@@ -511,10 +520,6 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             raise InvalidRequest(f"The thread {name!r} has no messages to continue from: give the run a prompt.")
         return await thread.key()
 
-    async def model_id(self, model: str | Provider | None) -> str | None:
+    async def _model_id(self, model: str | Provider | None) -> str | None:
         """Returns the id of the model that an agent was given."""
         return await self._starter.model_id(model)
-
-    @property
-    def workspace_key(self) -> int:
-        return self._workspace

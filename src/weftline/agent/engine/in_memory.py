@@ -1,5 +1,8 @@
 """The engine for runs without one: one per event loop, created on first use and closed with the loop."""
 
+# pyright: reportPrivateUsage=false
+# This module and the engine know each other.
+
 from __future__ import annotations
 
 import asyncio
@@ -21,7 +24,7 @@ async def in_memory() -> Engine:
         # Loops close their async generators before they end, which is the only notice in time.
         closing = _closing(engine, loop)
         await anext(closing)
-        engine.closing = closing
+        engine._closing = closing
     return engine
 
 

@@ -40,10 +40,10 @@ class LogMethods:
 
         @property
         def agents(self) -> dict[str, Definition[Any, Any]]: ...
-        async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+        async def _on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
         async def runtime(self) -> Runtime: ...
         def attach(self, run_id: str, agent: Definition[Any, Any] | None = None) -> Run[Any]: ...
-        async def begin_fork(
+        async def _begin_fork(
             self, point: ForkPoint, agent: Definition[Any, Any] | None, changes: ForkChanges
         ) -> tuple[str, Definition[Any, Any] | None]: ...
 
@@ -58,7 +58,7 @@ class LogMethods:
         async def work() -> list[LoggedCall]:
             return await (await self.runtime()).stored.calls(await self._found(run_id))
 
-        return await self.on_engine_loop(work)
+        return await self._on_engine_loop(work)
 
     async def grants(self, run_id: str) -> list[Grant]:
         """Returns the approvals of a run, ended or not.
@@ -71,7 +71,7 @@ class LogMethods:
         async def work() -> list[Grant]:
             return [to_grant(one) for one in await (await self.runtime()).stored.grants(await self._found(run_id))]
 
-        return await self.on_engine_loop(work)
+        return await self._on_engine_loop(work)
 
     async def calls_in_doubt(self) -> list[LoggedCall]:
         """Returns the calls of all runs that may or may not have happened, the newest run first."""
@@ -84,7 +84,7 @@ class LogMethods:
                 if before is None:
                     return found
 
-        return await self.on_engine_loop(work)
+        return await self._on_engine_loop(work)
 
     async def export(self, run_id: str, path: str | Path, *, force: bool = False) -> Path:
         """Writes a run that has ended, and the runs below it, to a file of JSON lines.
@@ -97,7 +97,7 @@ class LogMethods:
         async def work() -> Path:
             return await write_file(export_lines(self.store.log, await self._found(run_id)), Path(path), force=force)
 
-        return await self.on_engine_loop(work)
+        return await self._on_engine_loop(work)
 
     async def export_thread(self, name: str, path: str | Path, *, force: bool = False) -> Path:
         """Writes a thread to a file of JSON lines: its messages and all of its runs, which must have ended.
@@ -113,7 +113,7 @@ class LogMethods:
             lines = export_thread_lines(self.store.log, self.store.records, thread, by_name=True)
             return await write_file(lines, Path(path), force=force)
 
-        return await self.on_engine_loop(work)
+        return await self._on_engine_loop(work)
 
     async def import_runs(self, path: str | Path) -> Imported:
         """Imports the runs of an exported file. They can be read but not continued; an imported thread can be
@@ -130,7 +130,7 @@ class LogMethods:
             host = await self.runtime()
             return await import_export(self.store.log, host, self.workspaces, found, workspace=self._workspace)
 
-        return await self.on_engine_loop(work)
+        return await self._on_engine_loop(work)
 
     async def replay(self, run_id: str, *, agents: Sequence[Definition[Any, Any]] | None = None) -> Replayed:
         """Replays a run that has ended: models, tools and people answer from its log.
@@ -142,7 +142,7 @@ class LogMethods:
 
         given = list(self.agents.values()) if agents is None else agents
         key = self._workspace
-        return await self.on_engine_loop(lambda: replay_stored(self.store.log, run_id, workspace=key, agents=given))
+        return await self._on_engine_loop(lambda: replay_stored(self.store.log, run_id, workspace=key, agents=given))
 
     async def fork(
         self,
@@ -169,9 +169,9 @@ class LogMethods:
 
         async def work() -> Run[Any]:
             point = await fork_point(self.store.log, await self._found(run_id), turn=turn)
-            return self.attach(*await self.begin_fork(point, agent, changes))
+            return self.attach(*await self._begin_fork(point, agent, changes))
 
-        return await self.on_engine_loop(work)
+        return await self._on_engine_loop(work)
 
     async def compare(self, first: str, second: str) -> Compared:
         """Compares two runs that have ended, such as a run and its fork."""
@@ -180,4 +180,4 @@ class LogMethods:
         async def work() -> Compared:
             return await compare_runs(self.store.log, await self._found(first), await self._found(second))
 
-        return await self.on_engine_loop(work)
+        return await self._on_engine_loop(work)

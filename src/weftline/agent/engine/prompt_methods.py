@@ -26,7 +26,7 @@ class PromptMethods:
 
     if TYPE_CHECKING:
 
-        async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+        async def _on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
         async def runtime(self) -> Runtime: ...
         def thread(self, name: str) -> Thread: ...
 
@@ -56,7 +56,7 @@ class PromptMethods:
             await self._tools.overrides.add(at, self._workspace, one)
             return one
 
-        return await self.on_engine_loop(work)
+        return await self._on_engine_loop(work)
 
     async def prompt_overrides(self, prompt_id: str | None = None) -> list[PromptOverride]:
         """Returns all overrides ever set, for one prompt or for all, newest first."""
@@ -65,7 +65,7 @@ class PromptMethods:
             known = await self._tools.overrides.of(self.workspaces, self._workspace)
             return [one for one in known if prompt_id in (None, one.prompt_id)]
 
-        return await self.on_engine_loop(work)
+        return await self._on_engine_loop(work)
 
     async def _thread_id(self, thread: str) -> str:
         if ids.parse(thread, prefix="ses_") is not None:

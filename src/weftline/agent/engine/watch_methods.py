@@ -33,11 +33,9 @@ class WatchMethods:
 
     if TYPE_CHECKING:
 
-        @property
-        def workspace_key(self) -> int: ...
-        async def on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+        async def _on_engine_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
         async def runtime(self) -> Runtime: ...
-        async def locate(self, run_id: str) -> int: ...
+        async def _locate(self, run_id: str) -> int: ...
         def attach(self, run_id: str, agent: Definition[Any, Any] | None = None) -> Run[Any]: ...
 
     async def awaits(
@@ -52,7 +50,7 @@ class WatchMethods:
         `run_id` selects a run and all runs below it.
         """
         host = await self.runtime()
-        root = None if run_id is None else await self.locate(run_id)
+        root = None if run_id is None else await self._locate(run_id)
         found = await open_awaits(host, self._workspace, root=root, kinds=kinds)
         return [one for one in found if agent is None or one.agent == agent]
 
@@ -62,7 +60,7 @@ class WatchMethods:
             await self.runtime(), self._workspace, knows=partial(can_run_here, tools=self._tools)
         )
 
-    def events_of(self, run_id: str) -> AsyncIterator[AnyEvent]:
+    def _events_of(self, run_id: str) -> AsyncIterator[AnyEvent]:
         """Yields the events of a run, from the log and then live."""
         return self.attach(run_id).events()
 
@@ -76,7 +74,7 @@ class WatchMethods:
         async def begin() -> Callable[[], None]:
             return (await self.runtime()).observe(observer)
 
-        return await self.on_engine_loop(begin)
+        return await self._on_engine_loop(begin)
 
     def thread(self, name: str) -> Thread:
         """Returns a conversation by its name."""
