@@ -101,9 +101,8 @@ class LoggedTurn(Struct, kw_only=True):
 async def turn_of(log: LogReader, row: RunRow, turn: int | None, *, max_bytes: int | None = None) -> LoggedTurn:
     """Returns a turn of a run, or the latest one.
 
-    Raises `NotFound` (`unknown_turn`) if there is no such turn (yet), `Conflict` (`run_trimmed`) if retention has removed
-    the log, `StoreError` (`log_damaged`), and `LargeEntry`, with the size of all facts, if these have more than
-    `max_bytes`.
+    Raises `NotFound` (`unknown_turn`) if there is no such turn yet, `Conflict` (`run_trimmed`) if retention removed the
+    log, `StoreError` (`log_damaged`), and `LargeEntry`, with the size of all facts, if these exceed `max_bytes`.
     """
     fold = _Fold(log, row, turn)
     after, size = 0, 0
