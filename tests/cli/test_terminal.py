@@ -73,7 +73,7 @@ def test_a_pipe_gets_the_columns_of_the_terminal(env: dict[str, str | None]) -> 
 
 
 def test_a_pipe_is_not_cut_and_holds_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    item = {"id": "key_1", "name": "long " * 60, "note": "two\nlines\tand a tab\x1b[2J", "spec": {}}
+    item: dict[str, Any] = {"id": "key_1", "name": "long " * 60, "note": "two\nlines\tand a tab\x1b[2J", "spec": {}}
     show_list([item], "columns")
     head, row = capsys.readouterr().out.splitlines()
     assert head == "ID\tNAME\tNOTE" and row == f"key_1\t{('long ' * 60).strip()}\ttwo lines and a tab[2J"

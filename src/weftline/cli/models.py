@@ -84,7 +84,7 @@ def _print_upstream(models: list[ModelInfo], form: Form) -> None:
     if form == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(models), indent=2).decode())
         return
-    shown = (
+    rows = (
         {
             "MODEL": model.vendor_id,
             "LABEL": model.label,
@@ -94,7 +94,7 @@ def _print_upstream(models: list[ModelInfo], form: Form) -> None:
         }
         for model in models
     )
-    show_list(shown, form, id_field="MODEL", columns=dict)
+    show_list(rows, form, id_field="MODEL", columns=dict)
 
 
 def _settings(path: Path | None) -> Config:
