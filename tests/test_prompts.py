@@ -468,6 +468,20 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         "The MCP server files could not be reached, so its tools are missing. Call this to learn why.",
     ),
     (
+        "mcp_needs_scope",
+        ("The server answered HTTP 403 Forbidden.", "mail"),
+        {},
+        "The server answered HTTP 403 Forbidden. It needs the scope 'mail'. The operator can log in there again with "
+        "`weftline mcp login --scope`.",
+    ),
+    (
+        "mcp_needs_scope",
+        ("The server answered HTTP 403 Forbidden.", ""),
+        {},
+        "The server answered HTTP 403 Forbidden. It needs a scope that the login does not have. The operator can log "
+        "in there again with `weftline mcp login --scope`.",
+    ),
+    (
         "mcp_unavailable",
         ("files", "It hung up."),
         {},

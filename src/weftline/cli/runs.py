@@ -179,7 +179,7 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
 def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
     """Cancel a run and print its status. A run that has ended is not changed. The beginning of its id is enough.
 
-    Without --url this asks the server that has the store open.
+    Without --url this asks the server or script that has the store open.
     """
     server = chosen_url(url)
     if server is not None:

@@ -51,7 +51,7 @@ class CreatedOnce:
         slot = await self._occupy((workspace, "", run_id))
         try:
             if await row_of(self._store, run_id, workspace=workspace) is not None:
-                raise Conflict(f"There is already a run {run_id!r}.", code="run_exists")
+                raise Conflict(f"There is already a run {run_id!r}.", code="run_exists", run_id=run_id)
         except BaseException:
             self.release(slot)
             raise

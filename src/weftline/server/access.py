@@ -1,8 +1,11 @@
-"""Runs and sessions that a caller may access: those of another workspace or agent do not exist for it."""
+"""Runs and sessions that a caller may access: those of another workspace or agent do not exist for it.
+
+docs/auth.md has the rule, which holds for every way in; `weftline.workspace.agents` has its part for agents.
+"""
 
 from __future__ import annotations
 
-from weftline.errors import InvalidRequest, NotFound, no_such_run
+from weftline.errors import Conflict, InvalidRequest, NotFound, no_such_run
 from weftline.runtime import ids
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -26,6 +29,25 @@ async def locate_run(app: App, request: Request, principal: Principal) -> int:
     if principal.agents:
         return (await find_run(app, request, principal)).key
     return await app.engine.locate(request.params["runId"], workspace=principal.workspace)
+
+
+async def hide_run(app: App, principal: Principal, error: Conflict) -> None:
+    """Hides the run with which a new one collides, if the caller may not see it.
+
+    Raises `NotFound` for an id that the caller chose, as at any other route; otherwise the error loses the run's id.
+    """
+    run_id = error.details.get("run_id")
+    if run_id is None:
+        return
+    try:
+        row = await app.engine.stored.find(run_id, workspace=principal.workspace)
+        if owns(principal, row.agent):
+            return
+    except NotFound:
+        pass
+    if error.code == "run_exists":
+        raise no_such_run() from None
+    del error.details["run_id"]
 
 
 async def find_session(app: App, request: Request, principal: Principal) -> ThreadRow:

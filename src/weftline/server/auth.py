@@ -86,7 +86,9 @@ class Authenticator:
         else:
             if principal.gated:
                 raise Forbidden("OAuth applications are not available on this plan.", code="oauth_apps_plan")
-            _check_scopes(principal.scopes, route)
+            if not route.scopes:
+                raise Forbidden("This route takes API keys only.", hint="No scope covers it; use a developer API key.")
+            require_scopes(principal, *route.scopes)
         if principal.agents and route.narrowed == "no":
             raise Forbidden(
                 "This credential is restricted to some agents and may not do this.",
@@ -140,14 +142,13 @@ class Authenticator:
         )
 
 
-def _check_scopes(scopes: frozenset[str], route: Route) -> None:
-    if not route.scopes:
-        raise Forbidden("This route takes API keys only.", hint="No scope covers it; use a developer API key.")
-    if not scopes.issuperset(route.scopes):
+def require_scopes(principal: Principal, *scopes: str, to: str = "") -> None:
+    """Raises `Forbidden` (`insufficient_scope`) for an access token without one of these; `to` says what for."""
+    if principal.scopes is not None and not principal.scopes.issuperset(scopes):
         raise Forbidden(
-            f"The access token needs {' and '.join(route.scopes)}.",
+            f"The access token needs {' and '.join(scopes)}{to and f' to {to}'}.",
             code="insufficient_scope",
-            required=route.scopes[0] if len(route.scopes) == 1 else list(route.scopes),
+            required=scopes[0] if len(scopes) == 1 else list(scopes),
         )
 
 

@@ -10,9 +10,11 @@ from msgspec import UNSET, to_builtins
 
 from weftline.api.creating import Created
 from weftline.api.principal import Principal
-from weftline.errors import Conflict, Forbidden
+from weftline.errors import Conflict
 from weftline.server.accept import accepted_types
+from weftline.server.access import hide_run
 from weftline.server.app import App
+from weftline.server.auth import require_scopes
 from weftline.server.declared import QueryParameter
 from weftline.server.http import Headers, Request, Response, StreamedResponse
 from weftline.server.profiles import profile_view
@@ -40,10 +42,8 @@ async def respond_created(
     want, prefix = accepted_types(request), app.names.prefix(request)
     types = parse_profile(request.query_value("profile"))
     may_read = principal.scopes is None or READ_SCOPE in principal.scopes
-    if want.events and not may_read and not want.json:
-        raise Forbidden(
-            f"The access token needs {READ_SCOPE} to follow the run.", code="insufficient_scope", required=READ_SCOPE
-        )
+    if want.events and not want.json:
+        require_scopes(principal, READ_SCOPE, to="follow the run")
     place = app.engine.reserve_stream(principal.workspace) if want.events and may_read else None
     try:
         made = await create()
@@ -61,8 +61,7 @@ async def respond_created(
         if place is not None:
             place.release()
         if isinstance(error, Conflict) and principal.agents:
-            # The key may belong to a run of an agent that this credential may not know about.
-            error.details.pop("run_id", None)
+            await hide_run(app, principal, error)
         raise
     headers = (*own, *_warnings(made.warnings))
     return partial(send_events, request, app.engine, key, follower, app.backlog, headers=headers, view=view)

@@ -186,9 +186,12 @@ async def use(at: Workspaces, caller: Caller, agent_id: str) -> AgentRow:
 
 
 async def use_by_slug(at: Workspaces, caller: Caller, slug: str) -> AgentRow:
-    """Like `use`, for an agent that is named by its slug."""
+    """Like `use`, for an agent that is addressed by its slug: one that the caller may not see does not exist."""
     row = at.code.by_slug(slug, workspace=caller.workspace)
-    return _require_usable(caller, row or await at.records.read(agents.by_slug(slug, workspace=caller.workspace)), slug)
+    row = row or await at.records.read(agents.by_slug(slug, workspace=caller.workspace))
+    if row is None or not _is_visible(caller, row):
+        raise no_such_agent(slug)
+    return _require_usable(caller, row, slug)
 
 
 def _require_usable(caller: Caller, row: AgentRow | None, name: str) -> AgentRow:

@@ -166,7 +166,7 @@ async def test_what_belongs_to_another_agent_looks_like_what_is_not_there(office
     route, body = GUARDED[name], BODIES.get(name)
     absent = Belongings(NO_ID, NO_ID, "run_1000000000000000", "ses_1000000000000000")
     unknown = await office.call(name, absent.path(route), office.narrow, body)
-    assert unknown.status in (403, 404), unknown.body
+    assert unknown.status == 404, unknown.body
     for other in (office.theirs, office.nobodys):
         reply = await office.call(name, other.path(route), office.narrow, body)
         assert (reply.status, told(reply, other)) == (unknown.status, told(unknown, absent))
@@ -181,13 +181,33 @@ async def test_what_belongs_to_another_agent_looks_like_what_is_not_there(office
         assert reply.status in (200, 202) or reply.json["code"] in otherwise, reply.body
 
 
+OVER_A2A = [("0.3", "tasks/get"), ("0.3", "message/send"), ("1.0", "GetTask"), ("1.0", "SendMessage")]
+
+
+@pytest.mark.parametrize(("version", "method"), OVER_A2A)
+async def test_another_agent_does_not_exist_over_a2a_either(office: Office, version: str, method: str) -> None:
+    headers, body = {"A2A-Version": version}, {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": "x"}}
+
+    async def ask(slug: str, **params: str) -> Reply:
+        path = f"/api/a2a/acme/agents/{slug}"
+        sent = {**body, "params": params or body["params"]}
+        return await office.world.call("POST", path, credential=office.narrow, body=sent, headers=headers)
+
+    for slug in (office.theirs.slug, "nobody"):
+        assert check_error(await ask(slug), 404, "not_found")["agentId"] == slug
+    if method.lower().endswith("task") or method.endswith("get"):
+        hidden, absent = [await ask(office.mine.slug, id=run) for run in (office.theirs.run, "run_1000000000000000")]
+        assert hidden.text.replace(office.theirs.run, "") == absent.text.replace("run_1000000000000000", "")
+        assert "error" in hidden.json
+
+
 runs, sessions = "/api/v1/workspaces/acme/agent-runs", "/api/v1/workspaces/acme/agent-sessions"
 inbox, schedules = "/api/v1/workspaces/acme/awaits", "/api/v1/workspaces/acme/schedules"
 
 
 def told(reply: Reply, named: Belongings) -> Any:
     """The answer without what the caller has said itself."""
-    text = reply.text.replace(named.id or NO_ID, "(id)").replace(named.slug, "(slug)")
+    text = reply.text.replace(named.id or NO_ID, "(name)").replace(named.slug, "(name)")
     return {field: value for field, value in json.loads(text).items() if field != "requestId"}
 
 
@@ -209,6 +229,29 @@ async def creates_runs(office: Office) -> None:
                 "POST", runs, credential=credential, body={**body, "agentId": office.mine.id}, headers=headers
             )
             assert check_error(reply, 409, "idempotency_conflict").get("runId") == told
+
+
+async def test_the_id_of_a_hidden_run_cannot_be_taken(office: Office) -> None:
+    mine = (
+        await office.call("POST", runs, office.narrow, {"agentId": office.mine.id, "prompt": "hi", "runId": "m"})
+    ).json
+    await office.make("agent-runs", {"agentId": office.theirs.id, "prompt": "hi", "runId": "hidden"})
+    message = f"{sessions}/{office.mine.session}/messages"
+    for path, body in ((runs, {"agentId": office.mine.id, "prompt": "hi"}), (message, {"prompt": "hi"})):
+        for accept in ("application/json", "text/event-stream"):
+            for name in ("hidden", office.theirs.run, office.nobodys.run):
+                for data in (json.dumps({**body, "runId": name}), json.dumps({**body, "runId": name}, indent=2)):
+                    reply = await office.world.call(
+                        "POST", path, credential=office.narrow, body=data.encode(), headers={"accept": accept}
+                    )
+                    check_error(reply, 404, "not_found")
+                    assert name not in reply.text
+            reply = await office.call("POST", path, office.narrow, {**body, "runId": mine["runId"]})
+            assert check_error(reply, 409, "run_exists")["runId"] == "m"
+            reply = await office.call("POST", path, office.wide, {**body, "runId": "hidden"})
+            check_error(reply, 409, "run_exists")
+    listed = (await office.call("GET", runs, office.narrow)).json["runs"]
+    assert {one["id"] for one in listed} == {"m", office.mine.run}
 
 
 async def creates_sessions(office: Office) -> None:

@@ -217,7 +217,10 @@ async def test_credentials_are_judged_before_json_rpc_begins(api: Api, other_api
     check_error(await post(other_api.key), 404, "not_found")
     check_error(await post(await key_of(api, "mcp")), 403, "forbidden")
     assert check_error(await post(api.key, "nobody"), 404, "not_found")["agentId"] == "nobody"
-    check_error(await post(await key_of(api, "a2a", second["id"])), 403, "forbidden")
+    # For a narrow key, another agent does not exist.
+    narrow = await key_of(api, "a2a", second["id"])
+    assert check_error(await post(narrow), 404, "not_found")["agentId"] == "helper"
+    assert check_error(await post(narrow, "nobody"), 404, "not_found")["agentId"] == "nobody"
     for key in (api.key, await key_of(api, "a2a"), await key_of(api, "a2a", agent["id"])):
         assert (await post(key)).json["error"]["code"] == -32700
 

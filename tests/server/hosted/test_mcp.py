@@ -151,8 +151,11 @@ async def test_a_credential_sees_and_calls_its_own_agents_alone(api: Api, other_
     await stored(other_api, name="Foreign")
     async with connected(api, await key_of(api, "mcp", agent["id"])) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["helper"]
-        with pytest.raises(MCPError):
+        with pytest.raises(MCPError) as hidden:
             await client.call_tool("second", {"message": "hi"})
+        with pytest.raises(MCPError) as unknown:
+            await client.call_tool("nobody", {"message": "hi"})
+        assert str(hidden.value) == str(unknown.value).replace("nobody", "second")
     async with connected(api, await key_of(api, "mcp")) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["helper", "second"]
 

@@ -46,7 +46,7 @@ from weftline.store import open_store_off_loop
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
 from weftline.store.rows import IdempotencyKey
-from weftline.workspace.context import Workspaces
+from weftline.workspace.context import Change, Workspaces
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -210,9 +210,22 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         await host.start()
         self._host, self._loop, self._pid = host, asyncio.get_running_loop(), os.getpid()
         self._workspace = await host.workspace(self._slug)
+        if self._stored is not None:
+            await self._stored.listen(host)
         for agent in self._tools.agents.values():
             if agent.eager:
                 self._tools.begin(agent)
+
+    async def _on_change(self, change: Change) -> None:
+        match change.kind:
+            case "budgets" if change.workspace is not None:
+                await (await self.runtime()).budgets_changed(change.workspace, by=change.by)
+            case "providers":
+                await self.stored.catalogs.refresh(change.workspace)
+            case "logins":
+                self.stored.tools.forget_logins(change.workspace)
+            case _:
+                pass
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -242,6 +255,8 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
                 closing.push_async_callback(self._stored.aclose)
             closing.push_async_callback(self._stop_host)
             closing.push_async_callback(self._guests.aclose)
+            if self._stored is not None and self._stored.control is not None:
+                closing.push_async_callback(self._stored.control.stop)
 
     async def _stop_host(self) -> None:
         host, self._host = self._host, None

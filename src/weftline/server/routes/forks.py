@@ -6,7 +6,7 @@ from weftline.api.creating import Created
 from weftline.api.forking import ForkModel, fork_run, log_bytes, parse_fork
 from weftline.server.access import find_run
 from weftline.server.app import App
-from weftline.server.auth import Principal
+from weftline.server.auth import Principal, require_scopes
 from weftline.server.bodies import object_body
 from weftline.server.creating import FOLLOWED, respond_created
 from weftline.server.http import Request, Response, StreamedResponse
@@ -20,6 +20,8 @@ _FORK = object_body(ForkModel, parse_fork)
 
 async def fork(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     row = await find_run(app, request, principal)
+    if row.thread is not None:
+        require_scopes(principal, "sessions:write", to="fork a run of a session, which makes a session")
     raw = await request.body()
     once = await idempotency(request, f"fork/{request.params['runId']}", raw)
     asked, unknown = await request.parse(raw, _FORK)
