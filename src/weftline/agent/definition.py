@@ -25,7 +25,7 @@ from weftline.agent.running.aliases import check_names
 from weftline.agent.settings import Limits, Settings
 from weftline.errors import Conflict, short_traceback
 from weftline.providers.base import Provider
-from weftline.text.suggestions import did_you_mean, missing_attribute, said_elsewhere
+from weftline.text.suggestions import did_you_mean, missing_attribute, our_name
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm, Unpack
@@ -150,8 +150,7 @@ class Definition(Generic[OutputT, DepsT]):
         for option in unknown:
             with short_traceback:
                 raise TypeError(
-                    said_elsewhere("Agent", option)
-                    or f"an Agent has no option {option!r}.{did_you_mean(option, _options())}"
+                    our_name("Agent", option) or f"an Agent has no option {option!r}.{did_you_mean(option, _options())}"
                 )
         check_parts(
             {

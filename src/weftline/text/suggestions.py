@@ -25,7 +25,7 @@ def sentence(text: str) -> str:
     return text if text.endswith((".", "?", "!", "…")) else f"{text}."
 
 
-def said_elsewhere(of: str, name: str) -> str:
+def our_name(of: str, name: str) -> str:
     """Returns what to write here for a name that another library has; empty for any other name.
 
     `of` is an option of `Agent`, `run` or `tool`, an attribute of `agent` or `result`, or a name to import.
@@ -38,7 +38,7 @@ def said_elsewhere(of: str, name: str) -> str:
 
 def missing_attribute(of: str, value: object, name: str) -> AttributeError:
     """Returns the error for an attribute that a value does not have. For the `__getattr__` of its class."""
-    if sentence := said_elsewhere(of, name):
+    if sentence := our_name(of, name):
         return AttributeError(sentence, name=None, obj=None)
     return AttributeError(f"{type(value).__name__!r} object has no attribute {name!r}", name=name, obj=value)
 
@@ -54,7 +54,7 @@ def missing_name(module: str, name: str, *, known: Iterable[str] = (), moved: st
         sentence = f"{module}.{name} is in {moved}: `from {moved} import {name}`"
     else:
         near = did_you_mean(name, known)
-        sentence = said_elsewhere(module, name) or (f"{plain}.{near}" if near else "")
+        sentence = our_name(module, name) or (f"{plain}.{near}" if near else "")
     asking = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     imports = asking.f_globals.get("__name__") in ("importlib._bootstrap", "_frozen_importlib")
     imports = imports or asking.f_code.co_code[asking.f_lasti] == opmap["IMPORT_FROM"]

@@ -18,7 +18,7 @@ from typing import Any, Concatenate, Literal, Protocol, TypeVar, overload
 
 from weftline.errors import short_traceback
 from weftline.kernel.entries import Effect
-from weftline.text.suggestions import did_you_mean, said_elsewhere
+from weftline.text.suggestions import did_you_mean, our_name
 from weftline.tools.base import ToolContext
 from weftline.tools.bounding import Paging
 from weftline.tools.function import FunctionTool, P, R
@@ -139,7 +139,7 @@ def tool(
             near = did_you_mean(
                 option, [name for name, of in signature(tool).parameters.items() if of.kind is of.KEYWORD_ONLY]
             )
-            raise TypeError(said_elsewhere("tool", option) or f"a tool has no option {option!r}.{near}")
+            raise TypeError(our_name("tool", option) or f"a tool has no option {option!r}.{near}")
 
     def made(function: Callable[..., Any]) -> FunctionTool:
         return FunctionTool(
