@@ -48,6 +48,7 @@ TABLE: dict[str, Row] = {
     "not_found": Row(404, False, "Check the id and the workspace; ids of other workspaces are not shown."),
     "method_not_allowed": Row(405, False, "Use one of the methods in the Allow header."),
     "unknown_call": Row(404, False, "The call was already answered or never existed; there is nothing left to do."),
+    "unknown_turn": Row(404, False, "Turns count from 0; `last` is the latest."),
     "unknown_await": Row(404, False, "Check the run and the id; GET …/awaits lists what is open."),
     "invalid_answer": Row(400, False, "Correct the answer as the message says; the run still waits for it."),
     "await_closed": Row(409, False, "Read the run's log to see who answered and how."),

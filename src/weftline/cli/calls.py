@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -22,6 +23,8 @@ def command(
 ) -> None:
     """List the calls of a run, or those in doubt: a table on a terminal, otherwise their ids.
 
+    Arguments and results are cut to fit; --json has all of them.
+
     The beginning of the run's id is enough.
     """
     from weftline.cli.call_lookup import find_calls
@@ -37,13 +40,13 @@ def command(
         return
     rows = [
         (
-            f"{one['runId']}/{one['toolUseId']}",
+            one["toolUseId"] if run_id else f"{one['runId']}/{one['toolUseId']}",
             one["name"],
-            one["effect"],
+            json.dumps(one["args"], ensure_ascii=False) if "args" in one else "",
+            one.get("result") or "",
             one["how"] or one["state"],
-            str(one["attempts"]),
             ago(one["openedAt"]),
         )
         for one in found
     ]
-    show_table(("CALL", "TOOL", "EFFECT", "STATE", "ATTEMPTS", "SINCE"), rows, whole=["CALL"])
+    show_table(("CALL", "TOOL", "ARGUMENTS", "RESULT", "STATE", "SINCE"), rows, whole=["CALL"])

@@ -8,12 +8,12 @@ from opcode import opmap
 from typing import Final
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Returns a sentence with the nearest known words and a leading space; empty if none is near."""
     from difflib import get_close_matches
 
     by_lower = {one.lower(): one for one in known}
-    near = [by_lower[one] for one in get_close_matches(word.lower()[:200], by_lower, n=3)]
+    near = [by_lower[one] for one in get_close_matches(word.lower()[:200], by_lower, n=3, cutoff=cutoff)]
     if not near:
         return ""
     *others, last = [repr(one) for one in near]
