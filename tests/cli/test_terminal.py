@@ -143,8 +143,8 @@ def test_what_happens_in_a_run_is_told_beside_its_text(capsys: pytest.CaptureFix
     assert err.splitlines() == [
         "hm",
         '· add {"a": 2}',
-        "→ 5 and more",
-        "✗ no",
+        "→ add: 5 and more",
+        "✗ add: no",
         "? pay was cut off: it may or may not have happened",
         "· the model is asked again; ignore its text of this turn so far",
         "· paused: lunch",

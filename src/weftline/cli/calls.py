@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from weftline.cli.target import URL, WORKSPACE, chosen_url
 def command(run_id: str | None, in_doubt: bool, url: str | None, workspace: str | None, db: Path, form: Form) -> None:
     """List the calls of a run, or those in doubt.
 
+    Arguments and results are cut to fit the terminal; --json has all of them.
+
     The beginning of the run's id is enough.
     """
     from weftline.cli.call_lookup import find_calls
@@ -29,17 +32,17 @@ def command(run_id: str | None, in_doubt: bool, url: str | None, workspace: str 
         raise click.UsageError("Name a run, or give --in-doubt.")
     found = find_calls(run_id, url=chosen_url(url), workspace=workspace, db=db)
     named = [{"ref": f"{one['runId']}/{one['toolUseId']}", **one} for one in found]
-    show_list(named, form, id_field="ref", columns=_columns)
+    show_list(named, form, id_field="ref", columns=lambda one: _columns(one, of_one_run=run_id is not None))
 
 
-def _columns(one: dict[str, Any]) -> dict[str, str]:
+def _columns(one: dict[str, Any], *, of_one_run: bool) -> dict[str, str]:
     from weftline.cli.terminal import ago
 
     return {
-        "CALL": one["ref"],
+        "CALL": one["toolUseId"] if of_one_run else one["ref"],
         "TOOL": one["name"],
-        "EFFECT": one["effect"],
+        "ARGUMENTS": json.dumps(one["args"], ensure_ascii=False) if "args" in one else "",
+        "RESULT": one.get("result") or "",
         "STATE": one["how"] or one["state"],
-        "ATTEMPTS": str(one["attempts"]),
         "SINCE": ago(one["openedAt"]),
     }

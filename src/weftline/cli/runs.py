@@ -112,22 +112,53 @@ def list_runs(
 
 @command.command()
 @click.argument("run_id")
+@click.option(
+    "--turn", type=click.IntRange(0), metavar="N", help="A turn, from 0: what the model was sent and answered."
+)
+@click.option("--messages", is_flag=True, help="The whole conversation, or with --turn up to that turn.")
+@click.option("--request", is_flag=True, help="All that the model was sent in the latest turn, or in --turn.")
 @URL
 @WORKSPACE
 @DB
 @JSON
-def show(run_id: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
-    """Show a run: its status, what it cost, and its final text. The beginning of its id is enough."""
+def show(
+    run_id: str,
+    turn: int | None,
+    messages: bool,
+    request: bool,
+    url: str | None,
+    workspace: str | None,
+    db: Path,
+    as_json: bool,
+) -> None:
+    """Show a run: its status, what it cost, and its final text. The beginning of its id is enough.
+
+    With --turn, --messages or --request: what a model was sent, what it answered, and what that cost.
+    """
+    of_turn = turn is not None or messages or request
 
     async def find() -> dict[str, Any]:
         async with _runs(chosen_url(url), workspace, db) as runs:
-            return await runs.show(await runs.complete(run_id))
+            whole_id = await runs.complete(run_id)
+            return await (runs.turn(whole_id, turn) if of_turn else runs.show(whole_id))
 
+    if messages and request:
+        raise click.UsageError("Give --messages or --request, not both.")
     found = asyncio.run(find())
+    if not of_turn:
+        if as_json:
+            show_one(found, as_json=True)
+        else:
+            _show_run(found)
+        return
+    from weftline.cli.turns import conversation, show_conversation, show_turn
+
     if as_json:
-        show_one(found, as_json=True)
+        click.echo(json.dumps(conversation(found) if messages else found, indent=2))
+    elif messages:
+        show_conversation(found)
     else:
-        _show_run(found)
+        show_turn(found, whole_request=request)
 
 
 @command.command()
