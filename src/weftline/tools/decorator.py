@@ -13,9 +13,12 @@ async def weather(city: str, days: int = 1) -> dict[str, object]:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
 from typing import Any, Concatenate, Literal, Protocol, TypeVar, overload
 
+from weftline.errors import short_traceback
 from weftline.kernel.entries import Effect
+from weftline.text.suggestions import did_you_mean, our_name
 from weftline.tools.base import ToolContext
 from weftline.tools.bounding import Paging
 from weftline.tools.function import FunctionTool, P, R
@@ -86,6 +89,7 @@ def tool(
     external: bool = False,
     title: str = "",
     display_hint: str = "",
+    **unknown: Any,
 ) -> Any:
     """Turns a function into a tool. The schema comes from its type hints, the descriptions from its docstring.
 
@@ -129,6 +133,13 @@ def tool(
         TypeError: if the function cannot be called with named JSON arguments.
         ValueError: if an option has a value that is not allowed.
     """
+
+    for option in unknown:
+        with short_traceback:
+            near = did_you_mean(
+                option, [name for name, of in signature(tool).parameters.items() if of.kind is of.KEYWORD_ONLY]
+            )
+            raise TypeError(our_name("tool", option) or f"a tool has no option {option!r}.{near}")
 
     def made(function: Callable[..., Any]) -> FunctionTool:
         return FunctionTool(
