@@ -9,7 +9,7 @@ from typing import Any, TextIO, cast
 
 import click
 
-from weftline.cli.output import DB, JSON, show_json, show_one, show_warnings
+from weftline.cli.output import CODE, DB, JSON, show_json, show_one, show_warnings
 from weftline.cli.resource import WORKSPACE, add_commands
 from weftline.cli.terminal import is_terminal, show_table
 
@@ -48,10 +48,10 @@ def create(workspace: str, db: Path, source: TextIO, secrets: tuple[str, ...], a
 
 @command.command("list")
 @click.option("--workspace", metavar="SLUG", help="The stored tools of this workspace too.")
-@click.option("--tools", "file", type=click.Path(path_type=Path), help="A tools file, as for `serve`.")
+@click.option("--tools", "file", type=CODE, metavar="CODE", help="Tools, as for `serve`.")
 @DB
 @JSON
-def list_tools(workspace: str | None, file: Path | None, db: Path, as_json: bool) -> None:
+def list_tools(workspace: str | None, file: str | None, db: Path, as_json: bool) -> None:
     """Print the tools that runs can name: the ids of stored tools, the names of the server's own.
 
     The server's own tools are those that the running server has loaded; without one, or with --tools, those that
@@ -76,7 +76,7 @@ def list_tools(workspace: str | None, file: Path | None, db: Path, as_json: bool
 add_commands(command, kind="tools", by="its id", lists=False)
 
 
-def _loaded(db: Path, file: Path | None) -> list[dict[str, Any]]:
+def _loaded(db: Path, file: str | None) -> list[dict[str, Any]]:
     import msgspec
 
     from weftline.cli.admin import ask_server
