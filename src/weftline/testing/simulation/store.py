@@ -267,7 +267,7 @@ class SimulatedLog:
         return await self._wires.read(self.inner.unfinished())
 
     async def waiting(self) -> int:
-        return await self._wires.read(self.inner.waiting())
+        return await self.inner.waiting()  # once, for the log
 
     async def blob(self, workspace: int, id: str) -> bytes | None:
         return await self._wires.read(self.inner.blob(workspace, id))
