@@ -31,7 +31,7 @@ from weftline.agent.planning.sources import AgentTools, Setup, require_durable
 from weftline.agent.run import Run
 from weftline.agent.running.code import AgentCode
 from weftline.agent.sync import blocking
-from weftline.errors import Conflict, InvalidRequest, NotFound
+from weftline.errors import Conflict, InvalidRequest, NotFound, short_traceback
 from weftline.kernel.bodies import decode_message
 from weftline.messages import Message
 from weftline.plan import RunPlan
@@ -166,6 +166,10 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
     # Life
 
     async def __aenter__(self) -> Self:
+        with short_traceback:
+            return await self._open()
+
+    async def _open(self) -> Self:
         if self._host is not None:
             raise Conflict("This engine is already open.")
         if self._directory is None:
@@ -270,7 +274,8 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
 
     def __enter__(self) -> Self:
         """Opens the engine for code without an event loop. It runs on the loop of the blocking calls."""
-        return blocking(self.__aenter__)
+        with short_traceback:
+            return blocking(self.__aenter__)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         blocking(self.close)
@@ -329,7 +334,8 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         self, agent: Definition[OutputT, DepsT], prompt: str | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> Run[OutputT]:
         """Starts a run and returns when it is accepted, durably if the engine is durable. See `RunOptions`."""
-        return await self._launch(agent, prompt, options)
+        with short_traceback:
+            return await self._launch(agent, prompt, options)
 
     async def _start_alone(
         self, agent: Definition[OutputT, DepsT], prompt: str | None, options: RunOptions[DepsT]
