@@ -107,7 +107,7 @@ def test_a_server_run_or_its_subagent_asks_at_the_terminal(served: Env, agent: s
 def test_a_question_that_somebody_else_answers_is_withdrawn(served: Env) -> None:
     with Terminal("run", "Go.", "--agent", "payer", env=served) as terminal:
         terminal.until("[y/n, or why not] ")
-        (ref,) = [ref for ref in weftline("awaits", env=served).out.split() if ref.startswith("run_")]
+        (ref,) = [ref for ref in weftline("awaits", "-q", env=served).out.split() if ref.startswith("run_")]
         assert weftline("deny", ref, "No.", env=served).out == "denied\n"
         assert terminal.end() == 0 and "denied by key:" in terminal.text
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all, show_done
+from weftline.cli.output import DB, JSON, Form, list_forms, show_done, show_list
 
 WORKSPACE = click.option("--workspace", required=True, metavar="SLUG", help="Whose runs use the login.")
 
@@ -91,12 +91,12 @@ def login(
 @command.command("list")
 @WORKSPACE
 @DB
-@JSON
-def list_logins(workspace: str, db: Path, as_json: bool) -> None:
-    """Print the URLs of the servers that a workspace is logged in to."""
+@list_forms
+def list_logins(workspace: str, db: Path, form: Form) -> None:
+    """List the servers that a workspace is logged in to, by their URLs."""
     from weftline.cli.admin import administer
 
-    show_all(administer(db, "mcp.logins.list", workspace=workspace), id_field="url", as_json=as_json)
+    show_list(administer(db, "mcp.logins.list", workspace=workspace), form, id_field="url")
 
 
 @command.command()
