@@ -81,6 +81,7 @@ async def local_engine(
                 models=catalogs,
                 tools=dialled,
                 model_timeout_s=options.model_timeout_s,
+                model_retries_timeout_s=options.model_retries_timeout_s,
                 slow_turn_s=options.slow_turn_s,
                 max_recoveries=options.max_recoveries,
                 public_errors=options.public_errors,
