@@ -53,7 +53,7 @@ TOP = SHELL | {
 }
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    "weftline.__init__": frozenset({"weftline._version"}),
+    "weftline.__init__": frozenset({"weftline._version", "weftline.text"}),
     "weftline.__main__": frozenset({"weftline.cli"}),
     "weftline._version": frozenset(),
     "weftline.messages": frozenset(),

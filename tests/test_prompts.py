@@ -30,6 +30,7 @@ TEXTS = {
     if getattr(value, "__module__", module.__name__) == module.__name__
 }
 CONSTANTS: dict[str, str] = {
+    "NO_CHILDREN": "Not executed: this run may not have subagents. Do this part yourself.",
     "SKIPPED": "Skipped: a new message arrived before this call began. Make the call again if you still need it.",
     "CANCELLED": "Aborted: the run was cancelled before this call finished.",
     "NOT_RUN": "Not executed: the run ended first.",
@@ -466,6 +467,20 @@ OF_TOOLS: list[tuple[str, tuple[object, ...], dict[str, object], str]] = [
         ("files",),
         {},
         "The MCP server files could not be reached, so its tools are missing. Call this to learn why.",
+    ),
+    (
+        "mcp_needs_scope",
+        ("The server answered HTTP 403 Forbidden.", "mail"),
+        {},
+        "The server answered HTTP 403 Forbidden. It needs the scope 'mail'. The operator can log in there again with "
+        "`weftline mcp login --scope`.",
+    ),
+    (
+        "mcp_needs_scope",
+        ("The server answered HTTP 403 Forbidden.", ""),
+        {},
+        "The server answered HTTP 403 Forbidden. It needs a scope that the login does not have. The operator can log "
+        "in there again with `weftline mcp login --scope`.",
     ),
     (
         "mcp_unavailable",

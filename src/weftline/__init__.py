@@ -123,23 +123,15 @@ else:
 
     def __getattr__(name):
         if name not in _HOMES:
-            raise _missing(name)
+            from weftline.text.suggestions import missing_name
+
+            raise missing_name(
+                __name__, name, moved=next((m for m, names in _ELSEWHERE.items() if name in names.split()), "")
+            )
         from importlib import import_module
 
         value = globals()[name] = getattr(import_module(_HOMES[name]), name)
         return value
-
-    def _missing(name):
-        import sys
-
-        for module, names in _ELSEWHERE.items():
-            if name in names.split():
-                sentence = f"weftline.{name} is in {module}: `from {module} import {name}`"
-                # `from weftline import …` drops the sentence of an AttributeError, and asks from the import system.
-                if sys._getframe(2).f_globals["__name__"] in ("importlib._bootstrap", "_frozen_importlib"):
-                    return ImportError(sentence, name=__name__)
-                return AttributeError(sentence)
-        return AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__():
         return sorted(__all__)

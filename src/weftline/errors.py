@@ -17,8 +17,11 @@ same request may succeed later, and what to do.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from opcode import opmap
+from types import TracebackType
+from typing import Any, ClassVar, Final, NamedTuple
 
 
 class Row(NamedTuple):
@@ -45,6 +48,7 @@ TABLE: dict[str, Row] = {
     "not_found": Row(404, False, "Check the id and the workspace; ids of other workspaces are not shown."),
     "method_not_allowed": Row(405, False, "Use one of the methods in the Allow header."),
     "unknown_call": Row(404, False, "The call was already answered or never existed; there is nothing left to do."),
+    "unknown_turn": Row(404, False, "Turns count from 0; `last` is the latest."),
     "unknown_await": Row(404, False, "Check the run and the id; GET …/awaits lists what is open."),
     "invalid_answer": Row(400, False, "Correct the answer as the message says; the run still waits for it."),
     "await_closed": Row(409, False, "Read the run's log to see who answered and how."),
@@ -218,3 +222,71 @@ def renamed(error: InvalidRequest, rename: Callable[[str], str]) -> InvalidReque
     made = invalid(named) if "issues" in error.details else invalid_field(*named[0])
     made.code, made.hint, made.details = error.code, error.hint, error.details | made.details
     return made
+
+
+FULL_TRACEBACKS: Final = "WEFTLINE_FULL_TRACEBACKS"
+"""The environment variable that keeps our own frames in tracebacks."""
+_PLUMBING: Final = ("weftline", "asyncio", "concurrent", "contextlib")
+_RAISE: Final = opmap["RAISE_VARARGS"]
+
+
+class _ShortTraceback:
+    """In a `with` block, errors that we raise on purpose end at the line of the user's code that led to them.
+
+    Anything else, such as a defect of ours or an error of the user's own code, keeps its traceback. Leaving the block
+    adds no frame, so the one with the block is not there either.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if error is not None and not os.environ.get(FULL_TRACEBACKS):
+            _shorten(error)
+
+
+short_traceback: Final = _ShortTraceback()
+
+
+def _shorten(error: BaseException) -> None:
+    frames = _frames(error.__traceback__)
+    last_foreign = max((at for at, one in enumerate(frames) if not _is_plumbing(one)), default=-1)
+    if not _is_raised_by_us(error, frames):
+        return
+    if last_foreign < 0:
+        error.__traceback__ = None
+    else:
+        frames[last_foreign].tb_next = None
+    error.__dict__[_SHORTENED] = True
+    cause = error.__cause__
+    if cause is not None:
+        _shorten(cause)
+        # Of an error of the user's own code, what comes after our call of it.
+        frames = _frames(cause.__traceback__)
+        cause.__traceback__ = next((one for one in frames if not _is_plumbing(one)), cause.__traceback__)
+    elif error.__context__ is not None and all(map(_is_plumbing, _frames(error.__context__.__traceback__))):
+        error.__suppress_context__ = True
+
+
+_SHORTENED: Final = "_weftline_shortened"
+
+
+def _is_raised_by_us(error: BaseException, frames: Sequence[TracebackType]) -> bool:
+    if isinstance(error, WeftlineError) or _SHORTENED in error.__dict__:
+        return True
+    if not frames or not frames[-1].tb_frame.f_globals.get("__name__", "").startswith("weftline."):
+        return False
+    # A `raise` of ours, not a statement that failed.
+    return isinstance(error, Exception) and frames[-1].tb_frame.f_code.co_code[frames[-1].tb_lasti] == _RAISE
+
+
+def _frames(tb: TracebackType | None) -> list[TracebackType]:
+    found: list[TracebackType] = []
+    while tb is not None:
+        found.append(tb)
+        tb = tb.tb_next
+    return found
+
+
+def _is_plumbing(one: TracebackType) -> bool:
+    return one.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _PLUMBING

@@ -13,7 +13,7 @@ Each event is one entry of the run's log, and `seq` is its position there: a cur
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -367,3 +367,10 @@ AnyEvent: TypeAlias = (
     | RunEnded
     | UnknownEvent
 )
+
+if not TYPE_CHECKING:  # a type checker would assume that every name exists
+
+    def __getattr__(name):
+        from weftline.text.suggestions import missing_name
+
+        raise missing_name(__name__, name, known=[one for one in globals() if one[0].isupper()])

@@ -1,12 +1,14 @@
 """Tolerates responses of MCP servers that the official client would refuse as a whole because of one malformed piece.
 
-Unreadable tools are dropped from a list, and unreadable blocks of a result are replaced by a note.
+Unreadable tools are dropped from a list, and unreadable blocks of a result are replaced by a note. Tools that can only
+be called as tasks, which we do not do, are dropped too.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -41,10 +43,13 @@ def read_leniently(client: Client, *, server: str, redact: Callable[[str], str] 
         label = repr(redact(name[:_EXCERPT_CHARS])) if isinstance(name, str) else "without a name"
         logger.warning("the MCP server %s lists a malformed tool, which is left out: %s", server, label)
 
+    def task_only(name: str) -> None:
+        _note_task_only(server, redact(name[:_EXCERPT_CHARS]))
+
     async def send(method: str, params: Mapping[str, Any] | None, opts: Any = None) -> dict[str, Any]:
         raw: dict[str, Any] = await send_raw(method, params, opts)
         if method == "tools/list":
-            return _readable(method, raw, "tools", session.protocol_version, left_out)
+            return _callable(_readable(method, raw, "tools", session.protocol_version, left_out), task_only)
         if method == "tools/call":
             return _readable(method, raw, "content", session.protocol_version, _described)
         return raw
@@ -55,6 +60,35 @@ def read_leniently(client: Client, *, server: str, redact: Callable[[str], str] 
 def is_closed(client: Client) -> bool:
     """Whether the other side has closed the connection."""
     return getattr(getattr(client.session, "_dispatcher", None), "_closed", False)
+
+
+@lru_cache(maxsize=1024)
+def _note_task_only(server: str, tool: str) -> None:
+    """Says why a tool is missing, once in a process: the tools of a server are listed by every run."""
+    logger.warning(
+        "the MCP server %s has a tool that can only be called as a task, which is not supported; it is left out: %r",
+        server,
+        tool,
+    )
+
+
+def _callable(raw: dict[str, Any], task_only: Callable[[str], None]) -> dict[str, Any]:
+    """Returns `raw` without the tools that require to be called as tasks."""
+    tools: Any = raw.get("tools")
+    if not isinstance(tools, list):
+        return raw
+    kept: list[Any] = []
+    for one in cast("list[Any]", tools):
+        fields = _object(one)
+        if _object(fields.get("execution")).get("taskSupport") == "required":
+            task_only(str(fields.get("name")))
+        else:
+            kept.append(one)
+    return raw | {"tools": kept}
+
+
+def _object(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
 def _described(block: object) -> dict[str, str]:

@@ -48,7 +48,7 @@ def ended(env: Env, run: str) -> str:
 
 def test_a_plan_is_listed_and_approved_by_its_run(env: Env, somewhere: Env) -> None:
     run = asking(env, "plan")
-    (ref,) = weftline("awaits", "--run", run, env=somewhere).out.split()
+    (ref,) = weftline("awaits", "-q", "--run", run, env=somewhere).out.split()
     assert ref.startswith(f"{run}/")
     (listed,) = json.loads(weftline("awaits", "list", "--kind", "plan", "--run", run, "--json", env=somewhere).out)
     assert (listed["ref"], listed["question"], listed["name"]) == (ref, "1. Go.", "present_plan")
@@ -65,7 +65,7 @@ def test_a_plan_is_listed_and_approved_by_its_run(env: Env, somewhere: Env) -> N
 
 def test_of_several_one_is_named(env: Env, somewhere: Env) -> None:
     run = asking(env, "ask_twice", count=2)
-    which, why = weftline("awaits", "--run", run, env=somewhere).out.split()
+    which, why = weftline("awaits", "-q", "--run", run, env=somewhere).out.split()
     several = weftline("answer", run, "blue", env=somewhere)
     assert several.code == 1 and which in several.err and why in several.err
     wrong = weftline("answer", which, "green", env=somewhere)

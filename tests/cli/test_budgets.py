@@ -25,7 +25,9 @@ def test_limits_are_set_listed_and_cleared(env: Env, server: ServerProcess) -> N
         "calls": (7, "day"),
     }
     assert all(limit["setBy"].startswith("operator:") for limit in budget["limits"])
-    assert weftline("budgets", "list", "--workspace", "acme", env=env).out == "workspace\n"
+    assert weftline("budgets", "list", "-q", "--workspace", "acme", env=env).out == "workspace\n"
+    head, *lines = weftline("budgets", "list", "--workspace", "acme", env=env).out.splitlines()
+    assert head.split("\t")[:4] == ["ID", "LEVEL", "UNIT", "PERIOD"] and len(lines) == 2
     assert weftline("budgets", "clear", "--workspace", "acme", env=env).out == "workspace\n"
     assert weftline("budgets", "list", "--workspace", "acme", env=env).out == ""
     wrong = weftline("budgets", "set", "--workspace", "acme", env=env)
@@ -40,14 +42,14 @@ def test_limits_are_set_listed_and_cleared(env: Env, server: ServerProcess) -> N
         assert wrong.code == 1 and words in wrong.err, wrong.err
 
 
-def test_a_list_that_is_piped_has_the_id_of_each_budget_once(env: Env, server: ServerProcess, tmp_path: Path) -> None:
+def test_a_quiet_list_has_the_id_of_each_budget_once(env: Env, server: ServerProcess, tmp_path: Path) -> None:
     env = {**env, "WEFTLINE_DB": str(server.db)}
     definition = tmp_path / "agent.json"
     definition.write_text('{"name": "Tight", "spec": {"modelId": "scripted:hello"}}')
     agent = weftline("agents", "create", "--workspace", "acme", "--file", str(definition), env=env).out.strip()
     for limits in (["--tokens", "5", "--calls", "7", "--agent", agent], ["--calls", "9"]):
         assert weftline("budgets", "set", "--workspace", "acme", *limits, env=env).code == 0
-    assert weftline("budgets", "list", "--workspace", "acme", env=env).out.split() == [agent, "workspace"]
+    assert weftline("budgets", "list", "-q", "--workspace", "acme", env=env).out.split() == [agent, "workspace"]
     for level in (["--agent", agent], []):
         assert weftline("budgets", "clear", "--workspace", "acme", *level, env=env).code == 0
 

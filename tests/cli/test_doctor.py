@@ -123,7 +123,7 @@ def test_it_lists_the_runs_that_a_deploy_would_touch_and_those_that_cannot_go_on
     assert gone["runId"] == runs["cut"] and "pay" in gone["what"] and gone["needsPerson"]
     assert by_run[runs["gone"]]["kind"] == "agent_gone" and by_run[runs["gone"]]["needsPerson"]
     said = weftline("doctor", str(app), "--db", str(db))
-    assert said.code == 1 and len(said.out.splitlines()) == len(found)
+    assert said.code == 1 and len(said.out.splitlines()) == 1 + len(found)
     assert f"-\t{runs['changed']}\tchanged\tIts prompt has changed: it continues with the new version." in said.out
     assert (db / "weftline.db").read_bytes() == before, "nothing is changed"
 

@@ -34,6 +34,15 @@ def test_every_command_prints_json_on_request_and_has_help(path: tuple[str, ...]
     assert command.help
 
 
+LISTS = [path for path, _ in COMMANDS if path[-1] in ("list", "calls", "grants", "models", "deliveries")]
+
+
+@pytest.mark.parametrize("path", LISTS, ids=" ".join)
+def test_every_list_can_be_only_ids(path: tuple[str, ...]) -> None:
+    (command,) = [command for name, command in COMMANDS if name == path]
+    assert {"-q", "--json"} <= {option for parameter in command.params for option in parameter.opts}
+
+
 @pytest.mark.parametrize(
     ("arguments", "meant"),
     [

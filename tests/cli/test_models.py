@@ -27,7 +27,7 @@ def test_a_default_that_is_not_there_does_not_hide_what_is(tmp_path: Path) -> No
         'default_model = "lab:llama"\n[providers.lab]\nfamily = "anthropic"\napi_key = "env:LAB_KEY"\n'
         '[providers.near]\nfamily = "openai_chat"\nbase_url = "http://127.0.0.1:1"\nmodels = ["here"]\n',
     )
-    assert "near:here" in done.out and "not available: lab (anthropic)" in done.out, done
+    assert "near:here" in done.out and "not available: lab (anthropic)" in done.err, done
     assert done.code == 1 and "default_model" in done.err and "LAB_KEY" in done.err, done
 
 

@@ -148,7 +148,7 @@ def test_a_run_can_be_kept_in_a_store_and_looked_at_later(tmp_path: Path, script
     db = new_store(tmp_path)
     for _ in range(2):
         assert here("hi", "--model", "scripted:hello", "--db", db, scripts=scripts).code == 0
-    found = weftline("runs", "list", "--db", db).out.split()
+    found = weftline("runs", "list", "-q", "--db", db).out.split()
     assert len(found) == 2
     shown = json.loads(weftline("runs", "show", found[0], "--db", db, "--json").out)
     assert shown["status"] == "succeeded" and shown["finalText"].startswith("Hello")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ import pytest
 
 from commands import weftline
 from forked import python
+from weftline.store import open_store
 from weftline.testing import ServerProcess
 
 from .conftest import SCRIPTS, Terminal
@@ -105,7 +107,7 @@ def test_a_server_run_or_its_subagent_asks_at_the_terminal(served: Env, agent: s
 def test_a_question_that_somebody_else_answers_is_withdrawn(served: Env) -> None:
     with Terminal("run", "Go.", "--agent", "payer", env=served) as terminal:
         terminal.until("[y/n, or why not] ")
-        (ref,) = [ref for ref in weftline("awaits", env=served).out.split() if ref.startswith("run_")]
+        (ref,) = [ref for ref in weftline("awaits", "-q", env=served).out.split() if ref.startswith("run_")]
         assert weftline("deny", ref, "No.", env=served).out == "denied\n"
         assert terminal.end() == 0 and "denied by key:" in terminal.text
 
@@ -142,3 +144,16 @@ def test_following_a_run_tells_what_it_asks(served: Env) -> None:
 
 def _only_key(env: Mapping[str, str | None]) -> Env:
     return {"WEFTLINE_API_KEY": env["WEFTLINE_API_KEY"], "WEFTLINE_BASE_URL": None, "WEFTLINE_DB": None}
+
+
+def test_a_run_in_a_store_is_answered_through_its_process(here: tuple[str, ...], tmp_path: Path) -> None:
+    db = str(tmp_path / "store")
+    asyncio.run(open_store(db).close())
+    env = {name: value for name, value in os.environ.items() if name not in LOCAL}
+    with python("-m", "weftline", *here, "--db", db, env=env) as command:
+        command.stdin.close()
+        assert command.stderr.readline().startswith("· pay")
+        assert command.stderr.readline().endswith("Pay 5?\n")
+        _, *arguments = shlex.split(command.stderr.readline().removeprefix("To answer: "))
+        assert weftline(*arguments, env=LOCAL).out == "approved\n"
+        assert command.wait(240) == 0 and command.stdout.read() == "paid 5.\n"

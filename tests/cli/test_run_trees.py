@@ -32,7 +32,7 @@ async def tree(tmp_path: Path) -> dict[str, str]:
 
 def test_children_are_shown_below_their_parents(tree: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     place = ("runs", "list", "--session", tree["session"], "--db", tree["db"])
-    assert weftline(*place).out.split() == [tree["top"], tree["first"]]
+    assert weftline(*place, "-q").out.split() == [tree["top"], tree["first"]]
     listed = json.loads(weftline(*place, "--children", "--json").out)
     parents = {run["id"]: run["parentRunId"] for run in listed}
     named = {run["id"]: run["name"] for run in listed}
@@ -46,8 +46,7 @@ def test_children_are_shown_below_their_parents(tree: dict[str, str], monkeypatc
     def yes(stream: object = None) -> bool:
         return True
 
-    for module in ("terminal", "output"):
-        monkeypatch.setattr(f"weftline.cli.{module}.is_terminal", yes)
+    monkeypatch.setattr("weftline.cli.terminal.is_terminal", yes)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
     table = [line.split()[:2] for line in weftline(*place, "--children").out.splitlines()[1:]]

@@ -44,11 +44,11 @@ class Where:
 
 
 def test_runs_are_listed_by_their_ids_and_as_json_with_everything(where: Where, ended: str) -> None:
-    assert where("list").code == 0 and ended in where("list", "--all").out.split()
+    assert where("list").code == 0 and ended in where("list", "-q", "--all").out.split()
     listed = json.loads(where("list", "--json", "--status", "succeeded", "--all").out)
     (one,) = [run for run in listed if run["id"] == ended]
     assert (one["status"], one["turns"], one["model"]["id"]) == ("succeeded", 1, "scripted:hello")
-    assert len(where("list", "--limit", "1").out.split()) == 1
+    assert len(where("list", "-q", "--limit", "1").out.split()) == 1
     assert ended not in where("list", "--status", "failed").out
 
 
@@ -78,13 +78,13 @@ def test_a_list_that_was_cut_says_so_and_how_to_see_the_rest(
     where: Where, env: dict[str, str | None], ended: str
 ) -> None:
     other = json.loads(weftline("run", "hi", "--model", "scripted:hello", "--json", env=env).out.splitlines()[-1])
-    part = where("list", "--limit", "1")
+    part = where("list", "-q", "--limit", "1")
     assert (part.code, len(part.out.split())) == (0, 1)
     (cursor,) = re.findall(r"--cursor (\S+)\.$", part.err.strip())
     assert "--all" in part.err and "--limit" in part.err
 
-    rest = where("list", "--cursor", cursor, "--limit", "10000")
-    whole = where("list", "--all")
+    rest = where("list", "-q", "--cursor", cursor, "--limit", "10000")
+    whole = where("list", "-q", "--all")
     assert whole.out == part.out + rest.out and (rest.err, whole.err) == ("", "")
     assert {ended, other["runId"]} <= set(whole.out.split())
     assert where("list", "--cursor", "nonsense").code == 1
@@ -100,9 +100,9 @@ def test_a_beginning_that_fits_several_runs_is_refused_with_two_of_them(
     where: Where, env: dict[str, str | None]
 ) -> None:
     # Keys are counted, so of seventeen runs two begin alike.
-    for _ in range(17 - len(where("list", "--all").out.split())):
+    for _ in range(17 - len(where("list", "-q", "--all").out.split())):
         weftline("run", "hi", "--model", "scripted:hello", env=env)
-    alike = Counter(identity[:5] for identity in where("list", "--all").out.split())
+    alike = Counter(identity[:5] for identity in where("list", "-q", "--all").out.split())
     start, count = alike.most_common(1)[0]
     assert count > 1
     for command in ("show", "follow", "cancel"):

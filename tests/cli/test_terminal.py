@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from commands import weftline
-from weftline.cli.output import show_all
+from weftline.cli.output import show_list
 from weftline.cli.screen import Screen
 from weftline.cli.terminal import clean, on_one_line, show_table
 from weftline.client.events import frame_of
@@ -49,7 +49,7 @@ def test_a_run_in_this_process_is_cancelled_by_the_second_interrupt(
         terminal.until("Press Ctrl-C again to cancel it.")
         terminal.interrupt()
         assert terminal.end() == 130 and "Traceback" not in terminal.text
-    (run,) = weftline("runs", "list", "--db", db).out.split()
+    (run,) = weftline("runs", "list", "-q", "--db", db).out.split()
     assert '"status": "cancelled"' in weftline("runs", "show", run, "--db", db, "--json").out
 
 
@@ -63,12 +63,30 @@ def test_a_list_is_a_table_in_colour(env: dict[str, str | None]) -> None:
     assert first.startswith("run_") and "\x1b[32msucceeded\x1b[0m" in first and "scripted:hello" in first
 
 
+def test_a_pipe_gets_the_columns_of_the_terminal(env: dict[str, str | None]) -> None:
+    assert weftline("run", "a\tb", "--model", "scripted:hello", env=env).code == 0
+    head, first, *_ = weftline("runs", "list", "--status", "succeeded", env=env).out.splitlines()
+    assert head == "RUN\tSTATUS\tNAME\tMODEL\tCREATED\tTURNS\tCOST"
+    run, status, _, model, *_ = cells = first.split("\t")
+    assert len(cells) == 7 and (status, model) == ("succeeded", "scripted:hello") and "\x1b" not in first
+    assert weftline("runs", "list", "--status", "succeeded", "-q", env=env).out.splitlines()[0] == run
+
+
+def test_a_pipe_is_not_cut_and_holds_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    item: dict[str, Any] = {"id": "key_1", "name": "long " * 60, "note": "two\nlines\tand a tab\x1b[2J", "spec": {}}
+    show_list([item], "columns")
+    head, row = capsys.readouterr().out.splitlines()
+    assert head == "ID\tNAME\tNOTE" and row == f"key_1\t{('long ' * 60).strip()}\ttwo lines and a tab[2J"
+    show_list([], "columns")
+    assert capsys.readouterr().out == ""
+
+
 @pytest.fixture
 def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     def yes(stream: object = None) -> bool:
         return True
 
-    for module in ("terminal", "screen", "output"):
+    for module in ("terminal", "screen"):
         monkeypatch.setattr(f"weftline.cli.{module}.is_terminal", yes)
     monkeypatch.setenv("NO_COLOR", "1")
 
@@ -80,6 +98,7 @@ def test_an_answer_that_is_a_refusal_is_told_apart(capsys: pytest.CaptureFixture
     assert out == "I cannot help.\n" and "refused to answer" in err
 
 
+@pytest.mark.usefixtures("at_terminal")
 def test_ids_are_never_cut_however_narrow_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,8 +143,8 @@ def test_what_happens_in_a_run_is_told_beside_its_text(capsys: pytest.CaptureFix
     assert err.splitlines() == [
         "hm",
         '· add {"a": 2}',
-        "→ 5 and more",
-        "✗ no",
+        "→ add: 5 and more",
+        "✗ add: no",
         "? pay was cut off: it may or may not have happened",
         "· the model is asked again; ignore its text of this turn so far",
         "· paused: lunch",
@@ -159,7 +178,7 @@ def test_a_table_fits_the_terminal_and_steers_nothing(
     items: list[dict[str, Any]] = [
         {"id": "key_1", "name": "a long name\x1b[2J that goes on and on", "spec": {}, "agents": ["x", "y"]}
     ]
-    show_all(items, id_field="id", as_json=False)
+    show_list(items, "columns")
     head, row = capsys.readouterr().out.splitlines()
     assert head.split() == ["ID", "NAME", "AGENTS"] and row.startswith("key_1  a long") and len(row) <= 30
     assert "\x1b" not in row and row.endswith("x y")

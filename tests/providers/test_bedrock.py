@@ -421,7 +421,8 @@ async def test_a_refusal_has_the_class_that_it_has_at_anthropics_own(
     headers = {"x-amzn-errortype": f"{code}:http://internal.amazon.com/coral/", "retry-after": "7"}
     body = json.dumps({"message": message}).encode()
     error = await failure_of(bedrock([Exchange("POST", "", b"", status, headers, body)]))
-    assert (error.cls, error.status, error.code, error.message) == (cls, status, code, message)
+    assert (error.cls, error.status, error.code) == (cls, status, code)
+    assert error.message.startswith(message)
     assert error.retry_after_s == 7.0
     own_status, kind = anthropic
     own_body = json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()

@@ -53,7 +53,7 @@ async def test_a_call_fails_as_the_providers_call_whenever_it_does(when: str) ->
         raise failed
 
     async def call() -> None:
-        async with Call(request()):
+        async with Call(request(), "http://stand-in/v1"):
             if when == "in the middle":
                 raise failed
 

@@ -172,11 +172,21 @@ def test_without_configuration_each_key_in_the_environment_is_a_provider() -> No
         "GROQ_API_KEY": "groq",
         "CEREBRAS_API_KEY": "cerebras",
         "XAI_API_KEY": "xai",
+        "DEEPSEEK_API_KEY": "deepseek",
+        "MISTRAL_API_KEY": "mistral",
+        "OLLAMA_BASE_URL": "ollama",
+        "VLLM_BASE_URL": "vllm",
+        "AZURE_OPENAI_API_KEY": "azure",
+        "AWS_BEARER_TOKEN_BEDROCK": "bedrock",
     }
     for variable, name in keys.items():
-        models = Config().catalog(transport=TRANSPORT, environ={variable: "sk-secret"})
-        assert {entry.provider for entry in models.entries()} == {name}
-        assert models.resolve(None).catalog_id == models.entries()[0].id
+        value = "http://lab.test" if variable.endswith("URL") else "sk-secret"
+        more = {"AZURE_OPENAI_ENDPOINT": "https://lab.test"} if name == "azure" else {"AWS_REGION": "eu-west-1"}
+        models = Config().catalog(transport=TRANSPORT, environ={variable: value, **more})
+        assert models.resolve(f"{name}:m").provider.name == name
+        if models.entries():
+            assert {entry.provider for entry in models.entries()} == {name}
+            assert models.resolve(None).catalog_id == models.entries()[0].id
         assert len(models.unavailable()) == len(keys) - 1
     assert {one.name for one in usual_providers()} == set(keys.values())
     google = Config().catalog(transport=TRANSPORT, environ={"GOOGLE_API_KEY": "sk-secret"})
@@ -187,6 +197,7 @@ def test_without_configuration_each_key_in_the_environment_is_a_provider() -> No
 @pytest.mark.parametrize(
     ("provider", "key", "variable", "address", "sent_to"),
     [
+        ("azure", "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_ENDPOINT", "http://gw.test/", "/openai/v1/chat/completions"),
         ("anthropic", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "http://gw.test/claude", "/claude/v1/messages"),
         ("openai", "OPENAI_API_KEY", "OPENAI_BASE_URL", "http://gw.test/v1/", "/v1/responses"),
         ("google", "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL", "http://gw.test/g", "/g/v1beta/models/"),
@@ -230,6 +241,63 @@ async def test_a_provider_of_a_file_without_an_address_asks_that_gateway_too(
     with pytest.raises(LookupError):
         await collect(found.provider, ModelRequest("m", [User.of("Hi")]))
     assert transport.sent[0].url.startswith(sent_to)
+
+
+@pytest.mark.parametrize(
+    ("environ", "model", "sent_to"),
+    [
+        ({"OLLAMA_BASE_URL": "http://lab:11434"}, "ollama:m", "http://lab:11434/v1/chat/completions"),
+        ({"VLLM_BASE_URL": "http://lab:8000/v1/"}, "vllm:m", "http://lab:8000/v1/chat/completions"),
+        ({"OLLAMA_HOST": "lab"}, "ollama:llama3.2:3b", "http://lab:11434/v1/chat/completions"),
+        ({"OLLAMA_HOST": "0.0.0.0:8000"}, "ollama:m", "http://127.0.0.1:8000/v1/chat/completions"),
+        ({"OLLAMA_HOST": "https://lab.test/"}, "ollama:m", "https://lab.test/v1/chat/completions"),
+        (
+            {
+                "AZURE_OPENAI_ENDPOINT": "https://lab.openai.azure.com/",
+                "AZURE_OPENAI_API_KEY": "sk-secret",
+                "OPENAI_API_VERSION": "2024-10-21",
+            },
+            "azure:my gpt",
+            "https://lab.openai.azure.com/openai/deployments/my%20gpt/chat/completions?api-version=2024-10-21",
+        ),
+        (
+            {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "sk-secret", "AWS_DEFAULT_REGION": "eu-west-1"},
+            "bedrock:m",
+            "https://bedrock-runtime.eu-west-1.amazonaws.com/model/m/invoke-with-response-stream",
+        ),
+        ({"DEEPSEEK_API_KEY": "k"}, "deepseek:deepseek-chat", "https://api.deepseek.com/v1/chat/completions"),
+        ({"MISTRAL_API_KEY": "k"}, "mistral:mistral-large-latest", "https://api.mistral.ai/v1/chat/completions"),
+    ],
+)
+async def test_usual_variables_of_other_vendors_are_enough(environ: dict[str, str], model: str, sent_to: str) -> None:
+    transport = RecordedTransport([])
+    found = build_catalog(usual_providers(), transport=transport, environ=environ).resolve(model)
+    with pytest.raises(LookupError):
+        await collect(found.provider, ModelRequest(found.vendor_id, [User.of("Hi")]))
+    assert transport.sent[0].url == sent_to
+    if model.startswith("azure"):
+        assert transport.sent[0].headers["api-key"] == "sk-secret"
+
+
+@pytest.mark.parametrize(
+    ("model", "hint"), [("opnai:gpt-5", " Did you mean 'openai'?"), ("cohere:command-r", ""), ("ollama3:x", " Did")]
+)
+def test_unknown_provider_is_answered_with_the_known_ones(model: str, hint: str) -> None:
+    models = build_catalog(usual_providers(), transport=TRANSPORT, environ={})
+    with pytest.raises(WeftlineError) as refused:
+        models.resolve(model)
+    names = ", ".join(sorted(one.name for one in usual_providers()))
+    said = refused.value.message
+    named = model.partition(":")[0]
+    assert said.startswith(f"There is no model {model!r}: there is no provider {named!r}; there are {names}.")
+    assert ("Did you mean" in said) is bool(hint) and hint in said
+
+
+def test_provider_without_an_address_says_which_variable_to_set() -> None:
+    models = build_catalog(usual_providers(), transport=TRANSPORT, environ={"AZURE_OPENAI_API_KEY": "k"})
+    for model, variable in (("ollama:m", "OLLAMA_HOST"), ("azure:m", "AZURE_OPENAI_ENDPOINT"), ("groq:m", "GROQ_API_")):
+        with pytest.raises(WeftlineError, match=variable):
+            models.resolve(model)
 
 
 def test_what_is_not_available_says_why() -> None:

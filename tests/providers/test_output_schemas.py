@@ -51,6 +51,7 @@ PROFILE_FORMS: dict[str, tuple[SchemaForm, SchemaForm]] = {
     "mistral": ("native", "tool"),
     "ollama": ("native", "tool"),
     "vllm": ("native", "tool"),
+    "azure": ("native", "native"),
     "compatible": ("prompt", "prompt"),
 }
 

@@ -150,3 +150,14 @@ def test_everything_else_is_passed_through() -> None:
     provider: Any = RedactingProvider(Parrot(), [KEY])
     assert provider.name == "parrot" and provider.extra == 7 and [one.vendor_id for one in provider.models()] == ["m"]
     assert not hasattr(provider, "nothing")
+
+
+@pytest.mark.parametrize("secret", [KEY, "Tq7x"])
+async def test_secret_is_not_in_an_error_nor_in_what_caused_it(secret: str) -> None:
+    error = ProviderError("server", f"{secret} is wrong", code=f"no_{secret}")
+    error.__cause__ = ValueError(secret)
+    with pytest.raises(ProviderError) as raised:
+        await fed(Assembler("parrot"), RedactingProvider(Parrot(error=error), [secret]))
+    found = raised.value
+    assert (found.message, found.code, str(found)) == (f"{REDACTED} is wrong", f"no_{REDACTED}", f"{REDACTED} is wrong")
+    assert found.__cause__ is None

@@ -249,3 +249,57 @@ async def test_a_damaged_backup_and_one_of_a_newer_version_are_not_restored(tmp_
     file.write_bytes(damaged)
     done = await weftline_beside("restore", str(backup), "--db", str(tmp_path / "new"))
     assert done.code == 1 and "damaged" in done.err and not (tmp_path / "new").exists()
+
+
+def pages_of(database: Path, table: str) -> list[int]:
+    """The numbers of the pages that have rows of a table, from 0."""
+    db = apsw.Connection(str(database))
+    rows: list[Any] = db.execute(
+        "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf' ORDER BY pageno", (table,)
+    ).fetchall()
+    db.close()
+    return [number - 1 for (number,) in rows]
+
+
+def overwrite_page(database: Path, page: int) -> None:
+    with database.open("r+b") as file:
+        file.seek(page * 4096)
+        file.write(b"\x5a" * 4096)
+
+
+async def test_a_store_with_a_bad_page_is_salvaged(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    """One bad page of entries: all other runs are whole, and those on it have their outcome or fail."""
+    with ServerProcess(tmp_path, scripts=SCRIPTS) as server:
+        api = Api(http, server.url, "acme", server.create_key("acme"))
+        waiting = [await api.start("ask", tools=[local_tool("lookup")]) for _ in range(10)]
+        for run_id in waiting:
+            async with api.stream(run_id) as stream:
+                await stream.until("local_tool_call")
+        ended = [await api.start("hello") for _ in range(30)]
+        before = {run_id: await api.events(run_id) for run_id in ended}
+        assert server.terminate() == 0
+        pages = pages_of(server.db / "weftline.db", "entries")
+        overwrite_page(server.db / "weftline.db", pages[len(pages) // 4])
+        to = tmp_path / "again" / "store"
+        done = await weftline_beside("salvage", str(server.db), str(to), "--json")
+        assert done.code == 1 and done.out, done.err
+        report = json.loads(done.out)
+        hurt = {*report["shortenedRuns"], *report["failingRuns"]}
+        assert report["damagedTables"] == ["entries"] and report["lostRuns"] == report["unreadable"] == 0
+        assert hurt and report["wholeRuns"] == 40 - len(hurt) > 20
+        assert set(report["failingRuns"]) <= set(waiting) and set(report["shortenedRuns"]) <= set(ended)
+    with ServerProcess(tmp_path / "again", scripts=SCRIPTS) as server:
+        api = Api(http, server.url, "acme", server.create_key("acme"))
+        for run_id in set(ended) - hurt:
+            assert await api.events(run_id) == before[run_id]
+        for run_id in set(ended) & hurt:
+            assert (await api.get(f"agent-runs/{run_id}")).json["status"] == "succeeded"
+        await run("resume", "--all", "--db", to)
+        for run_id in waiting:
+            if run_id in hurt:
+                await api.events(run_id)
+            else:
+                await api.post(f"agent-runs/{run_id}/tool-results", {"toolUseId": "call_0_0", "result": "x"})
+                assert (await api.events(run_id))[-1].type == "result"
+        listed = {one["id"]: one["status"] for one in (await api.get("agent-runs")).json["runs"]}
+        assert listed == {run_id: "failed" if run_id in report["failingRuns"] else "succeeded" for run_id in listed}

@@ -195,7 +195,7 @@ def test_every_command_finds_the_store_by_the_same_variable(tmp_path: Path) -> N
     done = commands.weftline("keys", "create", "--workspace", "acme", env=env)
     assert (done.code, done.err) == (0, "")
     for arguments, slugs in (((), "acme\n"), (("--db", str(tmp_path / "there")), "")):
-        done = commands.weftline("workspaces", "list", *arguments, env=env)
+        done = commands.weftline("workspaces", "list", "-q", *arguments, env=env)
         assert (done.code, done.out) == (0, slugs)
     with ServerProcess(tmp_path, env={"WEFTLINE_DB": str(tmp_path / "nowhere")}) as server:
         server.terminate()
@@ -225,11 +225,10 @@ async def test_tools_list_shows_what_the_running_server_has_loaded_and_what_is_s
     server: ServerProcess, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = (await api.post("tools", {"name": "weather", "url": "https://weather.example"})).json["id"]
-    done = await commands.weftline_beside("tools", "list", "--db", str(server.db), "--workspace", api.slug)
+    done = await commands.weftline_beside("tools", "list", "-q", "--db", str(server.db), "--workspace", api.slug)
     assert {"echo", "calculator", made} <= set(done.out.split("\n"))
-    monkeypatch.setattr("weftline.cli.tools.is_terminal", lambda: True)
     done = await commands.weftline_beside("tools", "list", "--db", str(server.db), "--workspace", api.slug)
-    lines = {line.split()[0]: line.split(maxsplit=2) for line in done.out.splitlines()}
+    lines = {line.split("\t")[0]: line.split("\t") for line in done.out.splitlines()}
     assert lines["echo"] == ["echo", "server", "Says it again."] and lines[made][1:] == ["stored", "weather"]
     done = await commands.weftline_beside("tools", "list", "--db", str(server.db), "--json")
     (echo,) = [tool for tool in json.loads(done.out) if tool["name"] == "echo"]

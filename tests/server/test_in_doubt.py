@@ -81,8 +81,8 @@ def test_a_call_in_doubt_is_marked_in_events_snapshot_client_and_command(tmp_pat
         assert len(asyncio.run(logged(server, "is in doubt", run.id, "pay", call.call_id))) == 1
         environment = {"WEFTLINE_API_KEY": key, "WEFTLINE_BASE_URL": server.url, "WEFTLINE_DB": None}
         for options, env in ((("--db", str(server.db)), {}), ((), environment)):
-            assert weftline("runs", "list", "--in-doubt", *options, env=env).out.split() == [run.id]
-            assert weftline("calls", "--in-doubt", *options, env=env).out.split() == [f"{run.id}/{call.call_id}"]
+            assert weftline("runs", "list", "-q", "--in-doubt", *options, env=env).out.split() == [run.id]
+            assert weftline("calls", "-q", "--in-doubt", *options, env=env).out.split() == [f"{run.id}/{call.call_id}"]
             shown_calls = json.loads(weftline("calls", run.id[:-2], "--json", *options, env=env).out)
             assert [one["idempotencyKey"] for one in shown_calls] == [listed.idempotency_key]
             assert harmless not in weftline("runs", "list", "--in-doubt", "--limit", "1", *options, env=env).out

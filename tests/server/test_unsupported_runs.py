@@ -63,7 +63,9 @@ async def test_runs_of_a_newer_version_are_left_alone_readable_and_listed(
         assert await listed() == expected
         server.start()
         assert await listed() == expected
-        done = await weftline_beside("runs", "list", "--unsupported", "--workspace", "acme", "--db", str(server.db))
+        done = await weftline_beside(
+            "runs", "list", "-q", "--unsupported", "--workspace", "acme", "--db", str(server.db)
+        )
         assert set(done.out.split()) == expected.keys()
         for name, (run, call) in runs.items():
             check_error(await api.answer(run, call, result="no"), 409, "unsupported_run")

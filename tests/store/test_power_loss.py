@@ -121,11 +121,14 @@ def unsafe(level: str) -> Generator[None]:
 
 
 @pytest.mark.requirement("run.log.durable_first")
-def test_what_was_told_or_seen_outlives_a_power_cut_at_every_sync(tmp_path: Path) -> None:
+def test_what_was_told_or_seen_outlives_a_power_cut_at_every_sync(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """S1, S2, S3: unsynced writes lost, torn, reordered or kept; what was not told is there whole or not at all."""
     cuts = cut_at_every_sync(tmp_path / "store")
     assert len(cuts) > 2 * FLUSHES
     assert losses(cuts, tmp_path / "images") == []
+    assert "is damaged" not in caplog.text, "what a power cut leaves is no damage"
 
 
 @pytest.mark.parametrize("level", ["OFF", "NORMAL"])

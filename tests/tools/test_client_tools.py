@@ -82,6 +82,32 @@ async def test_arguments_that_violate_the_schema_are_stopped_before_the_call_is_
         assert body["issues"]
 
 
+NESTED = b"""{"type": "object", "required": ["to"], "properties": {
+    "to": {"type": "string"}, "days": {"type": "integer"}, "note": {"type": ["string", "null"]},
+    "kind": {"enum": ["a", "b"]}, "a/b": {"$ref": "#/$defs/text"},
+    "items": {"type": "array", "items": {"type": "object", "properties": {"size": {"type": "number"}}}}},
+    "$defs": {"text": {"type": "string"}}}"""
+
+
+@pytest.mark.parametrize(
+    ("args", "sent"),
+    [
+        ('{"to": "x", "days": null}', b'{"to":"x"}'),
+        ('{"to": "x", "note": null, "kind": null, "a/b": null}', b'{"note":null,"to":"x"}'),
+        ('{"to": "x", "items": [{"size": null}, {"size": 1}]}', b'{"items":[{},{"size":1}],"to":"x"}'),
+    ],
+)
+async def test_a_null_for_what_is_optional_is_left_out(args: str, sent: bytes) -> None:
+    assert await LocalTool("send", parameters=Raw(NESTED)).prepare(args) == sent
+
+
+@pytest.mark.parametrize("args", ['{"to": null}', '{"to": "x", "days": "1"}', '{"to": "x", "items": [null]}'])
+async def test_other_arguments_that_do_not_fit_are_named_as_before(args: str) -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        await LocalTool("send", parameters=Raw(NESTED)).prepare(args)
+    assert [one.constraint for one in caught.value.issues] == ["type"]
+
+
 async def test_an_issue_names_where_and_what() -> None:
     tool = LocalTool("read", parameters=Raw(SCHEMA))
     with pytest.raises(InvalidArguments) as caught:

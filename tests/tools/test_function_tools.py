@@ -690,3 +690,16 @@ async def test_an_output_that_could_not_be_read_back_from_the_log_is_an_error_re
 
     result = await call(wrong)
     assert result.is_error and "cannot be shown" in text_of(result)
+
+
+async def test_a_null_for_an_optional_parameter_means_its_default() -> None:
+    @weftline.tool
+    def trip(place: Place, days: int = 3, note: str | None = "none") -> str:
+        return f"{place.city} {place.country} {days} {note}"
+
+    args = '{"place": {"city": "Oslo", "country": null}, "days": null, "note": null}'
+    assert text_of(await call(trip, args)) == "Oslo DE 3 None"
+    with pytest.raises(InvalidArguments, match="/place"):
+        await trip.prepare('{"place": null, "days": null}')
+    with pytest.raises(InvalidArguments, match="/hours"):
+        await trip.prepare('{"place": {"city": "Oslo"}, "hours": null}')

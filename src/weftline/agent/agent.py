@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from weftline.agent.definition import Definition, DepsT, OutputT
+from weftline.errors import short_traceback
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -67,18 +68,20 @@ class Agent(Definition[OutputT, DepsT]):
         Raises:
             RunFailed: if the run failed; the subclass says how.
         """
-        host = await _host(engine)
-        run = await host._start_alone(self, prompt, options)
-        async with host._owned(run):
-            return await run.result()
+        with short_traceback:
+            host = await _host(engine)
+            run = await host._start_alone(self, prompt, options)
+            async with host._owned(run):
+                return await run.result()
 
     @asynccontextmanager
     async def stream(
         self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> AsyncGenerator[Run[OutputT]]:
         """Starts the agent and yields its run, to watch it. Leaving the block ends a run in memory."""
-        host = await _host(engine)
-        run = await host.start(self, prompt, **options)
+        with short_traceback:
+            host = await _host(engine)
+            run = await host.start(self, prompt, **options)
         async with host._owned(run):
             yield run
 
@@ -148,7 +151,8 @@ class Agent(Definition[OutputT, DepsT]):
         """`run` for code without an event loop."""
         from weftline.agent.sync import blocking
 
-        return blocking(lambda: self.run(prompt, engine=engine, **options), engine=engine)
+        with short_traceback:
+            return blocking(lambda: self.run(prompt, engine=engine, **options), engine=engine)
 
     def stream_sync(
         self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]

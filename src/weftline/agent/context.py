@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from msgspec import Struct
 
-from weftline.errors import NotFound
+from weftline.errors import NotFound, short_traceback
+from weftline.text.suggestions import missing_attribute
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -87,6 +88,12 @@ class RunContext(Struct, Generic[DepsT], frozen=True):
 
     def __repr__(self) -> str:
         return f"<RunContext {self.run.id}>"  # leaves out deps and labels, which should not be printed
+
+    if not TYPE_CHECKING:  # a type checker would assume that every name exists
+
+        def __getattr__(self, name):
+            with short_traceback:
+                raise missing_attribute("context", self, name)
 
     @property
     def state(self) -> MutableMapping[str, Any]:

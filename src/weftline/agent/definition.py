@@ -23,9 +23,9 @@ from weftline.agent.preset import Preset
 from weftline.agent.prompting import Prompt, checked_prompts
 from weftline.agent.running.aliases import check_names
 from weftline.agent.settings import Limits, Settings
-from weftline.errors import Conflict
+from weftline.errors import Conflict, short_traceback
 from weftline.providers.base import Provider
-from weftline.text.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean, missing_attribute, our_name
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm, Unpack
@@ -148,7 +148,10 @@ class Definition(Generic[OutputT, DepsT]):
         **unknown: Any,
     ) -> None:
         for option in unknown:
-            raise TypeError(f"an Agent has no option {option!r}.{did_you_mean(option, _options())}")
+            with short_traceback:
+                raise TypeError(
+                    our_name("Agent", option) or f"an Agent has no option {option!r}.{did_you_mean(option, _options())}"
+                )
         check_parts(
             {
                 "model": model,
@@ -205,6 +208,12 @@ class Definition(Generic[OutputT, DepsT]):
 
     def __repr__(self) -> str:
         return f"<Agent {self.name or 'unnamed'}>"
+
+    if not TYPE_CHECKING:  # a type checker would assume that every name exists
+
+        def __getattr__(self, name):
+            with short_traceback:
+                raise missing_attribute("agent", self, name)
 
     @property
     def output_type(self) -> OutputType[Any] | None:

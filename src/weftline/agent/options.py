@@ -21,7 +21,7 @@ from weftline.errors import InvalidRequest
 from weftline.messages import Assistant, File, Image, Message, System, ToolResults, User
 from weftline.providers.base import Provider
 from weftline.reminders import MAX_REMINDERS, Reminder
-from weftline.text.suggestions import did_you_mean
+from weftline.text.suggestions import did_you_mean, our_name
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -114,6 +114,8 @@ def check_options(prompt: object, options: Mapping[str, Any]) -> None:
     known = RunOptions.__annotations__
     for name in options:
         if name not in known:
+            if elsewhere := our_name("run", name):
+                raise TypeError(elsewhere)
             near = did_you_mean(name, known)
             raise TypeError(f"a run has no option {name!r}; use one of {', '.join(sorted(known))}.{near}")
     if options:

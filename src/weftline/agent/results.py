@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from msgspec import Struct
 
-from weftline.errors import WeftlineError
+from weftline.errors import WeftlineError, short_traceback
 from weftline.failure import Failure
 from weftline.kernel.bodies import ProviderFailure
 from weftline.kernel.notes import RunNote
 from weftline.messages import Assistant, Message, Usage
 from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 from weftline.providers.base import ProviderError
+from weftline.text.suggestions import missing_attribute
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -90,6 +91,12 @@ class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
     """What hooks and providers noted about the last turn."""
     provider_failure: ProviderFailure | None = None
     """For a run that a failed model call ended: what the provider reported."""
+
+    if not TYPE_CHECKING:  # a type checker would assume that every name exists
+
+        def __getattr__(self, name):
+            with short_traceback:
+                raise missing_attribute("result", self, name)
 
     @property
     def output(self) -> OutputT:

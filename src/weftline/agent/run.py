@@ -25,7 +25,7 @@ from weftline.details import AnyDetail
 from weftline.details.snapshot import RunSnapshot
 from weftline.details.usage import KINDS as KINDS_OF_USAGE
 from weftline.details.usage import usage_by_model
-from weftline.errors import Conflict, InvalidRequest, of_newer_code
+from weftline.errors import Conflict, InvalidRequest, of_newer_code, short_traceback
 from weftline.events import AnyEvent, Event, TextDelta, TurnFinished, TurnRestarted
 from weftline.kernel import bodies
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
@@ -178,15 +178,16 @@ class Run(Generic[OutputT]):
 
         Raises `RunFailed` if it failed, but not if it was cancelled.
         """
-        outcome = _Outcome(self.id)
-        async for batch in self._batches():
-            outcome.take(batch)
-        await self._engine._settled(self.id)
-        history = await self._engine._history_of(self.id, outcome.pinned) if outcome.pinned else ()
-        result = cast("RunResult[OutputT]", outcome.result(self._output, history))
-        if result.status == "failed":
-            raise failure(result) from self._engine._error_of(self.id)
-        return result
+        with short_traceback:
+            outcome = _Outcome(self.id)
+            async for batch in self._batches():
+                outcome.take(batch)
+            await self._engine._settled(self.id)
+            history = await self._engine._history_of(self.id, outcome.pinned) if outcome.pinned else ()
+            result = cast("RunResult[OutputT]", outcome.result(self._output, history))
+            if result.status == "failed":
+                raise failure(result) from self._engine._error_of(self.id)
+            return result
 
     async def messages(self) -> list[SavedMessage]:
         """The messages of this run so far, each as soon as its turn has ended."""

@@ -20,6 +20,7 @@ from weftline.agent.results import OutputT, RunResult
 from weftline.agent.run import Run, Status
 from weftline.agent.stored_messages import SavedMessage
 from weftline.concurrency.background import LoopThread
+from weftline.errors import short_traceback
 from weftline.events import AnyEvent
 from weftline.runtime.tool_calls.provided import Provided
 
@@ -51,7 +52,8 @@ def watched(
     loop = _loop(engine)
     manager = stream()
     context = copy_context()
-    run = loop.run(_in(context, manager.__aenter__))
+    with short_traceback:
+        run = loop.run(_in(context, manager.__aenter__))
     try:
         yield SyncRun(loop, run)
     finally:
@@ -76,30 +78,30 @@ class SyncRun(Generic[OutputT]):
         return self._each(self._run.text())
 
     def result(self) -> RunResult[OutputT]:
-        return self._loop.run(self._run.result())
+        return self._wait(self._run.result())
 
     def messages(self) -> list[SavedMessage]:
-        return self._loop.run(self._run.messages())
+        return self._wait(self._run.messages())
 
     def status(self) -> Status:
-        return self._loop.run(self._run.status())
+        return self._wait(self._run.status())
 
     def steer(self, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
-        self._loop.run(self._run.steer(text, by=by, labels=labels))
+        self._wait(self._run.steer(text, by=by, labels=labels))
 
     def follow_up(self, text: str, *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
-        self._loop.run(self._run.follow_up(text, by=by, labels=labels))
+        self._wait(self._run.follow_up(text, by=by, labels=labels))
 
     def pause(self, reason: str = "", *, by: str = "", labels: Mapping[str, str] | None = None) -> None:
-        self._loop.run(self._run.pause(reason, by=by, labels=labels))
+        self._wait(self._run.pause(reason, by=by, labels=labels))
 
     def resume(
         self, notes: str = "", *, messages: Sequence[str] = (), by: str = "", labels: Mapping[str, str] | None = None
     ) -> None:
-        self._loop.run(self._run.resume(notes, messages=messages, by=by, labels=labels))
+        self._wait(self._run.resume(notes, messages=messages, by=by, labels=labels))
 
     def cancel(self) -> None:
-        self._loop.run(self._run.cancel())
+        self._wait(self._run.cancel())
 
     def approve(
         self,
@@ -110,25 +112,29 @@ class SyncRun(Generic[OutputT]):
         comment: str = "",
         by: str = "library",
     ) -> None:
-        self._loop.run(self._run.approve(await_id, args=args, remember=remember, comment=comment, by=by))
+        self._wait(self._run.approve(await_id, args=args, remember=remember, comment=comment, by=by))
 
     def deny(self, await_id: str, reason: str = "", *, by: str = "library") -> None:
-        self._loop.run(self._run.deny(await_id, reason, by=by))
+        self._wait(self._run.deny(await_id, reason, by=by))
 
     def answer(self, await_id: str, value: Any, *, by: str = "library") -> None:
-        self._loop.run(self._run.answer(await_id, value, by=by))
+        self._wait(self._run.answer(await_id, value, by=by))
 
     def provide(self, await_id: str, results: Sequence[Provided]) -> None:
-        self._loop.run(self._run.provide(await_id, results))
+        self._wait(self._run.provide(await_id, results))
 
     def budgets(self) -> list[BudgetUse]:
-        return self._loop.run(self._run.budgets())
+        return self._wait(self._run.budgets())
 
     def set_budget(self, budget: Budget | None, *, by: str = "library") -> BudgetUse:
-        return self._loop.run(self._run.set_budget(budget, by=by))
+        return self._wait(self._run.set_budget(budget, by=by))
 
     def below(self, run_id: str) -> SyncRun[object]:
         return SyncRun(self._loop, self._run.below(run_id))
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        with short_traceback:
+            return self._loop.run(work)
 
     def _each(self, items: Any) -> Iterator[Any]:
         async def following() -> tuple[bool, Any]:

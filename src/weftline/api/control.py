@@ -1,6 +1,7 @@
-"""Administration of a store that a server owns: commands reach the owner over a socket that only its user can open.
+"""Administration of a store that a process has open, a server or a script with a durable engine: commands reach the
+owner over a socket that only its user can open.
 
-Without a running server the same operations run on the store directly; see `weftline.cli.admin`.
+Without an owner the same operations run on the store directly; see `weftline.cli.admin`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 _MAX_LINE_BYTES = 64 * 1024 * 1024
 """The maximum for a request and for its response: the largest definition fits."""
 
+_ANSWER_S = 5.0
+"""How long requests in progress may delay a stop: a script often ends because of what a command just told it."""
 _PREFIX, _SOCKET, _DRAFT = "weftline-", "control", ".new"
 
 Operation: TypeAlias = Callable[..., Awaitable[Any]]
@@ -45,7 +48,7 @@ class AdminResponse(msgspec.Struct):
 
 
 class Control:
-    """Listens for requests while the server runs.
+    """Listens for requests while the store is open.
 
     `load` gives the operations, in a thread, on the first request. `announce` is called with the socket's path, so that
     others can find it; `changed` is awaited after each request.
@@ -58,18 +61,27 @@ class Control:
         announce: Callable[[str], None],
         changed: Callable[[], Awaitable[None]],
     ) -> None:
-        self._load = cache(load)
+        self.offer(load, changed=changed)
         self._announce = announce
-        self._changed = changed
         self._folder = ""
         self._server: asyncio.Server | None = None
+        self._answering: set[asyncio.Task[None] | None] = set()
+
+    def offer(self, load: Callable[[], Mapping[str, Operation]], *, changed: Callable[[], Awaitable[None]]) -> None:
+        """Replaces the operations."""
+        self._load = cache(load)
+        self._changed = changed
 
     async def start(self) -> None:
         await asyncio.to_thread(remove_dead_folders)
         # Not in the store's own directory, as the path of a Unix socket is limited to about 100 characters.
         self._folder = tempfile.mkdtemp(prefix=_PREFIX)
         path = os.path.join(self._folder, _SOCKET)
-        self._server = await asyncio.start_unix_server(self._serve, sock=_listen(path), limit=_MAX_LINE_BYTES)
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, sock=_listen(path), limit=_MAX_LINE_BYTES)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
         self._announce(path)
 
     async def stop(self) -> None:
@@ -98,7 +110,8 @@ class Control:
         except Exception:
             logger.exception("an admin request failed")
             return AdminResponse(
-                error="The server failed to carry this out; its log has the details.", code="internal_error"
+                error="The process that has the store open failed to do this; its log has the details.",
+                code="internal_error",
             )
         await self._changed()
         return AdminResponse(value)
@@ -122,15 +135,19 @@ def _listen(path: str) -> socket.socket:
     """
     draft = f"{path}{_DRAFT}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(draft)
-    listener.listen(100)
-    listener.setblocking(False)
-    os.rename(draft, path)
+    try:
+        listener.bind(draft)
+        listener.listen(100)
+        listener.setblocking(False)
+        os.rename(draft, path)
+    except BaseException:
+        listener.close()
+        raise
     return listener
 
 
 def remove_dead_folders() -> None:
-    """Removes what killed servers of this user have left behind."""
+    """Removes what killed processes of this user have left behind."""
     with os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             with suppress(OSError):
@@ -164,7 +181,9 @@ async def send_request(path: str, operation: str, arguments: dict[str, Any]) -> 
         writer.close()
     if not line:
         raise WeftlineError(
-            "The server stopped before it answered; the command may or may not have taken effect.", code="unavailable"
+            "The process that has the store open stopped before it answered; the command may or may not have taken"
+            " effect.",
+            code="unavailable",
         )
     response = msgspec.json.decode(line, type=AdminResponse)
     if response.error:

@@ -123,6 +123,7 @@ def operations(at: Workspaces, logs: Logs, store: Store) -> dict[str, Operation]
         "tools.delete": _delete_tool,
         "mcp.logins.save": _save_login,
         "mcp.logins.list": _list_logins,
+        "mcp.logins.scope": _login_scope,
         "mcp.logins.delete": _delete_login,
         "webhooks.create": _create_webhook,
         "webhooks.list": _list_webhooks,
@@ -181,6 +182,10 @@ async def _save_login(at: Workspaces, *, workspace: str, login: dict[str, Any]) 
 async def _list_logins(at: Workspaces, *, workspace: str) -> list[McpLogin]:
     found = await mcp_logins.list_logins(at, slug=workspace)
     return [McpLogin(one.url, iso(one.created_at), iso(one.updated_at)) for one in found]
+
+
+async def _login_scope(at: Workspaces, *, workspace: str, url: str) -> str | None:
+    return await mcp_logins.scope(at, url=url, slug=workspace)
 
 
 async def _delete_login(at: Workspaces, *, workspace: str, url: str) -> None:

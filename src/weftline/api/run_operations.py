@@ -23,6 +23,7 @@ from weftline.api.thread_imports import import_export
 from weftline.api.views import call_views, grant_views
 from weftline.replay.importing import Imported, ImportTarget
 from weftline.replay.reading import read_export
+from weftline.runtime.reads.calls import PAGE_BYTES, Contents
 from weftline.store.base import Store
 from weftline.wire.calls import Call
 from weftline.wire.grants import Grant
@@ -47,8 +48,15 @@ async def import_file(at: Workspaces, logs: EndedLogs, store: Store, *, path: st
     return await import_export(store.log, logs, at, export, workspace=await workspaces.ensure(at, workspace))
 
 
-async def list_calls(at: Workspaces, logs: EndedLogs, *, run: str, workspace: str | None = None) -> list[Call]:
-    return call_views(await logs.stored.calls(await operated_run(at, logs.stored.logs, run, workspace=workspace)))
+async def list_calls(
+    at: Workspaces, logs: EndedLogs, *, run: str, workspace: str | None = None, after: int = 0
+) -> CallList:
+    """Returns the calls of a run with arguments and results."""
+    row = await operated_run(at, logs.stored.logs, run, workspace=workspace)
+    contents = Contents(PAGE_BYTES, after, after + _PAGE)
+    calls = await logs.stored.calls(row, contents=contents)
+    more = contents.end if contents.end < len(calls) else None
+    return CallList(call_views(calls[after : contents.end]), more)
 
 
 async def list_grants(at: Workspaces, logs: EndedLogs, *, run: str, workspace: str | None = None) -> list[Grant]:
@@ -59,7 +67,7 @@ async def list_grants(at: Workspaces, logs: EndedLogs, *, run: str, workspace: s
 
 async def list_doubts(at: Workspaces, logs: EndedLogs, *, workspace: str, before: int | None = None) -> CallList:
     key = await workspaces.find(at, workspace)
-    page = await logs.stored.calls_in_doubt(key, before=before, limit=_PAGE)
+    page = await logs.stored.calls_in_doubt(key, before=before, limit=_PAGE, contents=True)
     return CallList(call_views(page.calls), page.before)
 
 

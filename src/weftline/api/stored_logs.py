@@ -1,4 +1,4 @@
-"""The logs of a store without a running server: they can be read and trimmed, but runs get no input."""
+"""The logs of a store that nothing else has open: they can be read and trimmed, but runs get no input."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class StoredLogs:
         raise self._no_server("send the message")
 
     def _no_server(self, what: str) -> Conflict:
-        return Conflict(f"No server has this store open: start `weftline serve{db_option(self._folder)}`, then {what}.")
+        return Conflict(
+            f"Nothing has this store open, so no run goes on: start `weftline serve{db_option(self._folder)}`, or the"
+            f" script with the run's engine, then {what}."
+        )
 
     async def answer_await(self, key: int, await_id: str, answer: AwaitAnswer, **options: Any) -> AwaitOutcome:
         raise self._no_server("answer")

@@ -25,6 +25,7 @@ from weftline.wire import awaits, calls, damage, grants, responses, run_response
 from weftline.wire.hints import to_wire_clarification
 from weftline.wire.run_responses import Cancelled, RunView
 from weftline.wire.session_responses import SessionUsage
+from weftline.wire.turns import json_or_text
 from weftline.workspace.context import Workspaces
 from weftline.workspace.people import display_names
 
@@ -244,6 +245,9 @@ def call_views(found: Sequence[LoggedCall]) -> list[calls.Call]:
             client=one.client,
             child_run_id=one.child or None,
             parent_tool_use_id=one.parent or None,
+            args=UNSET if one.args is None else json_or_text(one.args),
+            result=UNSET if one.args is None else one.result,
+            ok=UNSET if one.args is None else None if one.result is None else not one.is_error,
         )
         for one in found
     ]

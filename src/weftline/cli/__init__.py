@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "budgets": ("weftline.cli.budgets", "Limits on spending, and what was spent."),
     "backup": ("weftline.cli.backup", "Copy the store while it is in use."),
     "restore": ("weftline.cli.restore", "Turn a backup into a store."),
+    "salvage": ("weftline.cli.salvage", "Copy what can be read of a damaged store."),
     "resume": ("weftline.cli.resume", "Let the runs of a restored store continue."),
     "vacuum": ("weftline.cli.vacuum", "Return unused space to the disk."),
     "retention": ("weftline.cli.retention", "Remove old logs."),

@@ -85,9 +85,12 @@ def ask_server(db: Path, operation: str) -> Any:
 
 def _through_owner(db: Path, in_use: WeftlineError, operation: str, arguments: dict[str, Any]) -> Any:
     owner = owner_of(db)
-    if owner is None or not owner.admin_socket:
-        raise in_use
     try:
-        return asyncio.run(send_request(owner.admin_socket, operation, arguments))
+        if owner is not None and owner.admin_socket:
+            return asyncio.run(send_request(owner.admin_socket, operation, arguments))
     except OSError:
-        raise in_use from None
+        pass
+    raise StoreError(
+        f"{in_use.message} It takes no commands at the moment: try again once it has started, or has ended.",
+        code=in_use.code,
+    )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all
+from weftline.cli.output import DB, Form, list_forms, show_list
 from weftline.cli.target import URL, WORKSPACE, chosen_url
 from weftline.kernel.words import AwaitKind
 
@@ -35,7 +35,7 @@ def command() -> None:
 @URL
 @WORKSPACE
 @DB
-@JSON
+@list_forms
 def list_awaits(
     kind: str | None,
     run: str | None,
@@ -44,16 +44,23 @@ def list_awaits(
     url: str | None,
     workspace: str | None,
     db: Path,
-    as_json: bool,
+    form: Form,
 ) -> None:
-    """List what is open, oldest runs first: a table on a terminal, otherwise the ids to answer with."""
+    """List what is open, oldest runs first, with the ids to answer with."""
     from weftline.cli.await_lookup import open_awaits
-    from weftline.cli.terminal import ago, is_terminal, show_table
 
     filters = {"kind": kind, "run": run, "agent": agent, "name": name}
     found = open_awaits(chosen_url(url), workspace, db, filters)
-    if as_json or not is_terminal():
-        show_all(found, id_field="ref", as_json=as_json)
-        return
-    rows = [(one["ref"], one["kind"], one["name"], ago(one["openedAt"]), one["question"]) for one in found]
-    show_table(("AWAIT", "KIND", "TOOL", "SINCE", "QUESTION"), rows, whole=["AWAIT"])
+    show_list(found, form, id_field="ref", columns=_columns)
+
+
+def _columns(one: dict[str, Any]) -> dict[str, str]:
+    from weftline.cli.terminal import ago
+
+    return {
+        "AWAIT": one["ref"],
+        "KIND": one["kind"],
+        "TOOL": one["name"],
+        "SINCE": ago(one["openedAt"]),
+        "QUESTION": one["question"],
+    }

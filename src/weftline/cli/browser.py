@@ -39,6 +39,8 @@ class Loopback:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/callback"
 
     async def ask(self, url: str) -> None:
+        if self._came_back.done():  # the server wants to know more
+            self._came_back = asyncio.get_running_loop().create_future()
         click.echo(f"Open this address in a browser on this machine:\n{url}", err=True)
 
     async def answer(self) -> str:

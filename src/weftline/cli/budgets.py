@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from weftline.cli.output import DB, JSON, is_terminal, show_all
+from weftline.cli.output import DB, JSON, Form, list_forms, show_list
 from weftline.cli.resource import WORKSPACE
 
 AGENT = click.option("--agent", help="The budget of an agent, by its id or slug.")
@@ -85,15 +85,15 @@ def clear(workspace: str, agent: str | None, session: str | None, run: str | Non
 @WORKSPACE
 @click.option("--run", help="Only budgets that apply to this run, the nearest first.")
 @DB
-@JSON
-def _list(workspace: str, run: str | None, db: Path, as_json: bool) -> None:
-    """Print the budgets of a workspace: each limit, what is spent, reserved and left."""
+@list_forms
+def _list(workspace: str, run: str | None, db: Path, form: Form) -> None:
+    """List the budgets of a workspace: each limit, what is spent, reserved and left."""
     from weftline.cli.admin import listed
 
     found = listed(db, "budgets.list", workspace=workspace, **({} if run is None else {"run": run}))
-    if not as_json:
-        found = (line for one in found for line in (_lines(one) if is_terminal() else [{"id": _name(one)}]))
-    show_all(found, id_field="id", as_json=as_json)
+    if form != "json":
+        found = (line for one in found for line in (_lines(one) if form == "columns" else [{"id": _name(one)}]))
+    show_list(found, form, columns=lambda line: {name.upper(): str(value) for name, value in line.items()})
 
 
 def _lines(budget: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from weftline.cli.admin import administer
+from weftline.cli.admin import administer, listed
 from weftline.cli.ended_runs import completed
 from weftline.cli.run_lookup import ServerRuns
 from weftline.cli.target import connected
@@ -17,11 +17,12 @@ _PAGE = "200"
 
 
 def find_calls(run_id: str | None, *, url: str | None, workspace: str | None, db: Path) -> list[dict[str, Any]]:
-    """Returns the calls of a run, or without one those in doubt."""
+    """Returns the calls of a run, or without one those in doubt, with arguments and results."""
     if url is not None:
         return asyncio.run(_at_server(run_id, url, workspace))
     if run_id is not None:
-        return administer(db, "calls.list", run=asyncio.run(completed(run_id, workspace, db)), workspace=workspace)
+        run = asyncio.run(completed(run_id, workspace, db))
+        return [*listed(db, "calls.list", run=run, workspace=workspace)]
     slugs = [workspace] if workspace is not None else administer(db, "workspaces.list")
     found: list[dict[str, Any]] = []
     for slug in slugs:
@@ -55,7 +56,7 @@ async def _at_server(run_id: str | None, url: str, workspace: str | None) -> lis
         found: list[dict[str, Any]] = []
         cursor: str | None = None
         while True:
-            query = [("limit", _PAGE), *([] if cursor is None else [("cursor", cursor)])]
+            query = [("limit", _PAGE), ("contents", "true"), *([] if cursor is None else [("cursor", cursor)])]
             page = json.loads(await client.http.call("GET", path, query=query))
             found += page["calls"]
             cursor = page["nextCursor"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all
+from weftline.cli.output import DB, Form, list_forms, show_list
 from weftline.cli.target import URL, WORKSPACE, chosen_url
 
 
@@ -16,34 +18,31 @@ from weftline.cli.target import URL, WORKSPACE, chosen_url
 @URL
 @WORKSPACE
 @DB
-@JSON
-def command(
-    run_id: str | None, in_doubt: bool, url: str | None, workspace: str | None, db: Path, as_json: bool
-) -> None:
-    """List the calls of a run, or those in doubt: a table on a terminal, otherwise their ids.
+@list_forms
+def command(run_id: str | None, in_doubt: bool, url: str | None, workspace: str | None, db: Path, form: Form) -> None:
+    """List the calls of a run, or those in doubt.
+
+    Arguments and results are cut to fit the terminal; --json has all of them.
 
     The beginning of the run's id is enough.
     """
     from weftline.cli.call_lookup import find_calls
-    from weftline.cli.terminal import ago, is_terminal, show_table
 
     if (run_id is None) is not in_doubt:
         raise click.UsageError("Name a run, or give --in-doubt.")
     found = find_calls(run_id, url=chosen_url(url), workspace=workspace, db=db)
-    if as_json or not is_terminal():
-        show_all(
-            [{"ref": f"{one['runId']}/{one['toolUseId']}", **one} for one in found], id_field="ref", as_json=as_json
-        )
-        return
-    rows = [
-        (
-            f"{one['runId']}/{one['toolUseId']}",
-            one["name"],
-            one["effect"],
-            one["how"] or one["state"],
-            str(one["attempts"]),
-            ago(one["openedAt"]),
-        )
-        for one in found
-    ]
-    show_table(("CALL", "TOOL", "EFFECT", "STATE", "ATTEMPTS", "SINCE"), rows, whole=["CALL"])
+    named = [{"ref": f"{one['runId']}/{one['toolUseId']}", **one} for one in found]
+    show_list(named, form, id_field="ref", columns=lambda one: _columns(one, of_one_run=run_id is not None))
+
+
+def _columns(one: dict[str, Any], *, of_one_run: bool) -> dict[str, str]:
+    from weftline.cli.terminal import ago
+
+    return {
+        "CALL": one["toolUseId"] if of_one_run else one["ref"],
+        "TOOL": one["name"],
+        "ARGUMENTS": json.dumps(one["args"], ensure_ascii=False) if "args" in one else "",
+        "RESULT": one.get("result") or "",
+        "STATE": one["how"] or one["state"],
+        "SINCE": ago(one["openedAt"]),
+    }

@@ -119,7 +119,7 @@ def _send(
 ) -> None:
     """Sends the input, and prints `done` or the id of the message.
 
-    Without --url, it goes to the server with the store open.
+    Without --url, it goes to the process that has the store open.
     """
     server = chosen_url(url)
     if server is not None:

@@ -83,12 +83,7 @@ def _show(found: list[Finding]) -> None:
     if not found:
         click.echo("Nothing needs attention, and a deploy would affect no run.", err=not is_terminal())
         return
-    rows = [_row(one) for one in found]
-    if is_terminal():
-        show_table(("", "ABOUT", "AGENT", "WHAT"), rows, whole=["ABOUT"])
-        return
-    for row in rows:
-        click.echo("\t".join(row))
+    show_table(("", "ABOUT", "AGENT", "WHAT"), [_row(one) for one in found], whole=["ABOUT"])
 
 
 def _row(one: Any) -> tuple[str, str, str, str]:

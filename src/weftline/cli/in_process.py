@@ -10,6 +10,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from weftline.api.control import Control
+from weftline.api.operations import operations
 from weftline.config import Config, load_config
 from weftline.errors import StoreError, WeftlineError
 from weftline.net.dial import Dialer
@@ -79,6 +81,7 @@ async def local_engine(
                 models=catalogs,
                 tools=dialled,
                 model_timeout_s=options.model_timeout_s,
+                model_retries_timeout_s=options.model_retries_timeout_s,
                 slow_turn_s=options.slow_turn_s,
                 max_recoveries=options.max_recoveries,
                 public_errors=options.public_errors,
@@ -89,6 +92,14 @@ async def local_engine(
             await store.close()
             raise
         stack.push_async_callback(engine.stop, drain_s=_DRAIN_S)
+        if db is not None:
+            control = Control(
+                lambda: operations(workspaces, engine, store),
+                announce=lambda path: store.announce(admin_socket=path),
+                changed=catalogs.refresh,
+            )
+            await control.start()
+            stack.push_async_callback(control.stop)
         yield LocalHost(engine, workspaces, _of_file(available, tools))
 
 
@@ -108,7 +119,8 @@ async def _opened(db: Path | None) -> Store:
         if error.code != "store_in_use":
             raise
         raise WeftlineError(
-            f"{error.message.removesuffix('.')}: send the run there with --url, or leave --db and WEFTLINE_DB out.",
+            f"{error.message.removesuffix('.')}: if that is a server, send the run there with --url; otherwise wait for"
+            " its end, or leave --db and WEFTLINE_DB out.",
             code="store_in_use",
         ) from None
     unfinished = await store.log.unfinished()

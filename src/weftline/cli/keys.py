@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all, show_one
+from weftline.cli.output import DB, JSON, Form, list_forms, show_list, show_one
 
 
 @click.group()
@@ -61,12 +61,12 @@ def import_key(workspace: str, db: Path, name: str, as_json: bool) -> None:
 @click.option("--workspace", required=True, metavar="SLUG")
 @DB
 @click.option("--all", "revoked", is_flag=True, help="Revoked keys too.")
-@JSON
-def list_keys(workspace: str, db: Path, revoked: bool, as_json: bool) -> None:
-    """Print the ids of a workspace's keys."""
+@list_forms
+def list_keys(workspace: str, db: Path, revoked: bool, form: Form) -> None:
+    """List a workspace's keys, without their secrets."""
     from weftline.cli.admin import listed
 
-    show_all(listed(db, "keys.list", workspace=workspace, revoked=revoked), id_field="id", as_json=as_json)
+    show_list(listed(db, "keys.list", workspace=workspace, revoked=revoked), form)
 
 
 @command.command()

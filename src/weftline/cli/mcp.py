@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all, show_done
+from weftline.cli.output import DB, JSON, Form, list_forms, show_done, show_list
 
 WORKSPACE = click.option("--workspace", required=True, metavar="SLUG", help="Whose runs use the login.")
 
@@ -25,6 +25,7 @@ def command() -> None:
 @click.option("--client-id", metavar="ID", help="The id of an app that is already registered there.")
 @click.option("--client-secret-stdin", is_flag=True, help="Read the secret of that app from standard input.")
 @click.option("--client-metadata", metavar="URL", help="The URL of a document that describes Weftline to the server.")
+@click.option("--scope", multiple=True, metavar="SCOPE", help="Ask for this scope too; can be repeated.")
 @click.option("--port", default=0, metavar="N", help="The browser's redirect port; any free port by default.")
 @click.option("--paste", is_flag=True, help="For a browser elsewhere: paste the address that it is redirected to.")
 @DB
@@ -35,6 +36,7 @@ def login(
     client_id: str | None,
     client_secret_stdin: bool,
     client_metadata: str | None,
+    scope: tuple[str, ...],
     port: int,
     paste: bool,
     db: Path,
@@ -43,7 +45,8 @@ def login(
     """Log in to an MCP server: prints a URL to open in a browser, and stores the login.
 
     Runs of the workspace that name this URL as an mcp tool use the login from then on. It is stored encrypted, and
-    refreshed as long as the server allows.
+    refreshed as long as the server allows. Another login at the same URL keeps the scopes of the first and adds those
+    of --scope; log out to start over.
     """
     from msgspec import to_builtins
 
@@ -59,13 +62,20 @@ def login(
         raise Unavailable("Logging in needs the extra `mcp`: pip install '.[mcp]' in a checkout of Weftline.") from None
     from weftline.cli.browser import Loopback, PastedRedirect
 
-    administer(db, "workspaces.features", workspace=workspace)  # reports a typo before a browser is opened
+    # This also reports a typo before a browser is opened.
+    granted = administer(db, "mcp.logins.scope", workspace=workspace, url=url)
+    wanted = " ".join(dict.fromkeys(" ".join([granted or "", *scope]).split())) or None
     secret = sys.stdin.readline().strip() if client_secret_stdin else None
 
     async def made() -> object:
         async with PastedRedirect(port) if paste else Loopback(port) as person:
             done = await log_in(
-                url, person, client_id=client_id, client_secret=secret, client_metadata_url=client_metadata
+                url,
+                person,
+                client_id=client_id,
+                client_secret=secret,
+                client_metadata_url=client_metadata,
+                scope=wanted,
             )
             return to_builtins(done)
 
@@ -81,12 +91,12 @@ def login(
 @command.command("list")
 @WORKSPACE
 @DB
-@JSON
-def list_logins(workspace: str, db: Path, as_json: bool) -> None:
-    """Print the URLs of the servers that a workspace is logged in to."""
+@list_forms
+def list_logins(workspace: str, db: Path, form: Form) -> None:
+    """List the servers that a workspace is logged in to, by their URLs."""
     from weftline.cli.admin import administer
 
-    show_all(administer(db, "mcp.logins.list", workspace=workspace), id_field="url", as_json=as_json)
+    show_list(administer(db, "mcp.logins.list", workspace=workspace), form, id_field="url")
 
 
 @command.command()

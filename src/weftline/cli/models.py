@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weftline.cli.output import DB, JSON
+from weftline.cli.output import DB, Form, list_forms, show_list
+from weftline.cli.terminal import is_terminal
 
 if TYPE_CHECKING:
     from weftline.config import Config
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--workspace", metavar="SLUG", help="The workspace whose models to list, including its own providers.")
 @click.option("--of", "provider", metavar="PROVIDER", help="Ask this provider's API for all of its models instead.")
 @click.option("--search", default="", metavar="TEXT", help="With --of: only models whose id or label contains this.")
-@JSON
+@list_forms
 def command(
     config: Path | None,
     scripts: Path | None,
@@ -33,7 +34,7 @@ def command(
     workspace: str | None,
     provider: str | None,
     search: str,
-    as_json: bool,
+    form: Form,
 ) -> None:
     """List the models that runs can use, and the providers that are not available, with the reason.
 
@@ -45,13 +46,13 @@ def command(
     from weftline.providers.pricing import unused_price
 
     if provider is not None:
-        _print_upstream(asyncio.run(_upstream(config, db, workspace, provider, search)), as_json=as_json)
+        _print_upstream(asyncio.run(_upstream(config, db, workspace, provider, search)), form)
         return
     catalog = asyncio.run(_catalog(_settings(config), scripts, db, workspace))
-    if as_json:
+    if form == "json":
         click.echo(json.dumps(_to_json(catalog), indent=2))
     else:
-        _print(catalog)
+        _print(catalog, form)
     for override in catalog.unused_prices():
         click.echo(f"Warning: {unused_price(override)}", err=True)
     catalog.check_default()  # last, after what is available and missing was printed
@@ -77,14 +78,23 @@ async def _upstream(config: Path | None, db: Path, workspace: str | None, name: 
         await tenants.aclose()
 
 
-def _print_upstream(models: list[ModelInfo], *, as_json: bool) -> None:
-    if as_json:
-        import msgspec
+def _print_upstream(models: list[ModelInfo], form: Form) -> None:
+    import msgspec
 
+    if form == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(models), indent=2).decode())
         return
-    for model in models:
-        click.echo(model.vendor_id)
+    rows = (
+        {
+            "MODEL": model.vendor_id,
+            "LABEL": model.label,
+            "CONTEXT": _number(model.context_window_tokens),
+            "OUTPUT": _number(model.max_output_tokens),
+            "CAN": _abilities(model),
+        }
+        for model in models
+    )
+    show_list(rows, form, id_field="MODEL", columns=dict)
 
 
 def _settings(path: Path | None) -> Config:
@@ -159,27 +169,28 @@ def _model(entry: Entry, catalog: Catalog) -> dict[str, Any]:
     }
 
 
-def _print(catalog: Catalog) -> None:
-    default = catalog.default_id
-    lines = [("model", "context", "output", "can", "$/1M in", "$/1M out", "source")]
-    for entry in catalog.entries():
+def _print(catalog: Catalog, form: Form) -> None:
+    def columns(one: dict[str, Any]) -> dict[str, str]:
+        entry: Entry = one["entry"]
         price = catalog.price(entry)
-        lines.append(
-            (
-                f"{entry.id} *" if entry.id == default else entry.id,
-                _number(entry.context_window_tokens),
-                _number(entry.max_output_tokens),
-                " ".join(name for name in ("vision", "reasoning", "tools") if getattr(entry, name)) or "-",
-                _number(price.input_per_1m_usd if price else None),
-                _number(price.output_per_1m_usd if price else None),
-                entry.source,
-            )
-        )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    for line in lines:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-    for one in catalog.unavailable():
-        click.echo(f"not available: {one.name} ({one.family}): {one.reason}")
+        return {
+            "MODEL": entry.id,
+            "CONTEXT": _number(entry.context_window_tokens),
+            "OUTPUT": _number(entry.max_output_tokens),
+            "CAN": _abilities(entry),
+            "$/1M IN": _number(price.input_per_1m_usd if price else None),
+            "$/1M OUT": _number(price.output_per_1m_usd if price else None),
+            "SOURCE": f"{entry.source}, default" if entry.id == catalog.default_id else entry.source,
+        }
+
+    show_list(({"id": entry.id, "entry": entry} for entry in catalog.entries()), form, columns=columns)
+    if form == "columns":
+        for one in catalog.unavailable():
+            click.echo(f"not available: {one.name} ({one.family}): {one.reason}", err=not is_terminal())
+
+
+def _abilities(model: Entry | ModelInfo) -> str:
+    return " ".join(name for name in ("vision", "reasoning", "tools") if getattr(model, name)) or "-"
 
 
 def _number(value: float | None) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all, show_done, show_one
+from weftline.cli.output import DB, JSON, Form, list_forms, show_done, show_list, show_one
 
 
 @click.group()
@@ -65,9 +65,9 @@ def create(
 @click.option("--workspace", metavar="SLUG")
 @click.option("--registered", is_flag=True, help="Apps that registered themselves and belong to no workspace.")
 @DB
-@JSON
-def list_apps(workspace: str | None, registered: bool, db: Path, as_json: bool) -> None:
-    """Print the client ids of a workspace's apps, or of those that registered themselves."""
+@list_forms
+def list_apps(workspace: str | None, registered: bool, db: Path, form: Form) -> None:
+    """List a workspace's apps, or those that registered themselves, by their client ids."""
     from weftline.cli.admin import administer
 
     if registered == (workspace is not None):
@@ -75,7 +75,7 @@ def list_apps(workspace: str | None, registered: bool, db: Path, as_json: bool) 
     found = administer(db, "oauth.apps.registered") if registered else None
     if found is None:
         found = administer(db, "oauth.apps.list", workspace=workspace)
-    show_all(found, id_field="clientId", as_json=as_json)
+    show_list(found, form, id_field="clientId")
 
 
 @apps.command()
@@ -109,12 +109,12 @@ def grants() -> None:
 @grants.command("list")
 @click.option("--user", "email", required=True, metavar="EMAIL")
 @DB
-@JSON
-def list_grants(email: str, db: Path, as_json: bool) -> None:
-    """Print the ids of a user's grants."""
+@list_forms
+def list_grants(email: str, db: Path, form: Form) -> None:
+    """List a user's grants."""
     from weftline.cli.admin import administer
 
-    show_all(administer(db, "oauth.grants.list", email=email), id_field="id", as_json=as_json)
+    show_list(administer(db, "oauth.grants.list", email=email), form)
 
 
 @grants.command("delete")

@@ -1,16 +1,17 @@
-"""Output of commands: ids alone for scripts, fields for people, JSON for programs."""
+"""Output of commands: columns for people and scripts, ids for other commands, JSON for programs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from textwrap import indent
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import click
 
-from weftline.cli.terminal import is_terminal, show_table
+from weftline.cli.terminal import show_table
 from weftline.store.naming import DEFAULT_DB
 
 _MAX_COLUMNS = 6
@@ -25,26 +26,57 @@ DB = click.option(
     help="The store.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_QUIET = click.option("-q", "--quiet", is_flag=True, help="Print only the ids, one per line.")
+
+Form: TypeAlias = Literal["columns", "ids", "json"]
+"""How a list is printed."""
 
 
-def show_all(items: Iterable[dict[str, Any]], *, id_field: str, as_json: bool) -> None:
-    """Prints one id per line, a JSON list with everything, or a table on a terminal."""
-    if as_json:
+def list_forms(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command that lists things its `form`: `-q`, `--json`, or columns."""
+
+    @JSON
+    @_QUIET
+    @wraps(command)
+    def with_form(*, as_json: bool, quiet: bool, **given: Any) -> Any:
+        return command(**given, form="json" if as_json else "ids" if quiet else "columns")
+
+    return with_form
+
+
+def show_list(
+    items: Iterable[dict[str, Any]],
+    form: Form,
+    *,
+    id_field: str = "id",
+    columns: Callable[[dict[str, Any]], Mapping[str, str]] | None = None,
+    colours: Mapping[str, str] | None = None,
+) -> None:
+    """Prints a list: what every command that lists things does.
+
+    `columns` returns the cells of an item by their headings, the id first; by default they are its first plain fields.
+    """
+    if form == "json":
         show_json(items)
-        return
-    if not is_terminal():
+    elif form == "ids":
         for item in items:
             click.echo(item[id_field])
-        return
-    fields: list[str] = []
-    rows: list[list[str]] = []
-    for item in items:
-        if not fields:
-            fields = [id_field, *(name for name, value in item.items() if name != id_field and _is_short(value))]
-            fields = fields[:_MAX_COLUMNS]
-        rows.append([_text(item.get(name)) for name in fields])
-    if rows:
-        show_table([name.upper() for name in fields], rows, whole=[id_field.upper()])
+    else:
+        names: list[str] = []
+        rows: list[Sequence[str]] = []
+        fields: list[str] = []
+        for item in items:
+            fields = fields or _plain_fields(item, id_field)
+            cells = columns(item) if columns else {name.upper(): _text(item.get(name)) for name in fields}
+            names = names or list(cells)
+            rows.append(list(cells.values()))
+        if rows:
+            show_table(names, rows, colours=colours, whole=names[:1])
+
+
+def _plain_fields(item: dict[str, Any], id_field: str) -> list[str]:
+    others = [name for name, value in item.items() if name != id_field and not isinstance(value, dict)]
+    return [id_field, *others][:_MAX_COLUMNS]
 
 
 def show_json(items: Iterable[dict[str, Any]]) -> None:
@@ -69,10 +101,6 @@ def show_one(item: dict[str, Any], *, as_json: bool) -> None:
     width = max(len(name) for name in item)
     for name, value in item.items():
         click.echo(f"{name:<{width}}  {_text(value)}".rstrip())
-
-
-def _is_short(value: Any) -> bool:
-    return not isinstance(value, dict)
 
 
 def show_warnings(made: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all, show_one
+from weftline.cli.output import DB, JSON, Form, list_forms, show_list, show_one
 
 WORKSPACE = click.option("--workspace", required=True, metavar="SLUG")
 NEW_WORKSPACE = click.option("--workspace", required=True, metavar="SLUG", help="Created if it does not exist.")
@@ -21,14 +21,14 @@ def add_commands(group: click.Group, *, kind: str, by: str = "its id", show: boo
     """
     one = kind.removesuffix("s")
 
-    @click.command("list", help=f"Print the ids of a workspace's {kind}.")
+    @click.command("list", help=f"List a workspace's {kind}.")
     @WORKSPACE
     @DB
-    @JSON
-    def _list(workspace: str, db: Path, as_json: bool) -> None:
+    @list_forms
+    def _list(workspace: str, db: Path, form: Form) -> None:
         from weftline.cli.admin import listed
 
-        show_all(listed(db, f"{kind}.list", workspace=workspace), id_field="id", as_json=as_json)
+        show_list(listed(db, f"{kind}.list", workspace=workspace), form)
 
     @click.command("delete", help=f"Delete one of the {kind}, by {by}, and print its id.")
     @click.argument("name", metavar=one.upper())

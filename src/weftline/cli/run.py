@@ -263,7 +263,7 @@ async def _here(
     from weftline.store.naming import db_option
 
     async with local_engine(db=db, config=config, scripts=scripts, tools=asked.tools) as here:
-        run_id, workspace = await _created(here, asked)
+        run_id, workspace = await _created(here, asked, db)
         key = await here.engine.locate(run_id, workspace=workspace)
 
         def print_hint() -> None:
@@ -275,11 +275,11 @@ async def _here(
             return True
 
         with Interrupts(print_hint) as interrupts:
-            following = ShownRun(_Process(here, workspace), screen).show(run_id)
+            following = ShownRun(_Process(here, workspace, db), screen).show(run_id)
             return await _until_left(following, interrupts.leaving, leave)
 
 
-async def _created(here: LocalHost, asked: RunRequest) -> tuple[str, int]:
+async def _created(here: LocalHost, asked: RunRequest, db: Path | None) -> tuple[str, int]:
     from weftline.api.creating import create_run
     from weftline.api.principal import Principal
     from weftline.cli.asking import can_ask
@@ -305,7 +305,7 @@ async def _created(here: LocalHost, asked: RunRequest) -> tuple[str, int]:
             here,
             Principal("command line", workspace, slug),
             asked.body(agent_id=agent_id, tools=tools),
-            nobody_to_ask=not can_ask(),
+            nobody_to_ask=db is None and not can_ask(),
         )
     except WeftlineError as error:
         message = error.message
@@ -322,9 +322,10 @@ async def _created(here: LocalHost, asked: RunRequest) -> tuple[str, int]:
 class _Process:
     """This process; see `weftline.cli.asking.Place`."""
 
-    def __init__(self, here: LocalHost, workspace: int) -> None:
+    def __init__(self, here: LocalHost, workspace: int, db: Path | None) -> None:
         self._here = here
         self._workspace = workspace
+        self._db = db
 
     async def frames(self, run_id: str) -> AsyncGenerator[Frame]:
         from weftline.cli.events import live_frames
@@ -345,6 +346,11 @@ class _Process:
         await answer_run(at, engine, key, sent, run_id=run_id, await_id=asked.id, by=operator_name())
 
     def elsewhere(self, asked: AwaitOpened) -> str:
+        from weftline.cli.asking import how_to_answer
+        from weftline.store.naming import db_option
+
+        if self._db is not None:
+            return how_to_answer(asked, db_option(self._db))
         return (
             "Nobody can answer it here. Run the command in a terminal, which asks you, or give it --url: a run on a"
             " server waits for `weftline approve`, `deny` or `answer`."
@@ -364,8 +370,8 @@ def _local_server_hint() -> str:
     if owner is None or not owner.admin_socket or not Path(owner.admin_socket).exists():
         return ""
     return (
-        f" A server has {DEFAULT_DB} open, whose models this process does not have: send the run there with --url, or"
-        " give the same --scripts or --config here."
+        f" Process {owner.pid} has {DEFAULT_DB} open, whose models this one does not have: if it is a server, send the"
+        " run there with --url, or give the same --scripts or --config here."
     )
 
 

@@ -12,6 +12,7 @@ from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from weftline.api.cursors import cursor_of, key_of
+from weftline.api.turns import turn_view
 from weftline.api.views import run_summary, run_view
 from weftline.cli.events import stored_frames
 from weftline.client import ApiError, AsyncClient
@@ -25,6 +26,7 @@ from weftline.runtime.reads.names import StoredNames
 from weftline.runtime.reads.parents import parent_of
 from weftline.runtime.reads.prefixes import is_prefix, runs_with_prefix
 from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
+from weftline.runtime.reads.turns import turn_of
 from weftline.store.base import ReadStore
 from weftline.store.rows import Item, RunFilter, RunRow
 from weftline.wire.run_responses import listed_run, snapshot
@@ -83,6 +85,10 @@ class FoundRuns(Protocol):
 
     async def show(self, run_id: str) -> dict[str, Any]: ...
 
+    async def turn(self, run_id: str, turn: int | None) -> dict[str, Any]:
+        """Returns a turn of the run, or the latest."""
+        ...
+
     def frames(self, run_id: str, *, after: int) -> AsyncGenerator[Frame]:
         """Yields its events, to the end of the run or of its log."""
         ...
@@ -140,6 +146,11 @@ class ServerRuns:
 
     async def show(self, run_id: str) -> dict[str, Any]:
         return json.loads(await self._client.http.call("GET", f"/agent-runs/{quote(run_id, safe='')}"))
+
+    async def turn(self, run_id: str, turn: int | None) -> dict[str, Any]:
+        wanted = "last" if turn is None else str(turn)
+        path = f"/agent-runs/{quote(run_id, safe='')}/turns/{wanted}"
+        return json.loads(await self._client.http.call("GET", path))
 
     async def frames(self, run_id: str, *, after: int) -> AsyncGenerator[Frame]:
         # Checked first, as a stream would be reopened until the retries are used up.
@@ -202,6 +213,9 @@ class LocalRuns:
 
     async def show(self, run_id: str) -> dict[str, Any]:
         return decode(snapshot(await run_view(self, await self._find(run_id))))
+
+    async def turn(self, run_id: str, turn: int | None) -> dict[str, Any]:
+        return decode(encode(turn_view(await turn_of(self._store.log, await self._find(run_id), turn))))
 
     async def frames(self, run_id: str, *, after: int) -> AsyncGenerator[Frame]:
         row = await self._find(run_id)

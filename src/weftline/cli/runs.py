@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weftline.cli.control import COMMANDS as CONTROL
-from weftline.cli.output import DB, JSON, show_all, show_one
+from weftline.cli.output import DB, JSON, Form, list_forms, show_list, show_one
 from weftline.cli.target import URL, WORKSPACE, chosen_url
 from weftline.store.naming import db_option
 
@@ -54,7 +54,7 @@ def command() -> None:
 @URL
 @WORKSPACE
 @DB
-@JSON
+@list_forms
 def list_runs(
     status: str | None,
     agent: str | None,
@@ -68,19 +68,19 @@ def list_runs(
     url: str | None,
     workspace: str | None,
     db: Path,
-    as_json: bool,
+    form: Form,
 ) -> None:
-    """List runs, newest first: a table on a terminal, otherwise their ids.
+    """List runs, newest first.
 
     Runs that are --unsupported can be read; the version that wrote them, or a newer one, can continue them.
     """
     if unsupported:
         from weftline.cli.admin import administer
 
-        show_all(administer(db, "runs.unsupported", workspace=workspace), id_field="id", as_json=as_json)
+        show_list(administer(db, "runs.unsupported", workspace=workspace), form)
         return
     from weftline.cli.run_lookup import RunList, RunQuery
-    from weftline.cli.terminal import is_terminal
+    from weftline.cli.terminal import STATUS_COLOURS, is_terminal
 
     max_runs = None if everything else limit
     wanted = RunQuery(
@@ -98,10 +98,13 @@ def list_runs(
             return await runs.list(wanted)
 
     found = asyncio.run(find())
-    if as_json or not is_terminal():
-        show_all(found.runs, id_field="id", as_json=as_json)
-    else:
-        _show_table(_as_tree(found.runs) if children else [(run, 0) for run in found.runs])
+    depths: dict[str, int] = {}
+    runs = found.runs
+    if children and form == "columns" and is_terminal():
+        tree = _as_tree(runs)
+        depths = {run["id"]: depth for run, depth in tree}
+        runs = [run for run, _ in tree]
+    show_list(runs, form, columns=lambda run: _columns(run, depths.get(run["id"], 0)), colours=STATUS_COLOURS)
     if found.next_cursor is not None:
         more = f"--all, a larger --limit, or --cursor {found.next_cursor}"
         click.echo(f"These are the newest {len(found.runs)}; there are more: {more}.", err=True)
@@ -109,22 +112,53 @@ def list_runs(
 
 @command.command()
 @click.argument("run_id")
+@click.option(
+    "--turn", type=click.IntRange(0), metavar="N", help="A turn, from 0: what the model was sent and answered."
+)
+@click.option("--messages", is_flag=True, help="The whole conversation, or with --turn up to that turn.")
+@click.option("--request", is_flag=True, help="All that the model was sent in the latest turn, or in --turn.")
 @URL
 @WORKSPACE
 @DB
 @JSON
-def show(run_id: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
-    """Show a run: its status, what it cost, and its final text. The beginning of its id is enough."""
+def show(
+    run_id: str,
+    turn: int | None,
+    messages: bool,
+    request: bool,
+    url: str | None,
+    workspace: str | None,
+    db: Path,
+    as_json: bool,
+) -> None:
+    """Show a run: its status, what it cost, and its final text. The beginning of its id is enough.
+
+    With --turn, --messages or --request: what a model was sent, what it answered, and what that cost.
+    """
+    of_turn = turn is not None or messages or request
 
     async def find() -> dict[str, Any]:
         async with _runs(chosen_url(url), workspace, db) as runs:
-            return await runs.show(await runs.complete(run_id))
+            whole_id = await runs.complete(run_id)
+            return await (runs.turn(whole_id, turn) if of_turn else runs.show(whole_id))
 
+    if messages and request:
+        raise click.UsageError("Give --messages or --request, not both.")
     found = asyncio.run(find())
+    if not of_turn:
+        if as_json:
+            show_one(found, as_json=True)
+        else:
+            _show_run(found)
+        return
+    from weftline.cli.turns import conversation, show_conversation, show_turn
+
     if as_json:
-        show_one(found, as_json=True)
+        click.echo(json.dumps(conversation(found) if messages else found, indent=2))
+    elif messages:
+        show_conversation(found)
     else:
-        _show_run(found)
+        show_turn(found, whole_request=request)
 
 
 @command.command()
@@ -179,7 +213,7 @@ def follow(run_id: str, after: int, url: str | None, workspace: str | None, db: 
 def cancel(run_id: str, url: str | None, workspace: str | None, db: Path, as_json: bool) -> None:
     """Cancel a run and print its status. A run that has ended is not changed. The beginning of its id is enough.
 
-    Without --url this asks the server that has the store open.
+    Without --url this asks the server or script that has the store open.
     """
     server = chosen_url(url)
     if server is not None:
@@ -258,24 +292,19 @@ def _as_tree(runs: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
     return found
 
 
-def _show_table(runs: list[tuple[dict[str, Any], int]]) -> None:
-    """Prints a table of `runs`, each with its depth in the tree."""
-    from weftline.cli.terminal import STATUS_COLOURS, ago, show_table
+def _columns(run: dict[str, Any], depth: int) -> dict[str, str]:
+    """Returns what the list shows of a run, at its depth in the tree."""
+    from weftline.cli.terminal import ago
 
-    rows = [
-        (
-            f"└{'─' * (2 * depth - 1)} {run['id']}" if depth else run["id"],
-            _status(run),
-            run["name"],
-            _model(run),
-            ago(run["createdAt"]),
-            _number(run["turns"]),
-            _cost(run),
-        )
-        for run, depth in runs
-    ]
-    names = ("RUN", "STATUS", "NAME", "MODEL", "CREATED", "TURNS", "COST")
-    show_table(names, rows, colours=STATUS_COLOURS, whole=["RUN"])
+    return {
+        "RUN": f"└{'─' * (2 * depth - 1)} {run['id']}" if depth else run["id"],
+        "STATUS": _status(run),
+        "NAME": run["name"],
+        "MODEL": _model(run),
+        "CREATED": ago(run["createdAt"]),
+        "TURNS": _number(run["turns"]),
+        "COST": _cost(run),
+    }
 
 
 def _show_run(run: dict[str, Any]) -> None:

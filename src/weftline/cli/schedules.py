@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all, show_warnings
+from weftline.cli.output import DB, JSON, Form, list_forms, show_list, show_warnings
 from weftline.cli.resource import WORKSPACE
 
 SCHEDULE = click.argument("schedule_id", metavar="SCHEDULE")
@@ -80,22 +80,22 @@ def add(
 @command.command("list")
 @WORKSPACE
 @DB
-@JSON
-def _list(workspace: str, db: Path, as_json: bool) -> None:
-    """Print the ids of a workspace's schedules; on a terminal also when each is due, and its last outcome."""
+@list_forms
+def _list(workspace: str, db: Path, form: Form) -> None:
+    """List a workspace's schedules: when each is due, and its last outcome."""
     from weftline.cli.admin import listed
 
     found = listed(db, "schedules.list", workspace=workspace)
-    show_all(found if as_json else map(_line, found), id_field="id", as_json=as_json)
+    show_list(found, form, columns=_columns)
 
 
-def _line(one: dict[str, Any]) -> dict[str, Any]:
+def _columns(one: dict[str, Any]) -> dict[str, str]:
     return {
-        "id": one["id"],
-        "name": one["name"],
-        "when": one["at"] or f"{one['cron']} {one['timezone']}",
-        "next": one["nextAt"] or ("done" if one["enabled"] else "paused"),
-        "last": one["lastError"] or one["lastRunId"],
+        "ID": one["id"],
+        "NAME": one["name"],
+        "WHEN": one["at"] or f"{one['cron']} {one['timezone']}",
+        "NEXT": one["nextAt"] or ("done" if one["enabled"] else "paused"),
+        "LAST": one["lastError"] or one["lastRunId"] or "",
     }
 
 

@@ -30,6 +30,7 @@ from weftline.events import (
 )
 
 _WIDTH = 100
+_CALL_WIDTH = 48
 SUCCEEDED, FAILED, CANCELLED, NOT_ENDED, INTERRUPTED = 0, 3, 4, 5, 130
 """Exit codes of commands that follow a run; 1 and 2 mean the same for every command."""
 EXIT_CODES = {"succeeded": SUCCEEDED, "failed": FAILED, "cancelled": CANCELLED}
@@ -45,6 +46,10 @@ class Screen:
         """The stream whose last line is incomplete."""
         self._announced: dict[str, str] = {}
         """By the id of a call that a person was asked about: how it was shown."""
+        self._calls: dict[str, str] = {}
+        """By the id of a call: how it was shown."""
+        self._latest = ""
+        """The id of the call in the latest line."""
 
     def show(self, frame: Frame) -> int | None:
         """Shows an event; if it is the last, returns its exit code."""
@@ -80,20 +85,19 @@ class Screen:
             case TurnFinished():
                 self._end_line()
             case CallOpened():
-                call = call_text(event.name, event.args)
+                call = self._calls[event.call_id] = call_text(event.name, event.args)
                 if self._announced.get(event.call_id) != call:
                     self._print_note(f"· {call}")
+                self._latest = event.call_id
             case AwaitClosed():
                 by = f" by {event.by}" if event.by else ""
                 self._print_note(f"· {event.outcome}{by}" + (f": {event.reason}" if event.reason else ""))
             case CallFinished(how="in_doubt"):
-                self._print_note(f"  ? {event.name} was cut off: it may or may not have happened", fg="yellow")
-            case CallFinished() if frame.type == "local_tool_result_in":
-                pass  # an answer of this or another client
+                self._print_note(f"  ? {self._call(event)} was cut off: it may or may not have happened", fg="yellow")
             case CallFinished(ok=False) | ProviderCalled(status="failed"):
-                self._print_note(f"  ✗ {text_of(frame.data, 'summary') or event.result}", fg="red")
+                self._print_note(f"  ✗ {self._call(event)}: {_result(frame)}", fg="red")
             case CallFinished() | ProviderCalled():
-                self._print_note(f"  → {text_of(frame.data, 'summary') or event.result}")
+                self._print_note(f"  → {self._call(event)}: {_result(frame)}")
             case TurnRestarted():
                 self._print_note("· the model is asked again; ignore its text of this turn so far")
             case RunPaused():
@@ -102,6 +106,14 @@ class Screen:
                 self._show_end(event, frame)
             case _:
                 pass
+
+    def _call(self, event: CallFinished | ProviderCalled) -> str:
+        """Returns the call that an event is about, with its arguments unless its own line is just above."""
+        if isinstance(event, ProviderCalled):
+            return event.name
+        call, latest = self._calls.pop(event.call_id, ""), self._latest
+        self._latest = ""
+        return on_one_line(call, _CALL_WIDTH) if call and event.call_id != latest else event.name
 
     def _show_end(self, end: RunEnded, frame: Frame) -> None:
         self._end_line()
@@ -136,6 +148,12 @@ class Screen:
         if self._mid_line is not None:
             click.echo("", file=self._mid_line)
             self._mid_line = None
+
+
+def _result(frame: Frame) -> str:
+    event = frame.event
+    assert isinstance(event, CallFinished | ProviderCalled)
+    return text_of(frame.data, "summary") or event.result
 
 
 def _summary(end: Frame) -> str:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -51,13 +51,18 @@ def show_table(
     names: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
-    colours: dict[str, str] | None = None,
+    colours: Mapping[str, str] | None = None,
     whole: Collection[str] = (),
 ) -> None:
     """Prints a table no wider than the terminal: the widest columns are cut, except those in `whole`.
 
-    `colours` maps texts of cells to colours. `whole` is for values that people copy, such as ids.
+    `colours` maps texts of cells to colours. `whole` is for values that people copy, such as ids. Elsewhere than on a
+    terminal the cells are whole, and separated by tabs.
     """
+    if not is_terminal():
+        for line in (names, *rows):
+            click.echo("\t".join(" ".join(clean(cell).split()) for cell in line))
+        return
     cells = [[on_one_line(cell, 200) for cell in row] for row in rows]
     widths = [max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(names)]
     _fit(widths, [at for at, name in enumerate(names) if name not in whole])

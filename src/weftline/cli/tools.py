@@ -9,9 +9,8 @@ from typing import Any, TextIO, cast
 
 import click
 
-from weftline.cli.output import DB, JSON, show_json, show_one, show_warnings
+from weftline.cli.output import DB, JSON, Form, list_forms, show_json, show_list, show_one, show_warnings
 from weftline.cli.resource import WORKSPACE, add_commands
-from weftline.cli.terminal import is_terminal, show_table
 
 
 @click.group()
@@ -50,9 +49,9 @@ def create(workspace: str, db: Path, source: TextIO, secrets: tuple[str, ...], a
 @click.option("--workspace", metavar="SLUG", help="The stored tools of this workspace too.")
 @click.option("--tools", "file", type=click.Path(path_type=Path), help="A tools file, as for `serve`.")
 @DB
-@JSON
-def list_tools(workspace: str | None, file: Path | None, db: Path, as_json: bool) -> None:
-    """Print the tools that runs can name: the ids of stored tools, the names of the server's own.
+@list_forms
+def list_tools(workspace: str | None, file: Path | None, db: Path, form: Form) -> None:
+    """List the tools that runs can name: stored tools by their ids, the server's own by their names.
 
     The server's own tools are those that the running server has loaded; without one, or with --tools, those that
     `weftline serve` would load. A run names a tool as {"kind": "server", "name": NAME} or {"kind": "stored", "id": ID}.
@@ -61,16 +60,16 @@ def list_tools(workspace: str | None, file: Path | None, db: Path, as_json: bool
 
     loaded = _loaded(db, file)
     stored = listed(db, "tools.list", workspace=workspace) if workspace is not None else ()
-    if as_json:
+    if form == "json":
         show_json(chain(loaded, stored))
         return
-    rows = [(tool["name"], "server", tool["description"]) for tool in loaded]
-    rows += [(tool["id"], "stored", f"{tool['name']}: {tool['description']}".rstrip(": ")) for tool in stored]
-    if is_terminal():
-        show_table(("NAME", "KIND", "DESCRIPTION"), rows, whole=["NAME"])
-        return
-    for name, *_ in rows:
-        click.echo(name)
+    own = ({"NAME": tool["name"], "KIND": "server", "DESCRIPTION": tool["description"]} for tool in loaded)
+    others = ({"NAME": tool["id"], "KIND": "stored", "DESCRIPTION": _described(tool)} for tool in stored)
+    show_list(chain(own, others), form, id_field="NAME", columns=dict)
+
+
+def _described(tool: dict[str, Any]) -> str:
+    return f"{tool['name']}: {tool['description']}".rstrip(": ")
 
 
 add_commands(command, kind="tools", by="its id", lists=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from weftline.cli.output import DB, JSON, show_all, show_done, show_one
+from weftline.cli.output import DB, JSON, Form, list_forms, show_done, show_list, show_one
 
 _PASSWORD = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 _MIN_CHARS = 10
@@ -58,12 +58,12 @@ def set_password(email: str, password_stdin: bool, db: Path, as_json: bool) -> N
 @command.command("list")
 @click.option("--workspace", metavar="SLUG", help="Only its members.")
 @DB
-@JSON
-def list_users(workspace: str | None, db: Path, as_json: bool) -> None:
-    """Print the users' e-mail addresses."""
+@list_forms
+def list_users(workspace: str | None, db: Path, form: Form) -> None:
+    """List the users."""
     from weftline.cli.admin import administer
 
-    show_all(administer(db, "users.list", workspace=workspace), id_field="email", as_json=as_json)
+    show_list(administer(db, "users.list", workspace=workspace), form, id_field="email")
 
 
 @command.command()

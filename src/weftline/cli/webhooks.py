@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
-from weftline.cli.output import DB, JSON
+from weftline.cli.output import DB, JSON, Form, list_forms, show_list
 from weftline.cli.resource import NEW_WORKSPACE, WORKSPACE, add_commands
 
 
@@ -41,18 +42,23 @@ def create(workspace: str, url: str, events: tuple[str, ...], db: Path, as_json:
 @WORKSPACE
 @click.option("--status", type=click.Choice(["pending", "delivered", "failed"]), help="Those alone.")
 @DB
-@JSON
-def deliveries(webhook_id: str, workspace: str, status: str | None, db: Path, as_json: bool) -> None:
+@list_forms
+def deliveries(webhook_id: str, workspace: str, status: str | None, db: Path, form: Form) -> None:
     """Show past and pending deliveries, newest first."""
     from weftline.cli.admin import administer
 
     found = administer(db, "webhooks.deliveries", workspace=workspace, id=webhook_id, status=status)
-    if as_json:
-        click.echo(json.dumps(found, indent=2))
-        return
-    for one in found:
-        fields = (one["id"], one["runId"], one["status"], f"attempts={one['attempts']}", one["lastError"])
-        click.echo("  ".join(fields).rstrip())
+    show_list(found, form, columns=_columns)
+
+
+def _columns(one: dict[str, Any]) -> dict[str, str]:
+    return {
+        "DELIVERY": one["id"],
+        "RUN": one["runId"],
+        "STATUS": one["status"],
+        "ATTEMPTS": str(one["attempts"]),
+        "LAST ERROR": one["lastError"],
+    }
 
 
 add_commands(command, kind="webhooks", show=False)

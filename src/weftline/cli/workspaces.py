@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from weftline.cli.output import DB, JSON
+from weftline.cli.output import DB, JSON, Form, list_forms, show_list
 
 
 @click.group()
@@ -17,13 +17,16 @@ def command() -> None:
 
 @command.command("list")
 @DB
-@JSON
-def list_workspaces(db: Path, as_json: bool) -> None:
-    """Print the slugs of all workspaces."""
+@list_forms
+def list_workspaces(db: Path, form: Form) -> None:
+    """List all workspaces, by their slugs."""
     from weftline.cli.admin import administer
 
     slugs = administer(db, "workspaces.list")
-    click.echo(json.dumps(slugs)) if as_json else [click.echo(slug) for slug in slugs]
+    if form == "json":
+        click.echo(json.dumps(slugs))
+    else:
+        show_list([{"workspace": slug} for slug in slugs], form, id_field="workspace")
 
 
 @command.command()

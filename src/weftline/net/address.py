@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TypeAlias
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlencode
 
 from msgspec import Struct
 
@@ -99,6 +100,30 @@ def parse(url: str) -> Address:
 def origin_of(url: str) -> Origin:
     """Returns scheme, host and port of a URL. Raises `InvalidAddress`."""
     return parse(url).origin
+
+
+def at_path(url: str, path: str) -> str:
+    """Returns the address of something below `url`. The query of `url` stays at the end: it may hold a token."""
+    head, mark, query = url.partition("#")[0].partition("?")
+    return f"{head.rstrip('/')}/{path}{mark}{query}"
+
+
+def with_query(url: str, query: Mapping[str, str]) -> str:
+    """Adds to the query of an address."""
+    if not query:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(query)}"
+
+
+def display_url(url: str, *, with_port: bool = False) -> str:
+    """Returns an address as people may see it: without credentials, query and fragment."""
+    try:
+        found = parse(url)
+    except InvalidAddress:
+        return "the address"
+    host = f"[{found.host}]" if ":" in found.host else found.host
+    place = f"{host}:{found.port}" if with_port or found.port != _PORTS[found.scheme] else host
+    return f"{found.scheme}://{place}{found.rest.partition('?')[0].partition('#')[0]}"
 
 
 def canonical_host(text: str) -> str:

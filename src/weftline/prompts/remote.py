@@ -26,6 +26,12 @@ def server_refused(status: int, reason: str) -> str:
     return f"The server answered HTTP {status} {reason}".rstrip() + "."
 
 
+def mcp_needs_scope(refused: str, scope: str) -> str:
+    """Says that a login does not cover a call; without a `scope`, the server did not say which one it wants."""
+    what = f"the scope {scope!r}" if scope else "a scope that the login does not have"
+    return f"{refused} It needs {what}. The operator can log in there again with `weftline mcp login --scope`."
+
+
 def mcp_answer_has(too_much: str) -> str:
     return f"The answer has {too_much}."
 
@@ -36,7 +42,7 @@ def mcp_stand_in(server: str) -> str:
 
 
 def mcp_unavailable(server: str, reason: str) -> str:
-    return f"The MCP server {server} is unavailable: {reason} Continue without its tools."
+    return f"The MCP server {server} is unavailable: {_sentence(reason)} Continue without its tools."
 
 
 def delegate_over_a2a(agent: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
+from urllib.parse import urlsplit
 
+from weftline.net.address import display_url
 from weftline.net.errors import Reason, RequestFailed
 from weftline.net.transport import Response
 from weftline.providers.base import ErrorClass, ProviderError
@@ -42,18 +44,40 @@ async def read_json(response: Response) -> bytes:
 
 
 class Call:
-    """`async with Call(transport.post(…)) as response`: raises `ProviderError`, even while the body is read."""
+    """`async with Call(transport.post(url, …), url) as response`: raises `ProviderError`, even while the body is read.
 
-    __slots__ = ("_request",)
+    A page for people in place of an answer is an error too.
+    """
 
-    def __init__(self, request: AbstractAsyncContextManager[Response]) -> None:
+    __slots__ = ("_request", "_url")
+
+    def __init__(self, request: AbstractAsyncContextManager[Response], url: str) -> None:
         self._request = request
+        self._url = url
 
     async def __aenter__(self) -> Response:
         try:
-            return await self._request.__aenter__()
+            response = await self._request.__aenter__()
         except RequestFailed as error:
+            if not error.sent:
+                # The host alone does not say which of its servers is down.
+                displayed = display_url(self._url, with_port=True)
+                error.message = error.message.replace(
+                    f"connect to {urlsplit(self._url).hostname}", f"connect to {displayed}"
+                )
             raise provider_error(error) from None
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if 200 <= response.status < 300 and kind in ("text/html", "application/xhtml+xml"):
+            error = ProviderError(
+                "server",
+                f"{display_url(self._url)} answered {response.status} with HTML, not with JSON or an event stream. "
+                "Is this the address of a model API? Most end in /v1.",
+                retryable=False,
+                status=response.status,
+            )
+            await self._request.__aexit__(ProviderError, error, None)
+            raise error
+        return response
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

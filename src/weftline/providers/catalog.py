@@ -28,6 +28,8 @@ from weftline.text.suggestions import did_you_mean
 
 MAX_CANDIDATES: Final = 20
 _REMEMBERED: Final = 1024
+_CLOSE: Final = 0.75
+"""How alike the names of two providers are if one may be meant by the other; many share half of their letters."""
 _BY_FAMILY: Final = {"claude": "anthropic", "gemini": "google", "gpt": "openai", "o3": "openai", "o4": "openai"}
 """Whose models begin like this, for a hint."""
 
@@ -144,6 +146,10 @@ class Catalog:
             self._own[own] = offer
         self._known.clear()
 
+    def has(self, name: str) -> bool:
+        """Whether there is a provider of this name."""
+        return name in self._offers
+
     def remove(self, name: str) -> None:
         """Removes what was added under a name."""
         for entry in self._offers.pop(name).entries.values():
@@ -251,9 +257,13 @@ class Catalog:
             for absent in self._unavailable:
                 if absent.name == named and named not in self._offers:
                     raise self._invalid(f"The model {model_id!r} is not available: {absent.reason}", nearest)
-            near = did_you_mean(model_id, nearest[:5]) or did_you_mean(
-                named, [one.name for one in self._unavailable if ":" in model_id]
-            )
+            near = did_you_mean(model_id, nearest[:5])
+            known = sorted({*self._offers, *(one.name for one in self._unavailable)})
+            if ":" in model_id and named not in (*known, *self._own, "platform", "provider"):
+                near = did_you_mean(named, known, cutoff=_CLOSE)
+                there_are = f"there are {', '.join(known)}" if known else "there are none"
+                why = f"there is no provider {named!r}; {there_are}"
+                raise self._invalid(f"There is no model {model_id!r}: {why}.{near}", nearest)
             if not near and ":" not in model_id:
                 provider = next((name for start, name in _BY_FAMILY.items() if model_id.startswith(start)), "PROVIDER")
                 near = f" A model is named with its provider, as in '{provider}:{model_id[:100]}'."
@@ -385,13 +395,27 @@ def usual_providers() -> Sequence[ProviderSettings]:
         usual(name="openai", family="openai_responses", key_env=("OPENAI_API_KEY",), base_url_env="OPENAI_BASE_URL"),
         usual(name="google", family="google", key_env=google, base_url_env="GOOGLE_GEMINI_BASE_URL"),
         *(
-            usual(name=name, family="openai_chat", key_env=(variable,), options={"profile": name})
-            for name, variable in (
-                ("openrouter", "OPENROUTER_API_KEY"),
-                ("groq", "GROQ_API_KEY"),
-                ("cerebras", "CEREBRAS_API_KEY"),
-                ("xai", "XAI_API_KEY"),
+            usual(name=name, family="openai_chat", key_env=(f"{name.upper()}_API_KEY",), options={"profile": name})
+            for name in ("openrouter", "groq", "cerebras", "xai", "deepseek", "mistral")
+        ),
+        usual(
+            name="azure",
+            family="openai_chat",
+            key_env=("AZURE_OPENAI_API_KEY",),
+            base_url_env="AZURE_OPENAI_ENDPOINT",
+            options={"profile": "azure"},
+        ),
+        usual(name="bedrock", family="bedrock", key_env=("AWS_BEARER_TOKEN_BEDROCK",)),
+        *(
+            usual(
+                name=name,
+                family="openai_chat",
+                key_env=(f"{name.upper()}_API_KEY",),
+                keyless=True,
+                base_url_env=f"{name.upper()}_BASE_URL",
+                options={"profile": name},
             )
+            for name in ("ollama", "vllm")
         ),
     )
 

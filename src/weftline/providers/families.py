@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline.errors import Issue, WeftlineError
+from weftline.net.address import at_path, with_query
 from weftline.net.limits import TimeLimits
 from weftline.net.transport import Transport
 from weftline.plugins import entry_points
@@ -105,6 +106,11 @@ def build_provider(settings: ProviderSettings, *, transport: Transport, environ:
     arguments: dict[str, Any] = {}
     if "limits" in accepted:
         arguments["limits"] = _limits(settings, options)
+    if settings.family == "bedrock" and settings.api_key is None and settings.base_url is None:
+        region = options.get("region") or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+        if not region and not settings.origin:
+            raise NotAvailable("The environment variable AWS_REGION is not set.")
+        options["region"] = region
     # Before the key is looked up: without a key the provider is only unavailable, and mistakes would go unnoticed.
     _require_known(settings, options, accepted)
     if settings.oauth is not None:
@@ -137,6 +143,7 @@ def _require_known(
             raise bad_setting(settings.origin, f"providers.{settings.name}.{option}", problem)
 
 
+_AWS_KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 TIME_OPTIONS: Final = {
     "timeout_s": "total_s",
     "connect_timeout_s": "connect_s",
@@ -201,15 +208,46 @@ def _oauth(settings: OAuthSettings, environ: Mapping[str, str]) -> OAuthSettings
 
 
 def _address(settings: ProviderSettings, environ: Mapping[str, str]) -> str | None:
+    """Returns the address of the settings or of the environment; None for the vendor's own."""
     url = environ.get(settings.base_url_env, "").strip().rstrip("/") if settings.base_url_env else ""
+    profile = settings.options.get("profile")
+    if profile == "ollama" and not url and settings.base_url_env:
+        url = _of_ollama(environ.get("OLLAMA_HOST", "").strip().rstrip("/"))
     if settings.base_url is not None or not url:
+        if settings.base_url is None and settings.base_url_env and profile in _ADDRESS_NEEDED:
+            raise NotAvailable(_ADDRESS_NEEDED[str(profile)])
         return settings.base_url
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise bad_setting("", settings.base_url_env, "must be an http or https address")
-    if settings.family == "google" and not _VERSION.search(parts.path):
-        return f"{url}/v1beta"  # as Google's library does, whatever the path of the address
+    if profile == "azure":
+        return azure_address(url, environ.get("OPENAI_API_VERSION", "") or environ.get("AZURE_OPENAI_API_VERSION", ""))
+    if profile in ("ollama", "vllm") and not _VERSION.search(parts.path):
+        return at_path(url, "v1")
     return url
+
+
+_ADDRESS_NEEDED: Final = {
+    "azure": "The environment variable AZURE_OPENAI_ENDPOINT is not set.",
+    "ollama": "Set OLLAMA_HOST or OLLAMA_BASE_URL to its address, such as http://localhost:11434.",
+    "vllm": "Set VLLM_BASE_URL to its address, such as http://localhost:8000.",
+}
+
+
+def azure_address(endpoint: str, version: str) -> str:
+    """Returns where models are called. A dated version belongs to the older paths, which contain the deployment."""
+    if version[:1].isdigit():
+        return with_query(at_path(endpoint, "openai/deployments/{model}"), {"api-version": version})
+    return at_path(endpoint, "openai/v1")
+
+
+def _of_ollama(host: str) -> str:
+    """Returns the address in `OLLAMA_HOST`, which may lack the scheme and the port, or be what a server listens on."""
+    if not host:
+        return ""
+    if "://" not in host:
+        host = f"http://{host}" if re.search(r":\d+(/|$)", host) else f"http://{host}:11434"
+    return host.replace("//0.0.0.0", "//127.0.0.1", 1)
 
 
 def _key(settings: ProviderSettings, environ: Mapping[str, str]) -> str:
@@ -219,6 +257,11 @@ def _key(settings: ProviderSettings, environ: Mapping[str, str]) -> str:
     for name in names:
         if environ.get(name):
             return environ[name]
+    if settings.family == "bedrock" and settings.api_key is None and names:
+        pieces = [environ.get(name, "") for name in _AWS_KEYS]
+        if pieces[0] and pieces[1]:
+            return ":".join(pieces).rstrip(":")
+        names = (*names, " with ".join(_AWS_KEYS[:2]))
     if (settings.keyless or settings.oauth is not None) and settings.api_key is None:
         return ""
     if not names:

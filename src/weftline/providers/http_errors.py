@@ -12,9 +12,11 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import Struct
 
+from weftline.net.address import display_url
 from weftline.providers.base import ErrorClass, ProviderError
 from weftline.text.json_size import excess
 from weftline.text.redaction import Redactor
+from weftline.text.suggestions import sentence
 
 MAX_MESSAGE_CHARS: Final = 2_000
 
@@ -38,6 +40,8 @@ _CONTEXT = re.compile(
     r"|input token count|reduce the length of",
     re.IGNORECASE,
 )
+_MODEL = re.compile(r"model|deployment", re.IGNORECASE)
+"""What is not there, if the server knows this path."""
 _CONTEXT_CODES = frozenset({"context_length_exceeded", "request_too_large", "string_above_max_length"})
 _BY_CODE: dict[str, ErrorClass] = {
     "rate_limit_error": "rate_limit",
@@ -78,15 +82,23 @@ def classify(
     *,
     hook: Hook | None = None,
     secrets: Sequence[str] = (),
+    url: str = "",
+    not_found: str = "Is this the address of the model API?",
 ) -> ProviderError:
     """Returns the error for a failed response, or (with `status` None) for an error inside a stream.
 
-    `secrets` are redacted from the message and the code: some APIs echo the key that they refuse.
+    `secrets`, and those in `url`, are redacted from the message and the code: some APIs echo the key that they refuse.
+    The error for a 404 names `url`; if the server does not say what is missing, it ends with `not_found`.
     """
-    detail = read_detail(status, body, secrets=secrets)
+    detail = read_detail(status, body, secrets=(*secrets, *secrets_of(url)))
+    message = detail.message
+    if status == 404 and url:
+        message = f"{sentence(message)} 404 for {display_url(url)}."
+        if not _MODEL.search(detail.message):
+            message = f"{message} {not_found}"
     return ProviderError(
         (hook(detail) if hook else None) or _class_of(detail),
-        detail.message,
+        message,
         status=detail.status,
         code=detail.code,
         retry_after_s=_retry_after_s(headers or {}, body),
@@ -125,6 +137,11 @@ def read_detail(status: int | None, body: bytes, *, secrets: Sequence[str] = ())
         message=redact(message, secrets)[:MAX_MESSAGE_CHARS],
         body=body,
     )
+
+
+def secrets_of(url: str) -> Sequence[str]:
+    """Returns what is secret in an address: credentials, and tokens in its query."""
+    return Redactor.of_request(url, {}).secrets if "@" in url or "?" in url else ()
 
 
 def redact(text: str, secrets: Sequence[str]) -> str:

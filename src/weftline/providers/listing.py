@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol, cast
-from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Struct
 
+from weftline.net.address import with_query
 from weftline.net.limits import TimeLimits
 from weftline.net.transport import Transport
 from weftline.providers.base import ModelInfo, ProviderError
@@ -56,11 +56,11 @@ async def fetch(
     transport: Transport, url: str, query: Mapping[str, str], *, headers: Mapping[str, str], secrets: Sequence[str]
 ) -> dict[str, Any]:
     """Returns the JSON object at `url`. Raises `ProviderError`."""
-    address = f"{url}?{urlencode(query)}" if query else url
-    async with Call(transport.get(address, headers=headers, limits=LISTING_LIMITS)) as response:
+    address = with_query(url, query)
+    async with Call(transport.get(address, headers=headers, limits=LISTING_LIMITS), address) as response:
         body = await read_json(response)
         if not 200 <= response.status < 300:
-            raise classify(response.status, body, response.headers, secrets=secrets)
+            raise classify(response.status, body, response.headers, secrets=secrets, url=address)
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):

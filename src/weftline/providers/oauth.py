@@ -110,7 +110,7 @@ class OAuthTransport:
         try:
             body = urlencode(form).encode()
             request = self._transport.post(settings.token_url, headers=headers, body=body, limits=_LIMITS)
-            async with Call(request) as response:
+            async with Call(request, settings.token_url) as response:
                 status, answer = response.status, await response.read()
         except ProviderError as error:
             # A connection failure is worth a retry; a refusal by the authorization server is not.

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, cast
 
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from weftline.providers.base import (
     UsageUpdate,
     Whole,
 )
+from weftline.providers.listing import Lists, ModelPage
 from weftline.providers.throttle import close_stream
 from weftline.text.redaction import REDACTED, Redactor
 
@@ -45,6 +46,8 @@ class RedactingProvider:
         self.inner = provider
         self._secrets = tuple(dict.fromkeys([secret for secret in secrets if len(secret) >= _MIN_CHARS]))
         self._redactor = Redactor(self._secrets)
+        self._in_errors = Redactor(secrets)
+        """Errors are short, so that shorter secrets can be redacted too."""
 
     @property
     def name(self) -> str:
@@ -56,10 +59,12 @@ class RedactingProvider:
         try:
             async for chunks in stream:
                 yield answer.take(chunks)
-        except ProviderError:
+        except ProviderError as error:
             if rest := answer.rest():
                 yield rest
-            raise
+            raise self._cleaned(error) from None
+        except Exception as error:
+            raise self._cleaned(error) from None
         finally:
             await close_stream(stream)
         if rest := answer.rest():
@@ -68,11 +73,31 @@ class RedactingProvider:
     def models(self) -> Sequence[ModelInfo]:
         return self.inner.models()
 
+    def _cleaned(self, error: Exception) -> Exception:
+        """An error ends up in events, exports and webhooks, like an answer. What caused it is not passed on."""
+        clean = self._in_errors.text
+        if isinstance(error, ProviderError):
+            error.message = clean(error.message)
+            error.code = error.code and clean(error.code)
+        error.args = tuple(clean(one) if isinstance(one, str) else one for one in error.args)
+        error.__cause__ = error.__context__ = None
+        return error
+
+    def _listing(self, listed: Lists) -> Callable[..., Awaitable[ModelPage]]:
+        async def list_models(*, search: str = "", cursor: str | None = None) -> ModelPage:
+            try:
+                return await listed.list_models(search=search, cursor=cursor)
+            except Exception as error:
+                raise self._cleaned(error) from None
+
+        return list_models
+
     async def aclose(self) -> None:
         await self.inner.aclose()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        found = getattr(self.inner, name)
+        return self._listing(cast("Lists", self.inner)) if name == "list_models" else found
 
 
 class _Piece:

@@ -20,7 +20,6 @@ from secrets import token_hex
 from weftline.agent.engine.engine import Engine
 from weftline.agent.planning.code_agents import code_agents
 from weftline.api.agent_specs import code_spec
-from weftline.api.control import Control
 from weftline.api.operations import operations
 from weftline.api.scheduled import start as start_scheduled
 from weftline.api.scheduled import started as scheduled_before
@@ -121,7 +120,7 @@ class Mounted:
 
     @asynccontextmanager
     async def _served(self) -> AsyncGenerator[None]:
-        """Runs everything beside the engine: administration, webhooks, schedules, keep-alives, MCP sessions."""
+        """Runs everything beside the engine: webhooks, schedules, keep-alives, MCP sessions."""
         engine = self._engine
         host, stored = await engine.runtime(), engine._stored
         assert stored is not None
@@ -158,12 +157,11 @@ class Mounted:
         async def list_own_tools() -> list[LoadedTool]:
             return loaded_tools(engine._own_tools)
 
-        control = Control(
-            lambda: {**operations(app.workspaces, host, store), "tools.loaded": list_own_tools},
-            announce=lambda path: store.announce(admin_socket=path),
-            changed=administered,
-        )
-        await control.start()
+        if stored.control is not None:
+            stored.control.offer(
+                lambda: {**operations(app.workspaces, host, store), "tools.loaded": list_own_tools},
+                changed=administered,
+            )
 
         async def once_moving(work: Callable[[], Awaitable[None]]) -> None:
             await host.wait_released()
@@ -184,7 +182,6 @@ class Mounted:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await control.stop()
             await app.mcp.close()
             await pages.aclose()
 

@@ -252,6 +252,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         models=catalogs,
         tools=tools,
         model_timeout_s=options.model_timeout_s,
+        model_retries_timeout_s=options.model_retries_timeout_s,
         slow_turn_s=options.slow_turn_s,
         max_recoveries=options.max_recoveries,
         public_errors=options.public_errors,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weftline.store.base import ReadStore, Store
-    from weftline.store.copies import Copied
+    from weftline.store.copies import Copied, Salvaged
     from weftline.store.sqlite.directory import Owner
 
 
@@ -51,6 +51,16 @@ def restore_store(backup: Path, path: Path) -> Copied:
     from weftline.store.sqlite.backup import restore
 
     return restore(backup, path)
+
+
+def salvage_store(path: Path, to: Path) -> Salvaged:
+    """Copies what can be read of a damaged store, which nobody may be using, to a new one. The copy is held.
+
+    Raises `StoreError` if nothing can be read.
+    """
+    from weftline.store.sqlite.salvaging import salvage
+
+    return salvage(path, to)
 
 
 def owner_of(path: Path | str) -> Owner | None:

@@ -5,8 +5,8 @@ Server tools and client tools share this. It imports nothing heavy: a client tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -51,6 +51,32 @@ def object_args(text: str) -> tuple[dict[str, object], bytes]:
         message = prompts.calls.arguments_not_json(str(error))
         raise InvalidArguments(message, (Issue("", str(error), "json"),)) from None
     raise InvalidArguments(prompts.calls.ARGUMENTS_NOT_OBJECT, (Issue("", prompts.calls.NOT_AN_OBJECT, "type"),))
+
+
+def drop_nulls(args: dict[str, object], issues: Iterable[Issue]) -> bool:
+    """Removes the members that are null and wrong, in place; False if there are none.
+
+    Models write null for what they leave out. A required member that is removed is missing then.
+    """
+    found = [(parent, name) for one in issues for parent, name in _nulls(args, one.path)]
+    for parent, name in found:
+        parent.pop(name, None)
+    return bool(found)
+
+
+def _nulls(args: dict[str, object], path: str) -> Iterator[tuple[dict[str, object], str]]:
+    """Yields where a JSON Pointer leads, if that is a null in an object."""
+    value: Any = args
+    parent: Any = None
+    name = ""
+    for step in path.split("/")[1:]:
+        parent, name = value, step.replace("~1", "/").replace("~0", "~")
+        try:
+            value = cast("list[Any]", parent)[int(name)] if isinstance(parent, list) else parent[name]
+        except (LookupError, TypeError, ValueError):
+            return
+    if value is None and isinstance(parent, dict):
+        yield cast("dict[str, object]", parent), name
 
 
 def described(name: str, issues: tuple[Issue, ...]) -> str:

@@ -15,8 +15,9 @@ from msgspec import Raw
 from weftline import prompts
 from weftline.bounded.pool import GaveUp, shared_workers
 from weftline.providers.base import ToolSpec
+from weftline.text.canonical import canonical_value
 from weftline.text.schema_cost import Cost, TooCostly, measured
-from weftline.tools.arguments import InvalidArguments, Issue, described, object_args
+from weftline.tools.arguments import InvalidArguments, Issue, described, drop_nulls, object_args
 from weftline.tools.schema import ArgsValidator
 
 logger = logging.getLogger(__name__)
@@ -37,12 +38,16 @@ _decode = msgspec.msgpack.Decoder(tuple[Issue, ...] | None).decode
 
 
 async def checked_args(args: str, spec: ToolSpec) -> bytes:
-    """Returns the arguments of a call as bytes.
+    """Returns the arguments of a call as bytes, without nulls for optional members that may not be null.
 
     Raises `InvalidArguments` unless they are an object that fits the schema.
     """
-    _, data = object_args(args)
+    value, data = object_args(args)
     issues = await issues_of(data, spec.parameters)
+    if issues and drop_nulls(value, issues):
+        data = canonical_value(value)
+        if not await issues_of(data, spec.parameters):
+            return data
     if issues:
         raise InvalidArguments(described(spec.name, issues), issues)
     return data

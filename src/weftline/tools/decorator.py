@@ -1,6 +1,6 @@
 """The decorator that makes tools of Python functions.
 
-@weftline.tool(effect="read", concurrent=True)
+@weftline.tool(effect="read")
 async def weather(city: str, days: int = 1) -> dict[str, object]:
     \"\"\"Forecast for a city.
 
@@ -13,9 +13,12 @@ async def weather(city: str, days: int = 1) -> dict[str, object]:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
 from typing import Any, Concatenate, Literal, Protocol, TypeVar, overload
 
+from weftline.errors import short_traceback
 from weftline.kernel.entries import Effect
+from weftline.text.suggestions import did_you_mean, our_name
 from weftline.tools.base import ToolContext
 from weftline.tools.bounding import Paging
 from weftline.tools.function import FunctionTool, P, R
@@ -44,7 +47,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     effect: Effect | None = None,
-    concurrent: bool = False,
+    concurrent: bool | None = None,
     timeout_s: float | None = None,
     blocking: bool = True,
     reconcile: Callable[..., Any] | None = None,
@@ -69,7 +72,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     effect: Effect | None = None,
-    concurrent: bool = False,
+    concurrent: bool | None = None,
     timeout_s: float | None = None,
     blocking: bool = True,
     reconcile: Callable[..., Any] | None = None,
@@ -86,6 +89,7 @@ def tool(
     external: bool = False,
     title: str = "",
     display_hint: str = "",
+    **unknown: Any,
 ) -> Any:
     """Turns a function into a tool. The schema comes from its type hints, the descriptions from its docstring.
 
@@ -98,7 +102,7 @@ def tool(
         description: What the model reads; by default the docstring up to its first section.
         effect: Whether it may run again after a crash: `read`, `idempotent`, `reconcile` or `once`. The default is
             `once`, or `reconcile` if that function is given.
-        concurrent: Whether it may run alongside the other calls of its turn.
+        concurrent: Whether it may run alongside the other calls of its turn. By default it may if its effect is `read`.
         timeout_s: Seconds after which a call is given up; the runtime's default if not given.
         blocking: False for a plain function quick enough to run on the event loop without a thread.
         reconcile: Asked after a crash whether a call that had started took place. It takes the tool's arguments that it
@@ -129,6 +133,13 @@ def tool(
         TypeError: if the function cannot be called with named JSON arguments.
         ValueError: if an option has a value that is not allowed.
     """
+
+    for option in unknown:
+        with short_traceback:
+            near = did_you_mean(
+                option, [name for name, of in signature(tool).parameters.items() if of.kind is of.KEYWORD_ONLY]
+            )
+            raise TypeError(our_name("tool", option) or f"a tool has no option {option!r}.{near}")
 
     def made(function: Callable[..., Any]) -> FunctionTool:
         return FunctionTool(

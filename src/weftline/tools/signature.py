@@ -10,6 +10,7 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -24,6 +25,7 @@ from weftline.tools.arguments import (
     Issue,
     StaleArguments,
     described,
+    drop_nulls,
     in_words,
     object_args,
     pointer,
@@ -223,6 +225,7 @@ class Parameters:
 
     def final_args(self, text: str, injected: Mapping[str, object] = _NOTHING) -> bytes:
         """Returns canonical argument bytes: coerced to the declared types, with defaults and what the run fills in.
+        Nulls are left out of them where only another value, or none, is allowed.
 
         They are a fixed point: they pass the same validators again before the function is called, and must not change,
         as the function has to receive what the log says, and that has to be what the model asked for.
@@ -244,6 +247,10 @@ class Parameters:
             for one in issues:
                 if (field := one.path[1:].partition("/")[0]) in self._injected:
                     raise NotInjected(self._name, field, one.message) from None
+            if drop_nulls(value, [one for one in issues if one.constraint != "extra_forbidden"]):
+                data = canonical_value(value)
+                with suppress(validation_error(), NotCanonical, RecursionError):
+                    return self._form.of(self._form.read(data), written=data)
             raise InvalidArguments(described(self._name, issues), issues) from None
         except (NotCanonical, RecursionError) as error:
             issue = Issue("", str(error), "json")

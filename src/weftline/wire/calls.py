@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias, get_args
+from typing import Annotated, Any, TypeAlias, get_args
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from weftline.kernel.entries import Effect, How
 
@@ -37,6 +37,11 @@ class Call(Struct, rename="camel", kw_only=True):
     child_run_id: str | None
     parent_tool_use_id: str | None
     """The call whose code made this call; absent if the model made it."""
+    args: Any = UNSET
+    """The final arguments. These and the result are left out unless `contents` was asked for."""
+    result: str | UnsetType | None = UNSET
+    """What the model reads; null until there is a result."""
+    ok: bool | UnsetType | None = UNSET
 
 
 class CallPage(Struct, rename="camel"):

@@ -105,9 +105,13 @@ def usage_triple(usage: Usage, turns: int, model: ModelRef, *, attempts: int, es
         tokens(usage),
         turns,
         attempts,
-        ModelUsed(model.id, model.provider, model.vendor_id, _effort(model.reasoning)),
+        model_used(model),
         True if estimated else UNSET,
     )
+
+
+def model_used(model: ModelRef) -> ModelUsed:
+    return ModelUsed(model.id, model.provider, model.vendor_id, _effort(model.reasoning))
 
 
 def tokens(usage: Usage) -> Tokens:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from weftline.kernel.entries import ModelRef
-from weftline.messages import Assistant, Message, System, Text, Usage, User
+from weftline.messages import Assistant, Message, System, Text, Usage, User, UserPart
 from weftline.text.redaction import redact_url
 from weftline.wire.limits import DEFAULT_RUN_NAME
 from weftline.wire.responses import JsonObject, Time, Warnings, Words, encode, iso, iso_or_none
@@ -144,7 +144,7 @@ def _chat(message: Message) -> ChatMessage | None:
         case System(content):
             return ChatMessage("system", content)
         case User(injected=False):
-            return ChatMessage("user", message.text, _attachments(message))
+            return ChatMessage("user", message.text, attachment_infos(message.parts))
         case Assistant():
             silent = message.calls and not message.text  # a turn of a library's thread that only called tools
             return None if silent else ChatMessage("assistant", message.text)
@@ -152,10 +152,8 @@ def _chat(message: Message) -> ChatMessage | None:
             return None
 
 
-def _attachments(message: User) -> list[AttachmentInfo] | UnsetType:
-    parts = [part for part in message.parts if not isinstance(part, Text)]
-    if not parts:
-        return UNSET
+def attachment_infos(parts: Sequence[UserPart]) -> list[AttachmentInfo] | UnsetType:
+    """Returns the images and files among the parts; unset if there are none."""
     return [
         AttachmentInfo(
             part.media_type,
@@ -165,4 +163,5 @@ def _attachments(message: User) -> list[AttachmentInfo] | UnsetType:
             part.size or UNSET,
         )
         for part in parts
-    ]
+        if not isinstance(part, Text)
+    ] or UNSET

@@ -28,6 +28,16 @@ async def save(at: Workspaces, login: Login, *, slug: str) -> None:
     await at.changed(Change("logins", await at.records.write(query())))
 
 
+async def scope(at: Workspaces, *, url: str, slug: str) -> str | None:
+    """Returns what a login was granted, if the workspace has one there and the server said."""
+    workspace = await find(at, slug)
+    row = await at.records.read(mcp_logins.find(_digest(url), workspace=workspace))
+    if row is None:
+        return None
+    place = place_of(row.digest, workspace=workspace)
+    return json.decode(at.vault.open(row.secrets, place=place), type=Login).scope
+
+
 async def list_logins(at: Workspaces, *, slug: str) -> list[LoginRow]:
     return await at.records.read(mcp_logins.of_workspace(await find(at, slug)), heavy=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from weftline.events import ChildEnded
 from weftline.kernel.bodies import decode_created
 from weftline.plan import decode_plan, limits_of
 from weftline.testing import ScriptedModel, calls
-from weftline.tools.mcp.asking import Caller, caller_of
+from weftline.tools.mcp.asking import Caller, Question, caller_of
 from weftline.tools.mcp.forms import Form
 from weftline.workspace import workspaces
 
@@ -76,6 +77,34 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) ->
         await run.answer(second.id, "41")
         result = await run.result()
     assert '"content": {"age": 41}' in result.calls[-1].result
+
+
+DEFAULTS = (
+    '{"type": "object", "properties": {"name": {"type": "string", "default": "Ann"}, "age": {"type": "integer",'
+    ' "default": 30}, "size": {"type": "number"}}, "required": ["name", "age"]}'
+)
+
+
+@pytest.mark.parametrize(("said", "sent"), [({}, 30), ("name:\nage: 41", 41), ({"age": None}, 30)])
+async def test_what_a_person_leaves_out_has_its_default(tmp_path: Path, said: Any, sent: int) -> None:
+    agent = Agent(model(calls("small__ask", what="")), tools=[Small(tmp_path, env={"FORM": DEFAULTS}).tools])
+    async with Engine() as engine:
+        run = await engine.start(agent, "Go.")
+        (question,) = await asked(engine, run)
+        assert '- age (integer, 30 by default)\n- name (text, "Ann" by default)\n' in question.question
+        await run.answer(question.id, said)
+        result = await run.result()
+    assert json.loads(result.calls[-1].result)["content"] == {"name": "Ann", "age": sent}
+
+
+def forty_one(question: Question) -> dict[str, Any]:
+    return {"age": 41}
+
+
+async def test_what_a_function_leaves_out_has_its_default(tmp_path: Path) -> None:
+    small = Small(tmp_path, env={"FORM": DEFAULTS}, on_elicit=forty_one)
+    result = await Agent(model(calls("small__ask", what="")), tools=[small.tools]).run("Go.")
+    assert json.loads(result.calls[-1].result)["content"] == {"name": "Ann", "age": 41}
 
 
 async def test_one_choice_is_a_choice(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -36,6 +37,12 @@ PACKAGES = (
     "@modelcontextprotocol/client@2.4.0",
 )
 REVISIONS = ("2025-11-25", "2026-07-28")
+CONFIG = """
+[providers.kit]
+family = "openai_chat"
+base_url = "{address}"
+models = ["model"]
+"""
 SCRIPTS: dict[str, Any] = {"hello": {"turns": [{"text": "Hello there"}]}}
 PASSWORD = "a long enough password"
 NODE = Path(executable.__file__).parent / "bin" / "node"
@@ -85,13 +92,69 @@ async def letting_in(url: str, key: str) -> AsyncGenerator[str]:
             await runner.cleanup()
 
 
+_VALUES: dict[str, Any] = {"string": "text", "number": 5, "integer": 5, "boolean": True, "array": [], "object": {}}
+
+
+def invented(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Something for every argument that a tool asks for."""
+    fields: dict[str, dict[str, Any]] = parameters.get("properties", {})
+    return {
+        name: field["enum"][0] if "enum" in field else _VALUES[field.get("type", "string")]
+        for name, field in fields.items()
+    }
+
+
+def calls(offered: dict[str, dict[str, Any]], wanted: list[dict[str, Any]] | None) -> list[tuple[str, dict[str, Any]]]:
+    """What the scenario wants to be called, or else every tool with something."""
+    if wanted is not None and not any(name.endswith("_unavailable") for name in offered):
+        return [(f"t_{one['name']}", one["arguments"]) for one in wanted]
+    if "t_json_schema_echo" in offered:
+        return [("t_json_schema_echo", {"schema": offered["t_json_schema_2020_12_tool"]})]
+    return [(name, invented(parameters)) for name, parameters in offered.items()]
+
+
+async def complete(request: web.Request) -> web.Response:
+    """A model behind the usual API. It calls what it is offered, once, and then repeats all results."""
+    asked = await request.json()
+    results = [one["content"] for one in asked["messages"] if one["role"] == "tool"]
+    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(map(str, results))}
+    if not results:
+        (prompt,) = (one["content"] for one in asked["messages"] if one["role"] == "user")
+        prompt = prompt if isinstance(prompt, str) else prompt[0]["text"]
+        offered = {one["function"]["name"]: one["function"]["parameters"] for one in asked.get("tools", ())}
+        made = [
+            {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": json.dumps(args)}}
+            for index, (name, args) in enumerate(calls(offered, json.loads(prompt)))
+        ]
+        message = {"role": "assistant", "content": None if made else "No tools.", "tool_calls": made or None}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if message.get("tool_calls") else "stop"}
+    return web.json_response(
+        {"id": "1", "object": "chat.completion", "model": "model", "choices": [choice]}
+        | {"usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
+    )
+
+
+@asynccontextmanager
+async def model() -> AsyncGenerator[str]:
+    """The model's address."""
+    app = web.Application(client_max_size=2**24)
+    app.router.add_post("/v1/chat/completions", complete)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()
+
+
 def does_not_apply(leg: str, revision: str) -> list[str]:
     """Scenarios, or single checks of scenarios, as the suite writes them."""
     named = yaml.safe_load((HERE / "expected.yaml").read_text(encoding="utf-8"))
     return [name for group in named[leg][revision] for name in group["scenarios"]]
 
 
-async def conformance(*arguments: str) -> tuple[bool, str]:
+async def conformance(*arguments: str, env: dict[str, str] | None = None) -> tuple[bool, str]:
     """Runs the suite's command: whether it is content, and what it says."""
     process = await asyncio.create_subprocess_exec(
         str(NODE),
@@ -99,7 +162,7 @@ async def conformance(*arguments: str) -> tuple[bool, str]:
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "PATH": f"{NODE.parent}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"},
+        env={**os.environ, "PATH": f"{NODE.parent}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"} | (env or {}),
     )
     text, _ = await process.communicate()
     return process.returncode == 0, re.sub(r"\x1b\[[0-9;]*m", "", text.decode())
@@ -123,16 +186,18 @@ async def server_leg(revision: str, url: str, out: Path) -> bool:
     return good
 
 
-async def client_leg(revision: str, out: Path) -> bool:
+async def client_leg(revision: str, server: ServerProcess, key: str, out: Path, only: str | None) -> bool:
     """One scenario after the other: side by side, their processes would run into the suite's time limits."""
     _, listed = await conformance("list", "--requirements", revision)
     required = listed.partition("Client scenarios")[2].partition("Run and reported")[0]
+    env = {"WEFTLINE_KIT_SERVER": server.url, "WEFTLINE_KIT_KEY": key, "WEFTLINE_KIT_DB": str(server.db)}
     skipped, results, good = does_not_apply("client", revision), list[tuple[bool, int, int]](), True
-    for name in re.findall(r"^  - (\S+)", required, re.MULTILINE):
+    for name in [only] if only else re.findall(r"^  - (\S+)", required, re.MULTILINE):
         print(f"  {name} …", flush=True)
         passed, text = await conformance(
             *("client", "--scenario", name, "--spec-version", revision, "--timeout", "120000"),
             *("--command", f"{sys.executable} {HERE / 'client.py'}"),
+            env=env,
         )
         (out / f"client-{revision}-{name.replace('/', '-')}.txt").write_text(text, encoding="utf-8")
         told = re.search(r"^Passed: (\d+)/(\d+)", text, re.MULTILINE)
@@ -159,31 +224,38 @@ async def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", choices=("server", "client", "typescript"))
     parser.add_argument("--keep", type=Path, help="Where the results stay.")
+    parser.add_argument("--scenario", help="Only this scenario of the client.")
     options = parser.parse_args()
     install()
-    good = True
     with tempfile.TemporaryDirectory() as temporary:
         out = options.keep or Path(temporary)
         out.mkdir(parents=True, exist_ok=True)
         store = Path(temporary) / "server"
         store.mkdir()
-        if options.only in (None, "client"):
-            for revision in REVISIONS:
-                good &= await client_leg(revision, out)
-        with ServerProcess(store, scripts=SCRIPTS) as server:
-            key = await asyncio.to_thread(server.create_key, "acme")
-            async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as http:
-                agent = {"name": "Helper", "spec": {"modelId": "scripted:hello"}}
-                async with http.post(f"{server.url}/api/v1/workspaces/acme/agents", json=agent) as reply:
-                    assert reply.status == 201
-            if options.only in (None, "server"):
-                async with letting_in(server.url, key) as url:
-                    for revision in REVISIONS:
-                        good &= await server_leg(revision, f"{url}/api/mcp/acme", out)
-            if options.only in (None, "typescript"):
-                good &= await typescript(server)
+        async with model() as address:
+            with ServerProcess(store, scripts=SCRIPTS, config=CONFIG.format(address=address)) as server:
+                good = await legs(server, options, out)
     print("as expected" if good else "NOT as expected")
     return 0 if good else 1
+
+
+async def legs(server: ServerProcess, options: argparse.Namespace, out: Path) -> bool:
+    good = True
+    key = await asyncio.to_thread(server.create_key, "acme")
+    if options.only in (None, "client"):
+        for revision in REVISIONS:
+            good &= await client_leg(revision, server, key, out, options.scenario)
+    if options.only in (None, "server"):
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as http:
+            agent = {"name": "Helper", "spec": {"modelId": "scripted:hello"}}
+            async with http.post(f"{server.url}/api/v1/workspaces/acme/agents", json=agent) as reply:
+                assert reply.status == 201
+        async with letting_in(server.url, key) as url:
+            for revision in REVISIONS:
+                good &= await server_leg(revision, f"{url}/api/mcp/acme", out)
+    if options.only in (None, "typescript"):
+        good &= await typescript(server)
+    return good
 
 
 async def typescript(server: ServerProcess) -> bool:

@@ -1,104 +1,86 @@
-"""What the suite runs as the client under test: Weftline's own connections and logins, one scenario a process."""
+"""What the suite runs as the client under test: a run of `weftline serve` that is given the scenario's MCP server.
+
+Everything goes through what users have: the HTTP client, the command `weftline mcp login` with a browser that says yes,
+and a model that calls the tools it is offered (in `__main__`). A login is made, or made again, whenever a result asks
+for one, as an operator would.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import re
 import sys
 from typing import Any
-from urllib.parse import urljoin
 
 import aiohttp
-import msgspec
-from mcp import Client
 
-from weftline.net.dial import Dialer
-from weftline.net.egress import Egress
-from weftline.tools.base import ToolContext
-from weftline.tools.mcp.pool import McpAddress, McpPool
-from weftline.tools.mcp.signing_in import log_in
-from weftline.tools.mcp.tools import McpTool, list_tools, offered
+from weftline.client import AsyncClient
+from weftline.events import AwaitOpened, RunEnded
 
 SCENARIO = os.environ["MCP_CONFORMANCE_SCENARIO"]
-VERSION = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", "2025-11-25")
 CONTEXT: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
-MODE = "auto" if VERSION >= "2026-07-28" else "legacy"
+SERVER, KEY, DB = (os.environ[f"WEFTLINE_KIT_{name}"] for name in ("SERVER", "KEY", "DB"))
 METADATA = "https://conformance-test.local/client-metadata.json"
 """The document that the suite knows a client by, where it supports such documents."""
+LOGINS = 3
+"""How often an operator logs in before giving up."""
+_ASKS_FOR_LOGIN = "weftline mcp login"
+_NAMES_SCOPE = re.compile(r"It needs the scope '([^']+)'")
 
 
-class Browser:
-    """Says yes to everything: the suite's authorization server asks nobody."""
-
-    redirect_uri = "http://localhost:3000/callback"
-
-    def __init__(self) -> None:
-        self._page = ""
-
-    async def ask(self, url: str) -> None:
-        self._page = url
-
-    async def answer(self) -> str:
-        async with (
-            aiohttp.ClientSession() as http,
-            http.get(self._page, allow_redirects=False) as reply,
-        ):
-            return urljoin(self._page, reply.headers["Location"])
-
-
-async def use(client: Client) -> None:
-    await client.list_tools()
-    await client.call_tool("test-tool", {})
-
-
-async def authorized(url: str) -> None:
-    await log_in(
-        url,
-        Browser(),
-        client_id=CONTEXT.get("client_id"),
-        client_secret=CONTEXT.get("client_secret"),
-        client_metadata_url=METADATA,
-        mode=MODE,
-        then=use,
-    )
+async def log_in(url: str, scope: str | None) -> None:
+    """Runs the command, and opens the address that it prints; the suite's authorization server asks nobody."""
+    command = [sys.executable, "-m", "weftline", "mcp", "login", url, "--workspace", "acme", "--db", DB]
+    command += ["--client-metadata", METADATA]
+    command += ["--scope", scope] if scope else []
+    secret = CONTEXT.get("client_secret", "")
+    if "client_id" in CONTEXT:
+        command += ["--client-id", CONTEXT["client_id"]]
+        command += ["--client-secret-stdin"] if secret else []
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    assert process.stdin is not None and process.stderr is not None
+    process.stdin.write(f"{secret}\n".encode())
+    process.stdin.close()
+    async with aiohttp.ClientSession() as browser:
+        async for line in process.stderr:
+            print("login:", line.decode().rstrip())
+            if line.startswith(b"http"):
+                async with browser.get(line.decode().strip()) as page:
+                    await page.read()
+    if await process.wait() != 0:
+        sys.exit("the login failed")
 
 
-_VALUES: dict[str, Any] = {"string": "text", "number": 5, "integer": 5, "boolean": True, "array": [], "object": {}}
+async def run(client: AsyncClient, url: str) -> str:
+    """Runs an agent with the server's tools; whoever is asked accepts and fills in nothing. Returns all results."""
+    tools = [{"kind": "mcp", "name": "t", "url": url, "elicitation": "ask"}]
+    prompt = json.dumps(CONTEXT.get("toolCalls"))
+    async with await client.start(prompt, model_id="kit:model", tools=tools) as run:
+        async for event in run.events(raise_on_failure=False):
+            match event:
+                case AwaitOpened():
+                    await run.answer(event.id, "yes" if event.options else {})
+                case RunEnded():
+                    print("run:", event.status, event.text)
+                    return event.text or ""
+                case _:
+                    pass
+    raise AssertionError("the run has not ended")
 
 
-def arguments(tool: McpTool) -> dict[str, Any]:
-    """Something for every argument that a tool asks for."""
-    fields: dict[str, dict[str, Any]] = msgspec.json.decode(bytes(tool.spec.parameters)).get("properties", {})
-    return {
-        name: field["enum"][0] if "enum" in field else _VALUES[field.get("type", "string")]
-        for name, field in fields.items()
-    }
-
-
-def calls(tools: dict[str, McpTool]) -> list[tuple[McpTool, dict[str, Any]]]:
-    """What the scenario wants to be called, or else every tool with something."""
-    if "toolCalls" in CONTEXT:
-        return [(tools[f"t_{call['name']}"], call["arguments"]) for call in CONTEXT["toolCalls"]]
-    if "t_json_schema_echo" in tools:
-        seen = msgspec.json.decode(bytes(tools["t_json_schema_2020_12_tool"].spec.parameters))
-        return [(tools["t_json_schema_echo"], {"schema": seen})]
-    return [(tool, arguments(tool)) for tool in tools.values()]
-
-
-async def connected(url: str) -> None:
-    dialer = Dialer(Egress("private"))
-    pool = McpPool(dialer, mode=MODE, connect_s=60)
-    where = McpAddress(1, url)
-    try:
-        tools = offered("t", await list_tools(pool, where), pool=pool, address=where, tool_filter=None)
-        for tool, args in calls({tool.name: tool for tool in tools}):
-            context = ToolContext("run", "call", "key", tool.name, "conformance")
-            print(tool.name, await tool.invoke(msgspec.json.encode(args), context))
-    finally:
-        await pool.aclose()
-        await dialer.aclose()
+async def main(url: str) -> None:
+    async with AsyncClient(api_key=KEY, workspace="acme", base_url=SERVER) as client:
+        for _ in range(LOGINS):
+            text = await run(client, url)
+            if _ASKS_FOR_LOGIN not in text:
+                return
+            named = _NAMES_SCOPE.search(text)
+            await log_in(url, named[1] if named else None)
+        await run(client, url)
 
 
 if __name__ == "__main__":
-    asyncio.run((authorized if SCENARIO.startswith("auth/") else connected)(sys.argv[1]))
+    asyncio.run(main(sys.argv[1]))

@@ -243,7 +243,7 @@ async def test_agents_are_kept_by_command_too(api: Api, server: ServerProcess, t
     file = tmp_path / "agent.json"
     file.write_text(json.dumps({"name": "By hand", "spec": {"systemPrompt": "S", "modelId": "scripted:inside"}}))
     identity = await command("create", "--file", str(file))
-    assert await command("list") == identity
+    assert await command("list", "-q") == identity
     shown = json.loads(await command("show", "by-hand", "--json"))
     assert shown == (await api.get(f"agents/{identity}")).json
     assert await run_text(api, {"agentId": identity, "prompt": "hi"}) == "S||none"

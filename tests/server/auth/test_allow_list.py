@@ -50,7 +50,7 @@ class Belongings(Struct):
 
     def path(self, route: Route) -> str:
         params = {"slug": "acme", "agentId": self.id or NO_ID, "agentSlug": self.slug}
-        params |= {"runId": self.run, "sessionId": self.session, "scheduleId": self.schedule}
+        params |= {"turn": "0", "runId": self.run, "sessionId": self.session, "scheduleId": self.schedule}
         return re.sub(r"\{(\w+)\}", lambda match: params.get(match[1], NO_ID), route.path)
 
 
@@ -177,7 +177,7 @@ async def test_what_belongs_to_another_agent_looks_like_what_is_not_there(office
     assert session["messages"] == [] and session.get("endedAt") is None
     if "stream" not in name:  # which goes on for as long as the run does
         reply = await office.call(name, office.mine.path(route), office.narrow, body)
-        otherwise = ("unknown_await", "not_paused", "run_unfinished", "lease_lost")
+        otherwise = ("unknown_await", "unknown_turn", "not_paused", "run_unfinished", "lease_lost")
         assert reply.status in (200, 202) or reply.json["code"] in otherwise, reply.body
 
 

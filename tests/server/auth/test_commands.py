@@ -53,14 +53,14 @@ def fetch(url: str, *, key: str = "", form: dict[str, str] | None = None) -> tup
 def test_keys_are_made_listed_shown_and_ended(run: Run) -> None:
     key = run("keys", "create", "--workspace", "acme", "--name", "one")
     made = json.loads(run("keys", "create", "--workspace", "acme", "--usage", "mcp", "--agent", "a1", "--json"))
-    ids = run("keys", "list", "--workspace", "acme").split()
+    ids = run("keys", "list", "-q", "--workspace", "acme").split()
     assert key.startswith("weft_") and len(ids) == 2 and ids[1] == made["id"]
     shown = json.loads(run("keys", "show", ids[1], "--json"))
     assert shown["usage"] == "mcp" and shown["agentIds"] == ["a1"] and made["key"] not in json.dumps(shown)
     assert "usage" in run("keys", "show", ids[1])
     assert run("keys", "delete", ids[1]) == ""
-    assert run("keys", "list", "--workspace", "acme").split() == ids[:1]
-    assert run("keys", "list", "--workspace", "acme", "--all").split() == ids
+    assert run("keys", "list", "-q", "--workspace", "acme").split() == ids[:1]
+    assert run("keys", "list", "-q", "--workspace", "acme", "--all").split() == ids
     imported = run("keys", "import", "--workspace", "acme", stdin="mtx_live_0123456789abcdef\n")
     assert json.loads(run("keys", "show", imported, "--json"))["prefix"] == "mtx_live"
     assert "no such" in run("keys", "show", "key_none", code=1)
@@ -73,31 +73,31 @@ def test_users_apps_and_features_are_administered(run: Run) -> None:
     stdin = "my own password\n"
     identity = run("users", "create", "--email", "bob@x.org", "--workspace", "acme", "--password-stdin", stdin=stdin)
     assert identity.startswith("usr_")
-    assert run("users", "list").split() == ["ann@example.com", "bob@x.org"]
-    assert run("users", "list", "--workspace", "globex") == "ann@example.com"
+    assert run("users", "list", "-q").split() == ["ann@example.com", "bob@x.org"]
+    assert run("users", "list", "-q", "--workspace", "globex") == "ann@example.com"
     run("users", "leave", "ann@example.com", "--workspace", "globex")
     run("users", "join", "bob@x.org", "--workspace", "globex")
     assert json.loads(run("users", "show", "bob@x.org", "--json"))["workspaces"] == ["acme", "globex"]
     assert "already" in run("users", "create", "--email", "bob@x.org", "--workspace", "acme", code=1)
     run("users", "set-password", "bob@x.org")
-    assert run("oauth", "grants", "list", "--user", "bob@x.org") == ""
+    assert run("oauth", "grants", "list", "-q", "--user", "bob@x.org") == ""
     run("users", "delete", "bob@x.org")
-    assert run("users", "list") == "ann@example.com"
+    assert run("users", "list", "-q") == "ann@example.com"
 
     app = ("oauth", "apps", "create", "--workspace", "acme", "--name", "Notes", "--scope", "runs:read")
     client_id, secret = run(*app, "--redirect-uri", "https://app.example/cb").split()
     assert client_id.startswith("mantyx_oa_") and secret.startswith("mantyx_oas_")
-    assert run("oauth", "apps", "list", "--workspace", "acme") == client_id
+    assert run("oauth", "apps", "list", "-q", "--workspace", "acme") == client_id
     assert secret not in run("oauth", "apps", "show", client_id, "--json")
     assert "redirectUris" in run(*app, "--redirect-uri", "http://app.example/cb", code=1)
     run("oauth", "apps", "delete", client_id)
-    assert run("oauth", "apps", "list", "--workspace", "acme") == ""
+    assert run("oauth", "apps", "list", "-q", "--workspace", "acme") == ""
 
     assert json.loads(run("workspaces", "features", "acme", "--json")) == {"apiKeys": True, "oauthApps": True}
     assert run("workspaces", "features", "acme", "--off", "oauthApps").split() == ["apiKeys", "on", "oauthApps", "off"]
     assert "plan" in run(*app, "--redirect-uri", "https://app.example/cb", code=1)
     assert "oauthApps  on" in run("workspaces", "features", "acme", "--on", "oauthApps")
-    assert run("workspaces", "list").split() == ["acme", "globex"]
+    assert run("workspaces", "list", "-q").split() == ["acme", "globex"]
     assert "not a feature" in run("workspaces", "features", "acme", "--off", "everything", code=1)
 
 

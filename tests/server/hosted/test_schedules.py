@@ -159,9 +159,9 @@ async def test_the_commands_do_the_same_through_the_running_server(server: Serve
     done = await weftline_beside("schedules", "add", "--name", "Daily", *what, *at)
     assert (done.code, done.err) == (0, "")
     one = done.out.strip()
-    listed = await weftline_beside("schedules", "list", *at, "--json")
+    listed = await weftline_beside("schedules", "list", "-q", *at, "--json")
     assert json.loads(listed.out)[0]["requestedBy"].startswith("operator:")
-    assert (await weftline_beside("schedules", "list", *at)).out == f"{one}\n"
+    assert (await weftline_beside("schedules", "list", "-q", *at)).out == f"{one}\n"
     assert (await weftline_beside("schedules", "pause", one, *at)).out == f"{one}\n"
     assert (await api.get(f"schedules/{one}")).json["enabled"] is False
     assert (await weftline_beside("schedules", "resume", one, *at)).out.startswith("20")

@@ -246,7 +246,7 @@ async def test_webhooks_are_kept_by_command_too(api: Api, receiver: Receiver, ho
         return done.out.strip()
 
     identity, secret = (await command("create", "--url", receiver.url, "--event", "succeeded")).split()
-    assert secret.startswith("whsec_") and await command("list") == identity
+    assert secret.startswith("whsec_") and await command("list", "-q") == identity
     run = await api.start("hello")
     assert [hit.json["run"]["id"] for hit in await receiver.wait(1)] == [run]
     await deliveries(api, {"id": identity}, "delivered")

@@ -141,6 +141,7 @@ class Known:
             "workspaceSlug": self.slug,
             "runId": run,
             "awaitId": "await_0_0",
+            "turn": "last",
             "agentId": agent,
             "agentSlug": "known",
             "webhookId": webhook,

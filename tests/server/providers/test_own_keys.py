@@ -237,7 +237,7 @@ async def test_the_commands_take_the_key_from_the_environment_or_stdin_and_reach
         "providers", "create", "two", *where, "--family", "google", "--api-key-stdin", stdin=f"{KEY}\n"
     )
     assert second.code == 0 and second.out.startswith("prov_")
-    assert (await command("providers", "list", *where)).out.split() == [shown["id"], second.out.strip()]
+    assert (await command("providers", "list", "-q", *where)).out.split() == [shown["id"], second.out.strip()]
     assert KEY not in (await command("providers", "show", "mine", *where)).out
     # The server knows of it at once.
     team.upstream.answers(dialect.answer("Hello"))
@@ -290,8 +290,9 @@ async def test_the_models_command_tells_prices_capabilities_and_why_a_provider_i
     assert model["pricing"]["inputPer1MUsd"] == 0.25 and model["pricing"]["cacheReadPer1MUsd"] is None
     (missing,) = shown["unavailable"]
     assert missing["name"] == "claude" and "NOT_SET_ANYWHERE" in missing["reason"]
-    text = (await command("models", "--config", str(config))).out
-    assert "lab:llama *" in text and "8,192" in text and "not available: claude" in text
+    shown = await command("models", "--config", str(config))
+    assert "lab:llama\t8,192\t" in shown.out and "platform_offering, default" in shown.out
+    assert "not available: claude" in shown.err
     done = await command("models", "--workspace", "acme", "--db", str(tmp_path / "none"))
     assert done.code == 1 and "There is no store" in done.err
 

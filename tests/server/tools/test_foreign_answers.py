@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from weftline import Agent, mcp
 from weftline.client import local_mcp
 from weftline.messages import joined_text
-from weftline.testing import ServerProcess
+from weftline.testing import ScriptedModel, ServerProcess, calls
 from weftline.tools.base import ToolContext
 from weftline.tools.mcp import tools as mcp_tools
 from weftline.tools.mcp.pool import McpAddress, McpPool
@@ -177,6 +178,43 @@ async def test_a_malformed_tool_costs_the_server_that_tool_alone(
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records if "malformed" in record.message] == [
         *["'bad'", "without a name", "without a name"] * 2
     ]
+
+
+async def test_a_tool_for_tasks_alone_is_left_out_with_one_note(
+    pool: McpPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    named = [
+        {"name": kind, "inputSchema": OBJECT, "execution": {"taskSupport": kind}} for kind in ("optional", "required")
+    ]
+    async with serving(answering({"tools/list": listing(*named)})) as server:
+        where = McpAddress(1, f"{server.url}/mcp")
+        listed = [await list_tools(pool, where) for _ in range(2)]
+        async with local_mcp("odd", url=where.url) as local:
+            shipped = (await local.acquire())["tools"]
+            await local.release()
+        await pool.aclose()
+    assert {one.name for entries in listed for one in entries} == {one["name"] for one in shipped} == {"optional"}
+    notes = [record.getMessage() for record in caplog.records if "as a task" in record.getMessage()]
+    assert len(notes) == 2 and all(
+        "'required'" in note for note in notes
+    )  # of the server's connection, and the client's
+
+
+async def test_what_is_recorded_of_a_call_is_what_the_server_gets() -> None:
+    got: list[Json] = []
+
+    async def pay(request: web.Request, params: Json) -> Json:
+        got.append(params["arguments"])
+        return {"content": []}
+
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, "note": {"type": "string"}}}
+    methods = {"tools/list": listing({"name": "pay", "inputSchema": schema}), "tools/call": pay}
+    async with serving(answering(methods)) as server:
+        agent = Agent(
+            ScriptedModel([calls("bank__pay", n=1, note=None), "Done."]), tools=[mcp(f"{server.url}/mcp", name="bank")]
+        )
+        result = await agent.run("Pay.")
+    assert got == [result.calls[0].args] == [{"n": 1}]
 
 
 async def test_the_model_never_reads_what_a_library_says_about_an_answer(pool: McpPool, context: ToolContext) -> None:

@@ -116,6 +116,109 @@ async def test_the_port_for_the_browser_answers_nobody_else() -> None:
         async with http.get(f"{person.redirect_uri}?code=a&state=b") as reply:
             assert reply.status == 200
         assert (await person.answer()).endswith("/callback?code=a&state=b")
+        await person.ask("http://example.com/again")  # the server wants another scope
+        async with http.get(f"{person.redirect_uri}?code=c") as reply:
+            assert reply.status == 200
+        assert (await person.answer()).endswith("/callback?code=c")
+
+
+def granting(asked: list[str]) -> Handler:
+    """An MCP server that wants the scope `read`, with its authorization server, which grants what it is asked for."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        base = f"http://{request.host}"
+        match request.path:
+            case "/.well-known/oauth-protected-resource/mcp":
+                return web.json_response({"resource": f"{base}/mcp", "authorization_servers": [base]})
+            case "/.well-known/oauth-authorization-server":
+                ends = {f"{name}_endpoint": f"{base}/{name}" for name in ("authorization", "token", "registration")}
+                return web.json_response(
+                    {"issuer": base, **ends, "response_types_supported": ["code"]}
+                    | {"code_challenge_methods_supported": ["S256"]}
+                )
+            case "/registration":
+                return web.json_response({**await request.json(), "client_id": "c"}, status=201)
+            case "/authorization":
+                asked.append(request.query["scope"])
+                back = f"{request.query['redirect_uri']}?code=code&state={request.query['state']}"
+                return web.Response(status=302, headers={"Location": back})
+            case "/token":
+                return web.json_response({"access_token": f"token-{len(asked)}", "token_type": "Bearer"})
+            case _ if request.method != "POST":
+                return web.Response(status=405)
+            case _ if "Authorization" not in request.headers:
+                return web.Response(status=401, headers={"WWW-Authenticate": 'Bearer scope="read"'})
+            case _:
+                return await answering({"tools/list": no_tools})(request)
+
+    return answer
+
+
+async def no_tools(request: web.Request, params: Json) -> Json:
+    return {"tools": []}
+
+
+async def test_another_login_asks_for_what_was_granted_and_more(
+    api: Api, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, visits, asked = asyncio.get_running_loop(), list[Any](), list[str]()
+
+    async def visit(page: str) -> None:
+        async with aiohttp.ClientSession() as browser, browser.get(page) as reply:
+            assert reply.status == 200
+
+    async def ask(self: Loopback, page: str) -> None:
+        visits.append(asyncio.run_coroutine_threadsafe(visit(page), loop))
+
+    monkeypatch.setattr(Loopback, "ask", ask)
+    async with serving(granting(asked)) as peer:
+        own = (f"{peer.url}/mcp", "--workspace", api.slug, "--db", str(server.db))
+        for more in ((), ("--scope", "write", "--scope", "admin read"), ()):
+            done = await weftline_beside("mcp", "login", *own, *more)
+            assert done.code == 0, done.err
+        await weftline_beside("mcp", "logout", *own)
+        await weftline_beside("mcp", "login", *own)
+    assert asked == ["read", "read write admin", "read write admin", "read"]
+
+
+@pytest.mark.parametrize(
+    ("challenge", "told"),
+    [
+        (
+            'Bearer error="insufficient_scope", scope="files:write mail", resource_metadata="x"',
+            "the scope 'files:write mail'",
+        ),
+        ("Bearer scope=files:write,error=insufficient_scope", "the scope 'files:write'"),
+        ('Bearer error="insufficient_scope", scope="a\\b"', "a scope that the login does not have"),
+        ('Bearer error="insufficient_scope"', "a scope that the login does not have"),
+    ],
+)
+async def test_a_call_without_its_scope_says_which(
+    pool: McpPool, context: ToolContext, challenge: str, told: str
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.method == "POST" and (await request.json())["method"] == "tools/call":
+            return web.json_response({"error": "no"}, status=403, headers={"WWW-Authenticate": challenge})
+        return await answering({})(request)
+
+    async with serving(answer) as peer:
+        where = McpAddress(1, f"{peer.url}/mcp")
+        entry = McpEntry("pay", "", EMPTY_OBJECT_SCHEMA, "once")
+        (pay,) = offered("bank", (entry,), pool=pool, address=where, tool_filter=None)
+        text = joined_text((await pay.invoke(b"{}", context)).parts)
+    assert f"HTTP 403 Forbidden. It needs {told}." in text and "mcp login --scope" in text
+
+
+async def test_a_401_is_told_although_initialize_fails_otherwise(pool: McpPool) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if "MCP-Protocol-Version" in request.headers:
+            return web.Response(status=401)
+        error = {"code": -32600, "message": "no version"}
+        return web.json_response({"jsonrpc": "2.0", "id": None, "error": error}, status=400)
+
+    async with serving(answer) as peer:
+        with pytest.raises(McpUnavailable, match="weftline mcp login"):
+            await list_tools(pool, McpAddress(1, f"{peer.url}/mcp"))
 
 
 class Issuer:

@@ -185,7 +185,7 @@ def test_tools_are_managed_by_command(server: ServerProcess) -> None:
     tool = weather()
     del tool["secrets"]
     id = command("create", "--secret", f"TOKEN={SECRET}", stdin=json.dumps(tool))
-    assert id in command("list").split()
+    assert id in command("list", "-q").split()
     shown = command("show", id, "--json")
     assert json.loads(shown)["secrets"] == ["TOKEN"] and SECRET not in shown
     assert json.loads(command("delete", id, "--json")) == {"id": id, "deleted": True}

@@ -21,7 +21,7 @@ from weftline.runtime.people.answering import NAMELESS
 from weftline.store.budgets import Limit, agent_account, limits_of, thread_account
 from weftline.workspace import agents, budgets
 from weftline.workspace.budgets import Subject, Use
-from weftline.workspace.context import Change, Workspaces
+from weftline.workspace.context import Workspaces
 
 T = TypeVar("T")
 
@@ -155,10 +155,6 @@ class BudgetMethods:
         if not self.durable:
             raise NotFound(f"There is no agent {agent!r} in this engine.")
         return (await agents.find_visible(self.workspaces, _Caller(self._workspace), agent)).id
-
-    async def _on_change(self, change: Change) -> None:
-        if change.kind == "budgets" and change.workspace is not None:
-            await (await self.runtime()).budgets_changed(change.workspace, by=change.by)
 
 
 def _limits(budget: Budget | None, period: Period) -> list[Limit]:

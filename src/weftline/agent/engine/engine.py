@@ -31,7 +31,7 @@ from weftline.agent.planning.sources import AgentTools, Setup, require_durable
 from weftline.agent.run import Run
 from weftline.agent.running.code import AgentCode
 from weftline.agent.sync import blocking
-from weftline.errors import Conflict, InvalidRequest, NotFound
+from weftline.errors import Conflict, InvalidRequest, NotFound, short_traceback
 from weftline.kernel.bodies import decode_message
 from weftline.messages import Message
 from weftline.plan import RunPlan
@@ -46,7 +46,7 @@ from weftline.store import open_store_off_loop
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
 from weftline.store.rows import IdempotencyKey
-from weftline.workspace.context import Workspaces
+from weftline.workspace.context import Change, Workspaces
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -166,6 +166,10 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
     # Life
 
     async def __aenter__(self) -> Self:
+        with short_traceback:
+            return await self._open()
+
+    async def _open(self) -> Self:
         if self._host is not None:
             raise Conflict("This engine is already open.")
         if self._directory is None:
@@ -206,9 +210,22 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         await host.start()
         self._host, self._loop, self._pid = host, asyncio.get_running_loop(), os.getpid()
         self._workspace = await host.workspace(self._slug)
+        if self._stored is not None:
+            await self._stored.listen(host)
         for agent in self._tools.agents.values():
             if agent.eager:
                 self._tools.begin(agent)
+
+    async def _on_change(self, change: Change) -> None:
+        match change.kind:
+            case "budgets" if change.workspace is not None:
+                await (await self.runtime()).budgets_changed(change.workspace, by=change.by)
+            case "providers" if self._stored is not None:
+                await self._stored.catalogs.refresh(change.workspace)
+            case "logins" if self._stored is not None:
+                self._stored.tools.forget_logins(change.workspace)
+            case _:
+                pass
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -238,6 +255,8 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
                 closing.push_async_callback(self._stored.aclose)
             closing.push_async_callback(self._stop_host)
             closing.push_async_callback(self._guests.aclose)
+            if self._stored is not None and self._stored.control is not None:
+                closing.push_async_callback(self._stored.control.stop)
 
     async def _stop_host(self) -> None:
         host, self._host = self._host, None
@@ -255,7 +274,8 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
 
     def __enter__(self) -> Self:
         """Opens the engine for code without an event loop. It runs on the loop of the blocking calls."""
-        return blocking(self.__aenter__)
+        with short_traceback:
+            return blocking(self.__aenter__)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         blocking(self.close)
@@ -314,7 +334,8 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         self, agent: Definition[OutputT, DepsT], prompt: str | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> Run[OutputT]:
         """Starts a run and returns when it is accepted, durably if the engine is durable. See `RunOptions`."""
-        return await self._launch(agent, prompt, options)
+        with short_traceback:
+            return await self._launch(agent, prompt, options)
 
     async def _start_alone(
         self, agent: Definition[OutputT, DepsT], prompt: str | None, options: RunOptions[DepsT]

@@ -14,12 +14,13 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from weftline.net.address import at_path, display_url, with_query
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseEvent
 from weftline.net.transport import Transport
@@ -109,13 +110,13 @@ class Bedrock(Anthropic):
             reasoning_levels=reasoning_levels,
             native_schemas=native_schemas,
         )
-        self._url = (base_url or f"https://bedrock-runtime.{self._region}.amazonaws.com").rstrip("/")
+        self._url = base_url or f"https://bedrock-runtime.{self._region}.amazonaws.com"
         beta = {"anthropic_beta": list(betas)} if betas else {}
         platform = {"anthropic_version": VERSION, **beta}
         self._builder = replace(self._builder, provider=PROVIDER, platform=platform)
 
     def __repr__(self) -> str:
-        return f"Bedrock({self._url!r})"
+        return f"Bedrock({display_url(self._url)!r})"
 
     @property
     def name(self) -> str:
@@ -124,8 +125,8 @@ class Bedrock(Anthropic):
     async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
         """Returns the Claude models of the region on one page, without inference profiles."""
         query = {"byProvider": "anthropic"}
-        url = f"{self._url.replace('//bedrock-runtime', '//bedrock', 1)}/foundation-models"
-        headers = self._signed("GET", f"{url}?{urlencode(query)}", {"accept": "application/json"}, b"")
+        url = at_path(self._url.replace("//bedrock-runtime", "//bedrock", 1), "foundation-models")
+        headers = self._signed("GET", with_query(url, query), {"accept": "application/json"}, b"")
         document = await fetch(self._transport, url, query, headers=headers, secrets=self._secrets())
         models = [
             ModelInfo(text(row, "modelId"), text(row, "modelName"), vision=has(words(row, "inputModalities"), "IMAGE"))
@@ -138,7 +139,7 @@ class Bedrock(Anthropic):
         if name in (".", ".."):
             raise ProviderError("invalid_request", f"There is no model {name!r}.")
         # The colon stays, as HTTP libraries do not escape it in a path, and the signature must match what is sent.
-        return f"{self._url}/model/{quote(name, safe=':')}/invoke-with-response-stream"
+        return at_path(self._url, f"model/{quote(name, safe=':')}/invoke-with-response-stream")
 
     def _parser(self) -> EventParser:
         return _Events()
@@ -170,10 +171,10 @@ class Bedrock(Anthropic):
             return (self._api_key,)
         return (self._credentials.secret, self._credentials.session or "")
 
-    def _failure(self, status: int | None, body: bytes, headers: Mapping[str, str]) -> ProviderError:
+    def _failure(self, status: int | None, body: bytes, headers: Mapping[str, str], *, url: str = "") -> ProviderError:
         if status is not None:
             body = _error_event(*_error_of(body, headers.get("x-amzn-errortype", "")))
-        return classify(status, body, headers, hook=_class_of, secrets=self._secrets())
+        return classify(status, body, headers, hook=_class_of, secrets=self._secrets(), url=url or self._url)
 
 
 class _Chunk(Struct):
@@ -263,7 +264,12 @@ def _credentials(key: str) -> Credentials | None:
 
 def _region(region: str | None, base_url: str | None) -> str:
     found = _REGION_OF_HOST.search(base_url or "")
-    name = region or (found[1] if found else "") or os.environ.get("AWS_REGION", "")
+    name = (
+        region
+        or (found[1] if found else "")
+        or os.environ.get("AWS_REGION", "")
+        or os.environ.get("AWS_DEFAULT_REGION", "")
+    )
     if not name:
         raise ValueError("region is missing; set it, or AWS_REGION")
     if not _REGION.fullmatch(name):

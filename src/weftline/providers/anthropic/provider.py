@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final, cast
 
 import msgspec
 
+from weftline.net.address import at_path, display_url
 from weftline.net.errors import RequestFailed
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseParser
@@ -32,7 +33,7 @@ from weftline.providers.http_errors import classify
 from weftline.providers.listing import ModelPage, count, fetch, page_of, rows, text
 from weftline.providers.sampling import SamplingLimits
 from weftline.providers.whole_pairs import EventParser, WholePairs
-from weftline.text.redaction import REDACTED
+from weftline.text.redaction import REDACTED, redact_template
 
 BASE_URL: Final = "https://api.anthropic.com"
 VERSION: Final = "2023-06-01"
@@ -93,7 +94,7 @@ class Anthropic:
         )
 
     def __repr__(self) -> str:
-        return f"Anthropic({self._url!r})"
+        return f"Anthropic({display_url(self._url)!r})"
 
     @property
     def name(self) -> str:
@@ -120,12 +121,14 @@ class Anthropic:
         """Returns what `stream` would send, with the key redacted and binary content left out."""
         body: Any = msgspec.json.decode(self._builder.build(request).body)
         _elide(body)
-        return NativeRequest(self._address(request.model), self._safe_headers(), msgspec.json.encode(body))
+        url = redact_template(self._address(request.model))
+        return NativeRequest(url, self._safe_headers(), msgspec.json.encode(body))
 
     async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
         """Returns a page of the models that the API lists; see `weftline.providers.listing`."""
         query = {"limit": "100", **({"after_id": cursor} if cursor else {})}
-        url = f"{self._url.removesuffix('/messages')}/models"
+        head, mark, rest = self._url.partition("?")
+        url = f"{head.removesuffix('/messages')}/models{mark}{rest}"
         secrets = (self._api_key,)
         document = await fetch(self._transport, url, query, headers=self._headers(self._api_key), secrets=secrets)
         models = [
@@ -146,9 +149,9 @@ class Anthropic:
         url = self._address(request.model)
         headers = self._call_headers(url, built.body)
         limits = self._limits.within(request.timeout_s)
-        async with Call(self._transport.post(url, headers=headers, body=built.body, limits=limits)) as response:
+        async with Call(self._transport.post(url, headers=headers, body=built.body, limits=limits), url) as response:
             if not 200 <= response.status < 300:
-                raise self._failure(response.status, await response.read(), response.headers)
+                raise self._failure(response.status, await response.read(), response.headers, url=url)
             try:
                 if response.headers.get("content-type", "").startswith("application/json"):
                     yield reader.whole(await read_json(response))
@@ -205,8 +208,8 @@ class Anthropic:
             headers["anthropic-beta"] = ",".join(self._betas)
         return headers
 
-    def _failure(self, status: int | None, body: bytes, headers: Mapping[str, str]) -> ProviderError:
-        return classify(status, body, headers, secrets=(self._api_key,))
+    def _failure(self, status: int | None, body: bytes, headers: Mapping[str, str], *, url: str = "") -> ProviderError:
+        return classify(status, body, headers, secrets=(self._api_key,), url=url or self._url)
 
 
 async def _drain(pieces: AsyncIterator[bytes]) -> None:
@@ -219,10 +222,11 @@ async def _drain(pieces: AsyncIterator[bytes]) -> None:
 
 
 def _messages_url(base_url: str) -> str:
-    url = base_url.rstrip("/")
-    if url.endswith("/messages"):
-        return url
-    return f"{url}/messages" if url.endswith("/v1") else f"{url}/v1/messages"
+    head, mark, query = base_url.partition("#")[0].partition("?")
+    head = head.rstrip("/")
+    if head.endswith("/messages"):
+        return f"{head}{mark}{query}"
+    return at_path(base_url, "messages" if head.endswith("/v1") else "v1/messages")
 
 
 def _elide(value: Any) -> None:

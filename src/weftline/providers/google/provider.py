@@ -8,15 +8,17 @@ async for chunks in provider.stream(ModelRequest("gemini-3.8-flash", [User.of("H
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from weftline.net.address import at_path, display_url, with_query
 from weftline.net.errors import RequestFailed
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseParser
@@ -38,17 +40,24 @@ from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, page_of, rows, text, words
 from weftline.providers.sampling import SamplingLimits
 from weftline.providers.whole_pairs import WholePairs
-from weftline.text.redaction import REDACTED
+from weftline.text.redaction import REDACTED, redact_template
 
 BASE_URL: Final = "https://generativelanguage.googleapis.com"
 _VERSION: Final = "v1beta"
+_ENDS_IN_VERSION: Final = re.compile(r"/v\d\w*$")
 _TRAILING_S: Final = 1.0
+
+
+def versioned(url: str) -> str:
+    """Returns an address with a version of the API, as Google's own library does, whatever its path."""
+    path = url.partition("#")[0].partition("?")[0].rstrip("/")
+    return url if _ENDS_IN_VERSION.search(path) else at_path(url, _VERSION)
 
 
 class Google:
     """Gemini models at one address with one key.
 
-    `base_url` may end in an API version; without one `v1beta` is used. `models` are the ids to offer, the first being
+    A `base_url` that does not end in an API version gets `/v1beta`. `models` are the ids to offer, the first being
     the default; without it a list of current models is offered. Any other Gemini id can be requested too. `limits`
     bound every call that does not ask for less. A `transport` that was passed in is not closed with the provider.
     """
@@ -63,8 +72,7 @@ class Google:
         limits: TimeLimits = DEFAULT_LIMITS,
     ) -> None:
         self.name = PROVIDER
-        address = (base_url or BASE_URL).rstrip("/")
-        self._base_url = address if urlsplit(address).path.strip("/") else f"{address}/{_VERSION}"
+        self._base_url = versioned(base_url or BASE_URL)
         self._transport: Transport = transport or AiohttpTransport()
         self._own_transport = transport is None
         self._limits = limits
@@ -73,7 +81,7 @@ class Google:
         self._builder = RequestBuilder()
 
     def __repr__(self) -> str:
-        return f"Google(base_url={self._base_url!r})"
+        return f"Google(base_url={display_url(self._base_url)!r})"
 
     def models(self) -> Sequence[ModelInfo]:
         return self._models
@@ -98,14 +106,20 @@ class Google:
         request = self._with_model(request)
         body: Any = msgspec.json.decode(self._builder.build(request).body)
         _elide(body)
-        return NativeRequest(self._url(request.model), self._headers(REDACTED), msgspec.json.encode(body))
+        return NativeRequest(
+            redact_template(self._url(request.model)), self._headers(REDACTED), msgspec.json.encode(body)
+        )
 
     async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
         """Returns a page of the API's models that generate content; see `weftline.providers.listing`."""
         query = {"pageSize": "100", **({"pageToken": cursor} if cursor else {})}
         secrets = (self._api_key,)
         document = await fetch(
-            self._transport, f"{self._base_url}/models", query, headers=self._headers(self._api_key), secrets=secrets
+            self._transport,
+            at_path(self._base_url, "models"),
+            query,
+            headers=self._headers(self._api_key),
+            secrets=secrets,
         )
         models = [
             ModelInfo(
@@ -126,9 +140,9 @@ class Google:
         reader = Reader(built, failed=lambda document: self._failure(None, document))
         url, headers = self._url(request.model), self._headers(self._api_key)
         limits = self._limits.within(request.timeout_s)
-        async with Call(self._transport.post(url, headers=headers, body=built.body, limits=limits)) as response:
+        async with Call(self._transport.post(url, headers=headers, body=built.body, limits=limits), url) as response:
             if not 200 <= response.status < 300:
-                raise self._failure(response, await response.read())
+                raise self._failure(response, await response.read(), url=url)
             chunks: list[Chunk] = []
             if response.headers.get("content-type", "").startswith("application/json"):
                 for document in _whole_answer(await read_json(response)):
@@ -162,7 +176,7 @@ class Google:
     def _url(self, model: str) -> str:
         name = bare(model)
         path = name if "/" in name else f"models/{name}"
-        return f"{self._base_url}/{quote(path, safe='/')}:streamGenerateContent?alt=sse"
+        return with_query(at_path(self._base_url, f"{quote(path, safe='/')}:streamGenerateContent"), {"alt": "sse"})
 
     def _headers(self, key: str) -> dict[str, str]:
         headers = {"content-type": "application/json"}
@@ -170,9 +184,10 @@ class Google:
             headers["x-goog-api-key"] = key
         return headers
 
-    def _failure(self, response: Response | None, body: bytes) -> ProviderError:
+    def _failure(self, response: Response | None, body: bytes, *, url: str = "") -> ProviderError:
         status, headers = (response.status, response.headers) if response else (None, None)
-        return classify(status, body, headers, hook=_class_of, secrets=(self._api_key,))
+        url = url or self._base_url
+        return classify(status, body, headers, hook=_class_of, secrets=(self._api_key,), url=url)
 
 
 async def _take_rest(pieces: AsyncIterator[bytes], parser: WholePairs, reader: Reader, chunks: list[Chunk]) -> None:

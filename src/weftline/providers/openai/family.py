@@ -11,12 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Protocol, TypeVar, cast
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from weftline.messages import Message, Usage
+from weftline.net.address import at_path, display_url
 from weftline.net.errors import RequestFailed
 from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
 from weftline.net.sse import SseEvent, SseParser
@@ -41,7 +43,7 @@ from weftline.providers.openai.restore import ReportRestorer, Restorer, restorer
 from weftline.providers.reasoning import nearest
 from weftline.providers.sampling import SamplingLimits
 from weftline.providers.whole_pairs import WholePairs
-from weftline.text.redaction import REDACTED
+from weftline.text.redaction import REDACTED, redact_template
 
 T = TypeVar("T")
 
@@ -90,6 +92,8 @@ class OpenAIFamily(ABC):
     """
 
     path: str
+    not_found: str = "Is this the address of the model API? Most end in /v1."
+    """What a 404 may mean."""
 
     def __init__(
         self,
@@ -113,7 +117,10 @@ class OpenAIFamily(ABC):
         url = base_url or found.base_url
         if not url:
             raise ValueError(f"The profile {found.name!r} needs a base URL.")
-        self._url = f"{url.rstrip('/')}/{self.path}"
+        if found.name == "azure" and not urlsplit(url).path.strip("/"):
+            url = at_path(url, "openai/v1")
+        self._base_url = url
+        self._url = at_path(url, self.path)
         self._name = name or found.name
         # The key in the environment belongs to the profile's own address and is sent nowhere else.
         usual = os.environ.get(found.key_env or "", "") if base_url in (None, found.base_url) else ""
@@ -135,7 +142,7 @@ class OpenAIFamily(ABC):
         self._own_transport = transport is None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(name={self._name!r}, url={self._url!r})"
+        return f"{type(self).__name__}(name={self._name!r}, url={display_url(self._url)!r})"
 
     @property
     def name(self) -> str:
@@ -183,15 +190,15 @@ class OpenAIFamily(ABC):
         request = self._named(request)
         body = _BINARY.sub(rb"\1" + ELIDED, self._body(request, self._names(request)))
         headers = {
-            name: REDACTED if name == "Authorization" or name in self._extra_headers else value
+            name: REDACTED if name in (self._key_header, *self._extra_headers) else value
             for name, value in self._headers().items()
         }
-        return NativeRequest(self._url, headers, body)
+        return NativeRequest(redact_template(self._address(request)), headers, body)
 
     async def list_models(self, *, search: str = "", cursor: str | None = None) -> ModelPage:
         """Returns a page of the server's models, with hints that some servers add; see `weftline.providers.listing`."""
         query = {"after": cursor} if cursor else {}
-        url = f"{self._url.removesuffix(self.path)}models"
+        url = at_path(self._base_url, "models")
         document = await fetch(self._transport, url, query, headers=self._headers(), secrets=self._secrets())
         models: list[ModelInfo] = []
         for row in rows(document, "data"):
@@ -211,12 +218,13 @@ class OpenAIFamily(ABC):
         reader = self._reader(names)
         restorer = self._restorer(request)
         limits = self._limits.within(request.timeout_s)
-        async with Call(self._transport.post(self._url, headers=self._headers(), body=body, limits=limits)) as response:
+        url = self._address(request)
+        async with Call(self._transport.post(url, headers=self._headers(), body=body, limits=limits), url) as response:
             if not 200 <= response.status < 300:
                 answer = await response.read()
                 chunks = reader.recover(answer)
                 if not chunks:
-                    raise self._error(response.status, answer, response.headers)
+                    raise self._error(response.status, answer, response.headers, url=url)
                 yield restorer.take(chunks)
             else:
                 try:
@@ -272,14 +280,32 @@ class OpenAIFamily(ABC):
             raise ProviderError("invalid_request", f"{self._name}: no model was named and there is no default.")
         return replace(request, model=self._default_model)
 
+    def _address(self, request: ModelRequest) -> str:
+        """`{model}` in a base URL is the model, as in Azure's older paths."""
+        return self._url.replace("{model}", quote(request.model, safe=""))
+
+    @property
+    def _key_header(self) -> str:
+        return self._profile.key_header or "Authorization"
+
     def _headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream", **self._extra_headers}
         if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
+            headers[self._key_header] = self._key if self._profile.key_header else f"Bearer {self._key}"
         return headers
 
-    def _error(self, status: int | None, body: bytes, headers: Mapping[str, str] | None = None) -> ProviderError:
-        error = classify(status, body, headers, hook=_class_by_code, secrets=self._secrets())
+    def _error(
+        self, status: int | None, body: bytes, headers: Mapping[str, str] | None = None, *, url: str = ""
+    ) -> ProviderError:
+        error = classify(
+            status,
+            body,
+            headers,
+            hook=_class_by_code,
+            secrets=self._secrets(),
+            url=url or self._url,
+            not_found=self.not_found,
+        )
         if error.code == "insufficient_quota":
             # Waiting does not help against this 429.
             error.retryable = False

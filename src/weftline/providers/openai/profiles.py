@@ -62,6 +62,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     base_url: str | None = None
     key_env: str | None = None
     """The environment variable with the key if none is given."""
+    key_header: str = ""
+    """The header with the key, if it is not `Authorization`."""
     default_model: str | None = None
     knobs: tuple[Knob, ...] = ()
     """The first row that matches a model's id applies; a model without a row has no knob."""
@@ -210,6 +212,19 @@ PROFILES: dict[str, Profile] = {
             schema="no_tools",
             schema_else="tool",
             top_k=True,
+        ),
+        Profile(
+            name="azure",
+            key_env="AZURE_OPENAI_API_KEY",
+            key_header="api-key",
+            knobs=OPENAI_KNOBS,
+            fixed_sampling=True,
+            max_stops=4,
+            schema="always",
+            strict_tools=True,
+            max_tokens_field="max_completion_tokens",
+            cache="never",
+            think_tags=False,
         ),
         Profile(name="compatible", knobs=GPT_OSS),
     )

@@ -38,6 +38,10 @@ class OpenAIResponses(OpenAIFamily):
     """
 
     path = "responses"
+    not_found = (
+        "A server without /v1/responses may have Chat Completions: use the family openai_chat. "
+        "Otherwise see whether the address ends in /v1."
+    )
 
     def __init__(
         self,

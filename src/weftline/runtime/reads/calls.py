@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline.errors import entry_damaged
+from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
     FORMAT,
@@ -21,6 +22,7 @@ from weftline.kernel.entries import (
     How,
     decode_fact,
 )
+from weftline.messages import joined_text
 from weftline.runtime import ids
 from weftline.runtime.reads.paging import entries
 from weftline.runtime.reads.receipts import stored_doubts
@@ -31,6 +33,8 @@ from weftline.store.rows import RunFilter, RunRow
 CallState: TypeAlias = Literal["opened", "started", "closed", "in_doubt"]
 """Announced; begun; closed with its one result; or begun without anybody knowing whether it happened."""
 _PAGE = 200
+PAGE_BYTES = 1024 * 1024
+"""How much arguments and results of a page may take, unless one call has more."""
 
 
 class LoggedCall(Struct, frozen=True, kw_only=True):
@@ -59,6 +63,34 @@ class LoggedCall(Struct, frozen=True, kw_only=True):
     """The run that executes it, if there is one."""
     parent: str = ""
     """The id of the call that asked for it; empty if the model did."""
+    args: bytes | None = None
+    """The final arguments; None unless they were asked for."""
+    result: str | None = None
+    """What the model reads; None without a result, and unless it was asked for."""
+    is_error: bool = False
+
+
+class Contents(Struct):
+    """Which calls of a run are read with their arguments and results: from the `first` to the one before `end`.
+
+    When they take more than `max_bytes`, `end` is lowered, but not below `first`.
+    """
+
+    max_bytes: int
+    first: int = -1
+    end: int = 2**31
+    _places: dict[tuple[int, int], int] = {}
+    """The position of each call in the list, by turn and index."""
+
+    def take(self, place: tuple[int, int], size: int) -> bool:
+        """Whether the content of a call is kept."""
+        index = self._places.setdefault(place, len(self._places))
+        if not self.first <= index < self.end:
+            return False
+        self.max_bytes -= size
+        if self.max_bytes < 0 and index > self.first:
+            self.end = index
+        return index < self.end
 
 
 class DoubtPage(Struct, frozen=True):
@@ -67,14 +99,17 @@ class DoubtPage(Struct, frozen=True):
     """The key below which the list continues; None at its end."""
 
 
-async def calls_of(log: LogReader, row: RunRow, *, store_id: str) -> list[LoggedCall]:
+async def calls_of(log: LogReader, row: RunRow, *, store_id: str, contents: Contents | None = None) -> list[LoggedCall]:
     """The announced calls of a run, in order. Raises `StoreError` (`log_damaged`)."""
     run_id = ids.run_id(row.key, row.salt)
     found: dict[tuple[int, int], LoggedCall] = {}
     async for item in entries(log, row.key):
         if item.head:
             try:
-                _take(found, decode_fact.decode(item.head), at=item.at, row=row, store_id=store_id)
+                head = decode_fact.decode(item.head)
+                _take(found, head, at=item.at, row=row, store_id=store_id)
+                if contents is not None and isinstance(head, CallOpened | CallClosed):
+                    _read(found, head, item.body, contents)
             except UNREADABLE:
                 if row.format <= FORMAT:  # otherwise newer code wrote it
                     raise entry_damaged(run_id, item.seq) from None
@@ -82,7 +117,13 @@ async def calls_of(log: LogReader, row: RunRow, *, store_id: str) -> list[Logged
 
 
 async def calls_in_doubt(
-    log: LogReader, *, workspace: int, store_id: str, before: int | None = None, limit: int = _PAGE
+    log: LogReader,
+    *,
+    workspace: int,
+    store_id: str,
+    before: int | None = None,
+    limit: int = _PAGE,
+    contents: bool = False,
 ) -> DoubtPage:
     """The calls of a workspace that may or may not have happened, those of the newest run first.
 
@@ -91,12 +132,15 @@ async def calls_in_doubt(
     """
     asking = await _asking(log, workspace)
     found: list[LoggedCall] = []
+    left = PAGE_BYTES if contents else 0
     while True:
         rows = await log.runs(RunFilter(workspace=workspace, before=before, limit=_PAGE))
         for row in rows:
             before = row.key
             if stored_doubts(row) != () or row.key in asking:
-                calls = await calls_of(log, row, store_id=store_id)
+                wanted = Contents(left) if contents else None
+                calls = await calls_of(log, row, store_id=store_id, contents=wanted)
+                left = 0 if wanted is None else max(0, wanted.max_bytes)
                 found += [call for call in calls if call.state == "in_doubt"]
             if len(found) >= limit:
                 return DoubtPage(found, before)
@@ -149,6 +193,20 @@ def _take(found: dict[tuple[int, int], LoggedCall], head: Fact, *, at: int, row:
                 _change(found, head, state="opened")  # it did not happen, and is begun again
         case _:
             pass
+
+
+def _read(
+    found: dict[tuple[int, int], LoggedCall], head: CallOpened | CallClosed, body: bytes, contents: Contents
+) -> None:
+    """Adds the arguments or the result of a call."""
+    place = head.turn, head.index
+    if place not in found or not contents.take(place, len(body)):
+        return
+    if isinstance(head, CallOpened):
+        found[place] = replace(found[place], args=bytes(bodies.decode_opened(body).args))
+    else:
+        result = joined_text(bodies.decode_closed(body).parts)
+        found[place] = replace(found[place], result=result, is_error=head.is_error)
 
 
 def _change(

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from weftline.errors import no_such_run
 from weftline.runtime.opening import Names
 from weftline.runtime.people.grants import LoggedGrant, grants_of
-from weftline.runtime.reads.calls import DoubtPage, LoggedCall, calls_in_doubt, calls_of
+from weftline.runtime.reads.calls import Contents, DoubtPage, LoggedCall, calls_in_doubt, calls_of
 from weftline.runtime.reads.descendants import awaits_of
 from weftline.runtime.reads.finding import row_of
 from weftline.runtime.reads.parents import parent_of
 from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
+from weftline.runtime.reads.turns import LoggedTurn, turn_of
 from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import LogReader, LogStore
 from weftline.store.rows import Item, RunFilter, RunRow
@@ -44,18 +45,26 @@ class StoredRuns:
         """The id of the run whose call a child run executes."""
         return await parent_of(self._log_store, row)
 
-    async def calls(self, row: RunRow) -> list[LoggedCall]:
-        """The announced calls of a run, in order."""
-        return await calls_of(self._log_store, row, store_id=self._log_store.id)
+    async def calls(self, row: RunRow, *, contents: Contents | None = None) -> list[LoggedCall]:
+        """The announced calls of a run, in order; `contents` says which of them with arguments and results."""
+        return await calls_of(self._log_store, row, store_id=self._log_store.id, contents=contents)
+
+    async def turn(self, row: RunRow, turn: int | None, *, max_bytes: int | None = None) -> LoggedTurn:
+        """A turn of a run, or the latest one, as `turn_of` returns it."""
+        return await turn_of(self._log_store, row, turn, max_bytes=max_bytes)
 
     async def grants(self, row: RunRow) -> list[LoggedGrant]:
         """What people have allowed a run to do, in order."""
         return await grants_of(self._log_store, row)
 
-    async def calls_in_doubt(self, workspace: int, *, before: int | None, limit: int) -> DoubtPage:
+    async def calls_in_doubt(
+        self, workspace: int, *, before: int | None, limit: int, contents: bool = False
+    ) -> DoubtPage:
         """The calls of a workspace that may or may not have happened, of runs with a key below `before`."""
         store = self._log_store
-        return await calls_in_doubt(store, workspace=workspace, store_id=store.id, before=before, limit=limit)
+        return await calls_in_doubt(
+            store, workspace=workspace, store_id=store.id, before=before, limit=limit, contents=contents
+        )
 
     @property
     def logs(self) -> LogReader:

@@ -45,4 +45,7 @@ def find_damage(db: apsw.Connection, *, path: Path, limit_s: float | None = None
 
 
 def _damaged(path: Path, what: str) -> StoreError:
-    return StoreError(f"The store {path} is damaged: {what.rstrip('.')}. Move it aside and restore a backup.")
+    return StoreError(
+        f"The store {path} is damaged: {what.rstrip('.')}. Move it aside and restore a backup,"
+        " or copy what can be read with `weftline salvage`."
+    )

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 DATABASE = "weftline.db"
 LOCK = "lock"
-_WAL = f"{DATABASE}-wal"
+WAL = f"{DATABASE}-wal"
 _KEYS = (sealing.KEY_FILE, hashing.KEY_FILE)
 _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
@@ -159,8 +159,8 @@ def _check_remains(path: Path) -> None:
     Opening it would create a new database, and SQLite would discard the old one's write-ahead log.
     """
     owner = _last_owner(path)
-    if _size(path / _WAL) > 0:
-        remains = f"its write-ahead log ({_WAL}) is there"
+    if _size(path / WAL) > 0:
+        remains = f"its write-ahead log ({WAL}) is there"
     elif key := next((name for name in _KEYS if (path / name).exists()), None):
         remains = f"its {key} is there"
     elif owner is not None and (owner.store or owner.admin_socket):

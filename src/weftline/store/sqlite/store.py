@@ -24,6 +24,7 @@ from weftline.store.sqlite.checking import CHECK_S, find_damage
 from weftline.store.sqlite.connection import connect, migrate
 from weftline.store.sqlite.database import SqliteDatabase
 from weftline.store.sqlite.directory import StoreDirectory
+from weftline.store.sqlite.dropped import report_dropped
 from weftline.store.sqlite.log import Ownership, SqliteLog
 from weftline.store.sqlite.log_reader import SqliteLogReader
 from weftline.store.sqlite.reader_threads import ReaderThreads
@@ -58,6 +59,7 @@ class SqliteStore:
             database = self._directory.database
             db = connect(database, vfs=vfs)
             undo.callback(db.close)
+            report_dropped(db, self._directory.path)
             migrate(db, path=self._directory.path)
             self.vault = _vault(self._directory.path)
             if check and not find_damage(db, path=self._directory.path, limit_s=CHECK_S):

@@ -5,7 +5,7 @@
 It takes a whole flush at a time, commits it, and reports back with one wake-up. If a flush fails before its COMMIT,
 none of it happened: its members run again one by one, so that a bad or oversized one does not harm the others. If
 COMMIT itself fails with an I/O error, the state of the disk is unknown, and the process ends. It also ends when a file
-of the store was deleted or replaced, when another process took over the store, and when this thread dies.
+of the store was deleted, replaced or cut, when another process took over the store, and when this thread dies.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Writer:
         """How many flushes have been processed."""
         self.failed = False
         self._db = db
-        self._files = StoreFiles(path)
+        self._files = StoreFiles(path, database_bytes=self._database_bytes)
         self._owner_epoch = owner_epoch
         self._on_fatal = on_fatal
         self._closed = False
@@ -99,7 +99,7 @@ class Writer:
             while (item := self._queue.get()) is not None:
                 item()
         except LostFile as lost:
-            self._stop(f"{lost} was removed, renamed or replaced by another program")
+            self._stop(str(lost))
         except _UnknownCommit as error:
             self._stop(f"a commit failed in a way that leaves its outcome unknown: {error}")
         except Fenced:
@@ -166,6 +166,7 @@ class Writer:
     def _transact(self, body: Callable[[apsw.Connection], T]) -> T:
         """Runs `body` as one transaction; returns when it is durable, in files that are still in place."""
         db = self._db
+        self._files.check_sizes()
         db.execute("BEGIN IMMEDIATE")
         try:
             check_owner(db, owner_epoch=self._owner_epoch)
@@ -184,7 +185,13 @@ class Writer:
                 db.execute("ROLLBACK")
             raise
         self._files.check()
+        self._files.check_sizes()
         return value
+
+    def _database_bytes(self) -> int:
+        rows = self._db.execute("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()").fetchall()
+        assert isinstance(rows[0][0], int)
+        return rows[0][0]
 
 
 def check_owner(db: apsw.Connection, *, owner_epoch: int) -> None:

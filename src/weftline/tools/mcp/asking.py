@@ -21,7 +21,7 @@ from weftline.concurrency.interruption import is_interruption
 from weftline.messages import joined_text
 from weftline.text.redaction import Redactor
 from weftline.tools.base import FurtherCalls, ToolFailed
-from weftline.tools.mcp.forms import Form, ask_further
+from weftline.tools.mcp.forms import Form, ask_further, with_defaults
 
 if TYPE_CHECKING:
     from mcp.types import CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams, ErrorData
@@ -106,7 +106,7 @@ class Responders(Struct, frozen=True):
                 raise
             logger.exception("on_elicit failed; the question is declined")
             return None
-        return None if answer is None else dict(answer)
+        return None if answer is None else with_defaults(schema, answer)
 
     async def text(self, params: CreateMessageRequestParams, caller: Caller | None) -> CreateMessageResult | ErrorData:
         """Returns a model's answer to a request."""

@@ -87,7 +87,13 @@ class Form(Struct, frozen=True, omit_defaults=True):
         return "\n".join(lines)
 
     def values(self, answer: str) -> dict[str, Any]:
-        """Parses an answer: an object, one value, or a line `name: value` for each field."""
+        """Parses an answer: an object, one value, or a line `name: value` for each field.
+
+        Fields that it leaves out have their defaults.
+        """
+        return with_defaults(self.schema, self._given(answer))
+
+    def _given(self, answer: str) -> dict[str, Any]:
         fields = self.fields
         if not fields:
             return {}
@@ -99,10 +105,21 @@ class Form(Struct, frozen=True, omit_defaults=True):
             return cast("dict[str, Any]", whole)
         if len(fields) == 1:
             name, one = next(iter(fields.items()))
-            return {name: _parsed(one, answer)}
+            return {} if "default" in one and not answer.strip() else {name: _parsed(one, answer)}
         lines = [line.partition(":") for line in answer.splitlines() if ":" in line]
         given = {name.strip(): value.strip() for name, _, value in lines}
-        return {name: _parsed(fields[name], value) for name, value in given.items() if name in fields}
+        return {
+            name: _parsed(fields[name], value)
+            for name, value in given.items()
+            if name in fields and (value or "default" not in fields[name])
+        }
+
+
+def with_defaults(schema: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values, with the schema's defaults for those that are missing or None."""
+    fields = Form("", dict(schema)).fields
+    defaults = {name: one["default"] for name, one in fields.items() if "default" in one}
+    return defaults | {name: value for name, value in values.items() if value is not None or name not in defaults}
 
 
 class ServerQuestion:
@@ -192,7 +209,9 @@ def _choices(field: Mapping[str, Any]) -> tuple[str, ...]:
 def _line(name: str, field: Mapping[str, Any], *, optional: bool) -> str:
     kind = " or ".join(_choices(field)) or str(field.get("type", "text")).replace("string", "text")
     about = str(field.get("description") or field.get("title") or "")[:_MAX_FIELD_CHARS]
-    return f"- {name} ({kind}{', optional' if optional else ''}){f': {about}' if about else ''}"
+    default = msgspec.json.encode(field["default"]).decode()[:_MAX_FIELD_CHARS] if "default" in field else ""
+    notes = [kind, *(["optional"] if optional else []), *([f"{default} by default"] if default else [])]
+    return f"- {name} ({', '.join(notes)}){f': {about}' if about else ''}"
 
 
 def _parsed(field: Mapping[str, Any], text: str) -> object:

@@ -6,7 +6,8 @@ happened to, with a code of our own, instead of closing a connection that other 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 from typing import cast
@@ -41,6 +42,7 @@ NOTICE_S = 5.0
 _MAX_SEPARATORS = 1_000_000
 """How many commas and brackets a streamed response may have, even inside strings, as parsing takes far more memory."""
 _MAX_ERROR_BYTES = 64 * 1024
+_MAX_SCOPE_CHARS = 500
 _SESSION = "mcp-session-id"
 _OURS = frozenset({"host", "content-length", "connection", "accept-encoding", "transfer-encoding"})
 _FRAMING = frozenset({"content-length", "content-encoding", "transfer-encoding", "connection"})
@@ -51,15 +53,23 @@ class DialledTransport(httpx2.AsyncBaseTransport):
     """Adds `headers` to every request to `origin`; those that the protocol itself sets take precedence.
 
     If the `credential`'s token is refused, it is renewed once and the request sent again: it was not processed.
+    `on_login_needed` is called with what a request is answered if the server wants a login, or another one.
     """
 
     def __init__(
-        self, dialer: Dialer, *, origin: Origin, headers: Mapping[str, str], credential: Credential | None = None
+        self,
+        dialer: Dialer,
+        *,
+        origin: Origin,
+        headers: Mapping[str, str],
+        credential: Credential | None = None,
+        on_login_needed: Callable[[int, str], object] = lambda code, message: None,
     ) -> None:
         self._dialer = dialer
         self._origin = origin
         self._headers = dict(headers)
         self._credential = credential
+        self._on_login_needed = on_login_needed
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         credential = self._credential
@@ -73,7 +83,7 @@ class DialledTransport(httpx2.AsyncBaseTransport):
             await response.aclose()
             return (await self._send(request, await credential.replace_token(token)))[1]
         except LoginLost as error:
-            return _error(request, UNAUTHORIZED, f"{error} {prompts.remote.MCP_LOG_IN}")
+            return self._login_needed(request, UNAUTHORIZED, f"{error} {prompts.remote.MCP_LOG_IN}")
         except RequestFailed as error:
             return _error(request, NOT_SENT, error.message)
 
@@ -108,7 +118,7 @@ class DialledTransport(httpx2.AsyncBaseTransport):
                 body = b""
             finally:
                 await call.__aexit__(None, None, None)
-            return reply.status, _refusal(request, reply, body)
+            return reply.status, self._refusal(request, reply, body)
         headers = [(name, value) for name, value in reply.headers.items() if name.lower() not in _FRAMING]
         if request.method == "POST" and reply.media_type == "application/json":
             # Read here, because the client takes a failure in the middle of it as the end of the whole connection.
@@ -127,6 +137,21 @@ class DialledTransport(httpx2.AsyncBaseTransport):
             )
         stream = _Body(reply, call, request)
         return reply.status, httpx2.Response(reply.status, headers=headers, stream=stream, request=request)
+
+    def _refusal(self, request: httpx2.Request, reply: HttpResponse, body: bytes) -> httpx2.Response:
+        if reply.status == HTTPStatus.UNAUTHORIZED:
+            refused = prompts.remote.server_refused(reply.status, HTTPStatus.UNAUTHORIZED.phrase)
+            return self._login_needed(request, UNAUTHORIZED, f"{refused} {prompts.remote.MCP_LOG_IN}")
+        challenge = reply.headers.get("www-authenticate", "")
+        if reply.status == HTTPStatus.FORBIDDEN and _parameter(challenge, "error") == "insufficient_scope":
+            refused = prompts.remote.server_refused(reply.status, HTTPStatus.FORBIDDEN.phrase)
+            scope = _parameter(challenge, "scope")[:_MAX_SCOPE_CHARS]
+            return self._login_needed(request, REFUSED, prompts.remote.mcp_needs_scope(refused, scope))
+        return _refusal(request, reply, body)
+
+    def _login_needed(self, request: httpx2.Request, code: int, message: str) -> httpx2.Response:
+        self._on_login_needed(code, message)
+        return _error(request, code, message)
 
 
 class _Envelope(msgspec.Struct):
@@ -178,9 +203,6 @@ class _Body(httpx2.AsyncByteStream):
 
 def _refusal(request: httpx2.Request, reply: HttpResponse, body: bytes) -> httpx2.Response:
     """Returns an HTTP error as the JSON-RPC error that it contains or stands for."""
-    if reply.status == HTTPStatus.UNAUTHORIZED:
-        refused = prompts.remote.server_refused(reply.status, HTTPStatus.UNAUTHORIZED.phrase)
-        return _error(request, UNAUTHORIZED, f"{refused} {prompts.remote.MCP_LOG_IN}")
     message = _message(body)
     in_session = _SESSION in request.headers
     lost = message is not None and any(word in message.lower() for word in _MEANS_SESSION_LOST)
@@ -195,6 +217,12 @@ def _refusal(request: httpx2.Request, reply: HttpResponse, body: bytes) -> httpx
     except ValueError:
         reason = reply.reason
     return _error(request, REFUSED, prompts.remote.server_refused(reply.status, reason))
+
+
+def _parameter(challenge: str, name: str) -> str:
+    """Returns a parameter of WWW-Authenticate, with the characters that RFC 6750 allows in scopes; empty if absent."""
+    found = re.search(rf'(?:^|[\s,]){name}\s*=\s*(?:"([!#-\[\]-~ ]*)"|([!#-+\--\[\]-~]+))', challenge, re.IGNORECASE)
+    return "" if found is None else found[1] or found[2] or ""
 
 
 def _message(body: bytes) -> str | None:

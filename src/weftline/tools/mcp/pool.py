@@ -222,6 +222,8 @@ class Connection:
         self.mode: ConnectMode = mode
         self._may_change = may_change
         self.credential: Credential | None = None
+        self._wants_login: tuple[int, str] | None = None
+        """The error of the last request that a login is missing for: tries of other revisions may end otherwise."""
         self.callers: list[Caller] = []
         """The calls in progress."""
         self._cut_off: set[str] = set()
@@ -311,7 +313,11 @@ class Connection:
         from weftline.tools.mcp.transports import connect as streams
 
         transport = streams(
-            self.address, dialer=self._dialer.of(self.address.workspace), credential=self.credential, on_lost=self._lost
+            self.address,
+            dialer=self._dialer.of(self.address.workspace),
+            credential=self.credential,
+            on_lost=self._lost,
+            on_login_needed=self._login_needed,
         )
         try:
             async with Client(
@@ -336,11 +342,16 @@ class Connection:
             if isinstance(cause, MCPError):
                 reached = cause.code not in (NOT_SENT, BROKEN, UNAUTHORIZED)
             if self.mode != "legacy" or not self._may_change or self._client.done() or not reached:
+                if reached and self._wants_login is not None and not self._client.done():
+                    raise MCPError(*self._wants_login) from None
                 raise
         else:
             return
         self.mode = "auto"
         await self._keep()
+
+    def _login_needed(self, code: int, message: str) -> None:
+        self._wants_login = code, message
 
     def _lost(self) -> None:
         if self._client.done():

@@ -6,12 +6,13 @@ The steps are the official client's. The result is a `Login`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 from mcp import Client
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
+from mcp.client.auth.utils import union_scopes
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
@@ -54,6 +55,7 @@ async def log_in(
     client_id: str | None = None,
     client_secret: str | None = None,
     client_metadata_url: str | None = None,
+    scope: str | None = None,
     mode: ConnectMode = "auto",
     then: Callable[[Client], Awaitable[None]] | None = None,
 ) -> Login:
@@ -63,6 +65,7 @@ async def log_in(
         client_id: The id of an app that is already registered with the server's authorization server.
         client_metadata_url: The URL of a document that describes us, for servers that read such documents instead
             of registering clients.
+        scope: Scopes to ask for besides those that the server names, separated by spaces.
         then: Called with the connection once it is open.
     """
     memory = _Memory()
@@ -79,7 +82,7 @@ async def log_in(
 
     provider = OAuthClientProvider(
         url,
-        OAuthClientMetadata(
+        _Metadata(
             client_name="Weftline",
             redirect_uris=[AnyUrl(person.redirect_uri)],
             grant_types=["authorization_code", "refresh_token"],
@@ -91,6 +94,7 @@ async def log_in(
         callback_handler=came_back,
         client_metadata_url=client_metadata_url,
     )
+    provider.context.client_metadata.scope = scope
     try:
         await _connect(url, provider, mode, then)
     except Exception as error:
@@ -118,6 +122,13 @@ async def _connect(
             await client.list_tools()
         else:
             await then(client)
+
+
+class _Metadata(OAuthClientMetadata):
+    """Describes us to a server. The official client replaces the scope by what the server names; here that is added."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, union_scopes(self.scope, value) if name == "scope" else value)
 
 
 class _Memory:

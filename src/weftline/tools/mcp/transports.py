@@ -34,9 +34,24 @@ MAX_OPEN_REQUESTS = 1000
 
 @asynccontextmanager
 async def connect(
-    place: McpPlace, *, dialer: Dialer, credential: Credential | None, on_lost: Callable[[], object]
+    place: McpPlace,
+    *,
+    dialer: Dialer,
+    credential: Credential | None,
+    on_lost: Callable[[], object],
+    on_login_needed: Callable[[int, str], object],
 ) -> AsyncGenerator[TransportStreams]:
     """Yields the streams to and from a server. Calls `on_lost` when nothing more can come from it."""
+
+    def dialled(address: McpAddress) -> DialledTransport:
+        return DialledTransport(
+            dialer,
+            origin=parse(address.url).origin,
+            headers=dict(address.headers),
+            credential=credential,
+            on_login_needed=on_login_needed,
+        )
+
     match place:
         case McpCommand():
             async with _watch(stdio_client(_parameters(place), errlog=_stderr()), on_lost) as streams:
@@ -44,21 +59,17 @@ async def connect(
         case McpAddress(transport="sse"):
 
             def client(*_: Any, **__: Any) -> httpx2.AsyncClient:
-                return httpx2.AsyncClient(transport=_dialled(place, dialer, credential), timeout=None)
+                return httpx2.AsyncClient(transport=dialled(place), timeout=None)
 
             async with _watch(sse_client(place.url, httpx_client_factory=client), on_lost) as streams:
                 yield streams
         case McpAddress():
-            async with httpx2.AsyncClient(transport=_dialled(place, dialer, credential), timeout=None) as http:
+            async with httpx2.AsyncClient(transport=dialled(place), timeout=None) as http:
                 transport = streamable_http_client(
                     parse(place.url).url, http_client=http, max_sse_event_size=MAX_SSE_EVENT_BYTES
                 )
                 async with _watch(transport, on_lost) as streams:
                     yield streams
-
-
-def _dialled(place: McpAddress, dialer: Dialer, credential: Credential | None) -> DialledTransport:
-    return DialledTransport(dialer, origin=parse(place.url).origin, headers=dict(place.headers), credential=credential)
 
 
 def _parameters(place: McpCommand) -> StdioServerParameters:
