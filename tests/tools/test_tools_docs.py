@@ -3,7 +3,7 @@ from pathlib import Path
 
 from forked import run_python
 from weftline.tools.builtin import builtin_tools
-from weftline.tools.loader import load_tools_file
+from weftline.tools.loader import load_tools
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs_src" / "function_tools.py"
@@ -23,7 +23,7 @@ def test_the_example_of_the_page_runs() -> None:
 
 
 def test_the_example_is_a_tools_file() -> None:
-    assert list(load_tools_file(EXAMPLE)) == ["stock", "pay", "invoices", "move", "gross"]
+    assert list(load_tools(EXAMPLE)) == ["stock", "pay", "invoices", "move", "gross"]
 
 
 def test_the_code_on_the_page_is_the_code_of_the_examples() -> None:

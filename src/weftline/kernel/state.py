@@ -70,6 +70,8 @@ class Attempt(Room, frozen=True):
     estimate: int = 0
     failures: int = 0
     """Failed attempts of this turn on this model, not counting crashes."""
+    spent_us: int = 0
+    """How long they took together."""
     failure: str = ""
     """Class of the failure that ended the last attempt; empty if it succeeded or was cut off by a crash."""
     failure_final: bool = False
@@ -365,7 +367,7 @@ class State(Room, frozen=True):
         return self.limits.max_children - len(self.open_children)
 
 
-FOLD = 11
+FOLD = 12
 """The version of the fold: raised whenever `evolve` or `State` changes, so that stored states are rebuilt.
 
 A run row records which fold produced its state; a state with another version is discarded and rebuilt from the log.

@@ -58,7 +58,7 @@ from weftline.runtime.clock import SystemClock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls.cutting import input_bytes
-from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S, describe_invalid_answer
+from weftline.runtime.model_calls.model_call import MODEL_RETRIES_TIMEOUT_S, MODEL_TIMEOUT_S, describe_invalid_answer
 from weftline.runtime.model_calls.offering import offered_digest
 from weftline.runtime.public_errors import in_private
 from weftline.runtime.recovery import plain_body
@@ -143,7 +143,7 @@ class _Replay:
         self._turns = self._calls = 0
         self._seq = 0
         self._known = PresentCode()
-        self._services = Services("", SystemClock(), Deadlines(), MODEL_TIMEOUT_S)
+        self._services = Services("", SystemClock(), Deadlines(), MODEL_TIMEOUT_S, MODEL_RETRIES_TIMEOUT_S)
 
     async def run(self) -> Replayed:
         created, plan = await _beginning(self._recorded)
