@@ -38,12 +38,12 @@ _BY_REASON: dict[Reason, tuple[ErrorClass, bool | None]] = {
 def warn_unread(media_type: str, name: str | None = None) -> None:
     """Tells the developer that an attachment is not sent, because this model or its API cannot read it."""
     run = current_run.get()
-    warn = _warn_unread if run is not None else _warn_unread.__wrapped__
-    warn("" if run is None else f"run {run.run_id}: ", name or "an attachment", media_type)
+    log = _log_unread if run is not None else _log_unread.__wrapped__
+    log("" if run is None else f"run {run.run_id}: ", name or "an attachment", media_type)
 
 
 @lru_cache(maxsize=1024)  # once for each run, as a message may be encoded several times
-def _warn_unread(run: str, name: str, media_type: str) -> None:
+def _log_unread(run: str, name: str, media_type: str) -> None:
     logger.warning("%s%s (%s) is not sent to the model, which cannot read it and is told so", run, name, media_type)
 
 
