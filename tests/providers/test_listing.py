@@ -126,7 +126,7 @@ async def test_the_command_asks_the_providers_api(tmp_path: Path) -> None:
         config = tmp_path / "config.toml"
         config.write_text(f'[providers.lab]\nfamily = "openai_chat"\nbase_url = "{url}/v1"\napi_key = "k"\n')
         listed = ("models", "--config", str(config), "--of")
-        assert await weftline_beside(*listed, "lab") == (0, "llama-1\nqwen-1\n", "")
+        assert await weftline_beside(*listed, "lab", "-q") == (0, "llama-1\nqwen-1\n", "")
         shown = await weftline_beside(*listed, "lab", "--search", "qwen", "--json")
         assert shown.code == 0
         assert msgspec.json.decode(shown.out) == [{"vendor_id": "qwen-1", "context_window_tokens": 4096}]

@@ -186,12 +186,12 @@ def administer_in_thread(db: Path, operation: str, **arguments: Any) -> Any:
 async def test_a_key_appears_nowhere_but_in_the_request(
     dialect: Dialect, tmp_path: Path, http: aiohttp.ClientSession, upstream: Upstream
 ) -> None:
-    header = "hdr-secret-55aa77cc"
+    header, token = "hdr-secret-55aa77cc", "url-tok1"
     with ServerProcess(tmp_path, arguments=("--log-level", "debug")) as server:
         team = team_of(server, http, upstream)
         extra: dict[str, Any] = {"headers": {"X-Team": header}} if dialect.family.startswith("openai") else {}
-        model = await team.bring(dialect, **extra)
-        echo = f"The key {KEY} and the header {header} are wrong."
+        model = await team.bring(dialect, **extra, baseUrl=f"{upstream.url}{dialect.path}?token={token}")
+        echo = f"The key {KEY}, the header {header} and the token {token} are wrong."
         upstream.answers(
             dialect.answer("Hello"),
             dialect.fails(401, "authentication_error", echo),
@@ -207,11 +207,12 @@ async def test_a_key_appears_nowhere_but_in_the_request(
             seen += (await team.api.get(path)).body
         assert upstream.spent and KEY in str(upstream.asked[0].headers)
         assert (header in str(upstream.asked[0].headers)) == bool(extra)
+        assert upstream.asked[0].query["token"] == token
         assert server.terminate() == 0
         stored = b"".join(path.read_bytes() for path in server.db.rglob("*") if path.is_file())
         text = seen.decode() + "".join(server.log) + stored.decode(errors="replace")
     assert "Hello" in text and "auth" in text
-    for secret in (KEY, header) if extra else (KEY,):
+    for secret in (KEY, token, header) if extra else (KEY, token):
         assert secret not in text
 
 

@@ -36,6 +36,7 @@ class Asked(NamedTuple):
     raw: bytes
     at: float
     """The loop's time."""
+    query: Mapping[str, str] = {}
 
     @property
     def body(self) -> Any:
@@ -64,7 +65,9 @@ class Upstream:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
-        self.asked.append(Asked(request.path, dict(request.headers), raw, asyncio.get_running_loop().time()))
+        self.asked.append(
+            Asked(request.path, dict(request.headers), raw, asyncio.get_running_loop().time(), dict(request.query))
+        )
         if not self._replies:
             return web.json_response(
                 {"error": {"type": "invalid_request_error", "message": "no answer left"}}, status=400
