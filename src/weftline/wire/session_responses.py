@@ -156,16 +156,16 @@ def session_events(
     session_id: str, messages: Iterable[Message], *, last: int | None = None, before: int | None = None
 ) -> bytes:
     """Returns what people and the model said: all of it, or the `last` messages, of those `before` a number."""
-    shown = [chat for message in messages if (chat := _chat(message)) and chat.role != "system"]
-    end = len(shown) if before is None else max(0, min(len(shown), before - 1))
+    chats = [chat for message in messages if (chat := _chat(message)) and chat.role != "system"]
+    end = len(chats) if before is None else max(0, min(len(chats), before - 1))
     start = 0 if last is None else max(0, end - last)
     events = [
         SessionEvent(
             seq, "user_message" if chat.role == "user" else "assistant_message", chat.content, chat.attachments
         )
-        for seq, chat in enumerate(shown[start:end], start + 1)
+        for seq, chat in enumerate(chats[start:end], start + 1)
     ]
-    return encode(SessionEvents(session_id, len(shown), events, start + 1 if start else None, start > 0))
+    return encode(SessionEvents(session_id, len(chats), events, start + 1 if start else None, start > 0))
 
 
 def _session_usage(usage: SessionUsage) -> UsedBySession:
