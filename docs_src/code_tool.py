@@ -10,7 +10,7 @@ from weftline.testing import ScriptedModel, calls
 PRICES = {"tea": 300, "coffee": 700, "cocoa": 450}
 
 
-@tool(effect="read", concurrent=True)
+@tool(effect="read")
 def price(article: str) -> dict[str, str | int]:
     """What an article costs."""
     return {"article": article, "cents": PRICES[article]}

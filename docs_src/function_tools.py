@@ -12,7 +12,7 @@ PAID: dict[str, int] = {}
 MOVED: set[str] = set()
 
 
-@weftline.tool(effect="read", concurrent=True, timeout_s=10)
+@weftline.tool(effect="read", timeout_s=10)
 async def stock(sku: str, warehouse: str = "main") -> dict[str, str | int]:
     """How many pieces of an article are in stock.
 
@@ -57,7 +57,7 @@ def move(box: int, context: weftline.ToolContext) -> str:
     return f"Box {box} is moved."
 
 
-@weftline.tool(effect="read", concurrent=True, blocking=False)
+@weftline.tool(effect="read", blocking=False)
 def gross(net_cents: int, vat_percent: float = 19.0) -> int:
     """Adds the value added tax to an amount in cents."""
     return round(net_cents * (1 + vat_percent / 100))

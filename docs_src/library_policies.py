@@ -7,7 +7,7 @@ from weftline.policies import Policy, PolicyDecision, PolicyTurn
 from weftline.testing import ScriptedModel, calls
 
 
-@tool(effect="read", concurrent=True, tags=["web"])
+@tool(effect="read", tags=["web"])
 def search(query: str) -> str:
     """Searches the web."""
     return f"All about {query}."

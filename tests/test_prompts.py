@@ -30,6 +30,7 @@ TEXTS = {
     if getattr(value, "__module__", module.__name__) == module.__name__
 }
 CONSTANTS: dict[str, str] = {
+    "NO_CHILDREN": "Not executed: this run may not have subagents. Do this part yourself.",
     "SKIPPED": "Skipped: a new message arrived before this call began. Make the call again if you still need it.",
     "CANCELLED": "Aborted: the run was cancelled before this call finished.",
     "NOT_RUN": "Not executed: the run ended first.",

@@ -14,8 +14,8 @@ from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.text.surrogates import without_nul
 
 MAX_LABELS = 16
-MAX_LABEL_CHARS = 256
-MAX_LABELS_BYTES = 4 * 1024
+MAX_LABEL_CHARS = 512
+MAX_LABELS_BYTES = 16 * 1024
 MAX_METADATA_BYTES = 64 * 1024
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,64}")
 

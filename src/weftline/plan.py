@@ -244,8 +244,13 @@ def agent_of(stored: bytes | Raw) -> str | None:
     return None if plan.code is None else code_agent(plan.code, plan.name)
 
 
-def code_agent(code: str, name: str) -> str:
-    """Returns the name of the agent for a registered code name, which has a number appended for a run in memory."""
+def code_agent(code: str, name: str) -> str | None:
+    """Returns the name of the agent for a registered code name, which has a number appended for a run in memory.
+
+    An agent without a name, which only a run in memory may have, has none here either.
+    """
+    if not name:
+        return None
     return name if code.removeprefix(f"{name} ").isdigit() else code
 
 

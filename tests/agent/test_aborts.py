@@ -29,7 +29,7 @@ class Waiting:
         self.begun = asyncio.Event()
         self.stopped = 0
 
-        @tool(effect="read")
+        @tool(effect="read", concurrent=False)
         async def wait() -> str:
             """Waits."""
             self.begun.set()

@@ -292,3 +292,15 @@ async def test_what_an_agent_cannot_be_built_from_is_refused() -> None:
         Agent("lab:script", tools=[look, look])
     with pytest.raises(WeftlineError, match="model"):
         await Agent().run("Go.")  # a model may be left to each run, but not to none
+
+
+async def test_nothing_is_called_by_a_name_that_nobody_gave(caplog: pytest.LogCaptureFixture) -> None:
+    refused: dict[str, Any] = {"error": {"class": "invalid_request", "message": "no such thing"}}
+    async with Engine() as engine:
+        for name in ("ScriptedModel:script", "ScriptedModel-2:script"):
+            run = await engine.start(Agent(ScriptedModel([refused])), "Hi.")
+            with pytest.raises(RunFailed) as failed:
+                await run.result()
+            assert failed.value.result.agent is None
+            assert f"model {name}," in caplog.text
+    assert "given-" not in caplog.text and "agent 1" not in caplog.text

@@ -16,6 +16,7 @@ import pytest
 from commands import weftline, weftline_beside
 from forked import python
 from weftline import Agent, Engine, tool
+from weftline.errors import InvalidRequest
 from weftline.events import AwaitOpened
 from weftline.store import owner_of
 from weftline.testing import ScriptedModel, calls
@@ -175,3 +176,16 @@ async def test_a_limit_that_is_raised_from_outside_counts_at_once(tmp_path: Path
         )
         assert done.code == 0, done
         assert await engine.budgets()
+
+
+async def test_a_provider_that_is_added_from_outside_can_be_used(tmp_path: Path) -> None:
+    agent = Agent("lab:small", name="lab", instructions="Be brief.")
+    at = ("--workspace", "default", "--db", str(tmp_path / "data"))
+    added = ("providers", "create", "lab", "--family", "openai_chat", "--base-url", "http://127.0.0.1:1")
+    async with Engine(tmp_path / "data", agents=[agent]) as engine:
+        with pytest.raises(InvalidRequest):
+            await engine.start(agent, "Hi.")
+        done = await weftline_beside(*added, "--model", "small", *at)
+        assert done.code == 0, done
+        run = await engine.start(agent, "Hi.")
+        await run.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -238,6 +238,30 @@ async def test_concurrent_calls_run_at_once_also_with_timeouts_and_are_told_in_o
         result = await Agent(model, tools=[first, second]).run("Go.")
     assert results_in(result.messages) == ["1", "2"]
     assert [call.name for call in result.calls] == ["first", "second"], "as the model made them"
+
+
+@pytest.mark.requirement("loop.batch.concurrent")
+@pytest.mark.parametrize(("concurrent", "behavior"), [(None, "sequential"), (False, "auto"), (None, "auto")])
+async def test_reading_tools_run_side_by_side_unless_something_says_otherwise(
+    concurrent: bool | None, behavior: Literal["auto", "sequential"]
+) -> None:
+    together = concurrent is None and behavior == "auto"
+    everybody, begun = asyncio.Barrier(4), list[int]()
+
+    @tool(effect="read", concurrent=concurrent)
+    async def look(page: int) -> str:
+        """Looks."""
+        begun.append(page)
+        if together:
+            await everybody.wait()
+        return f"page {page} after {begun}"
+
+    model = ScriptedModel([calls(*[("look", {"page": page}) for page in range(4)]), "Done."])
+    agent = Agent(model, tools=[look], behavior=Behavior(tool_execution=behavior))
+    async with asyncio.timeout(PATIENCE_S):
+        result = await agent.run("Go.")
+    seen = [[0, 1, 2, 3]] * 4 if together else [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
+    assert results_in(result.messages) == [f"page {page} after {pages}" for page, pages in enumerate(seen)]
 
 
 @pytest.mark.requirement("loop.turn.request_order")

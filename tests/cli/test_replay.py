@@ -12,7 +12,7 @@ import pytest
 from commands import weftline
 from forked import run_python
 from weftline import Engine
-from weftline.agent.loader import load_agents_file
+from weftline.agent.loader import load_agents
 from weftline.client import Client
 from weftline.testing import ServerProcess
 
@@ -41,7 +41,7 @@ def app(tmp_path: Path) -> Path:
 @pytest.fixture
 def run_id(app: Path, tmp_path: Path) -> str:
     async def start() -> str:
-        [agent] = load_agents_file(app).agents.values()
+        [agent] = load_agents(app).agents.values()
         async with Engine(tmp_path / "data", agents=[agent]) as engine:
             run = await engine.start(agent, "Where?")
             await run.result()

@@ -1,4 +1,4 @@
-"""A process with an agent that has a subagent, which has one too: `python children_process.py FOLDER`.
+"""A process with an agent that has a subagent, which has one too: `python children_process.py FOLDER [MAX_CHILDREN]`.
 
 Each time a model is asked and each time a tool runs, a line is added to `told.txt`.
 """
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from weftline import Agent, Engine, ToolContext, tool
+from weftline import Agent, Engine, Limits, ToolContext, tool
 from weftline.messages import User
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.providers.catalog import Catalog
@@ -59,7 +59,8 @@ async def main() -> None:
     models = Catalog()
     models.add(Told(["Not asked."]), name="lab")
     async with Engine(FOLDER / "data", agents=[agent], models=models) as engine:
-        run = await engine.start(agent, "Go.", key="once")
+        limits = Limits(max_children=int(sys.argv[2])) if len(sys.argv) > 2 else None
+        run = await engine.start(agent, "Go.", key="once", limits=limits)
         result = await run.result()
         calls_made = sorted(f"{call.how}:{call.result}" for call in result.calls)
         print(result.text, "|", *calls_made, "|", result.usage.output, flush=True)

@@ -36,6 +36,7 @@ POINTS = [
     for side in ("before", "after")
 ]
 WAITS = [f"child.waits:{side}#{hit}" for hit in (1, 2) for side in ("before", "after")]
+IN_LINE = ["call.started:after#1", "run.ended:after#1", "child.ended:before#2", "child.ended:after#2"]
 WORDS = "Done. | returned:a paid returned:b has nothing to pay |"
 
 
@@ -58,6 +59,23 @@ def test_children_go_on_after_a_kill_at(point: str, tmp_path: Path) -> None:
     check_family({log.run: log for log in logs.values()})
     told = (tmp_path / "told.txt").read_text().splitlines()
     assert len({line for line in told if line.startswith("paid")}) == 1, told
+
+
+@pytest.mark.requirement("run.crash.ends", "run.crash.calls_once", "loop.spawn.limits")
+@pytest.mark.parametrize(
+    "point", ["call.started:after#1", "run.ended:after#1", "child.ended:before#2", "child.ended:after#2"]
+)
+def test_children_in_line_go_on_after_a_kill_at(point: str, tmp_path: Path) -> None:
+    killed = play_apart(children_process.__file__, str(tmp_path), "1", point=point)
+    assert killed.returncode == -signal.SIGKILL, f"nothing died at {point}: {killed.stderr}"
+    done = play_on(children_process.__file__, str(tmp_path), "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(WORDS), done.stdout
+    logs = read_logs(tmp_path / "data")
+    check_family({log.run: log for log in logs.values()})
+    (boss,) = [log for log in logs.values() if len(log.of(ChildEnded)) == 2]
+    kinds = [type(fact) for fact in boss.facts if isinstance(fact, CallStarted | ChildEnded)]
+    assert kinds == [CallStarted, ChildEnded] * 2, "one after the other"
 
 
 @pytest.mark.requirement("run.child.await", "run.crash.ends", "run.crash.calls_once")

@@ -46,7 +46,7 @@ async def fetch(n: int) -> int:
     return n
 
 
-@tool(effect="read")
+@tool(effect="read", concurrent=False)
 async def look(n: int) -> int:
     """Looks, one call at a time."""
     return n

@@ -46,7 +46,7 @@ class Iterations:
 async def test_calls_that_wait_for_nothing_let_others_have_a_turn() -> None:
     iterations = Iterations()
 
-    @tool(effect="read")
+    @tool(effect="read", concurrent=False)
     async def look(n: int) -> int:
         """Looks."""
         iterations.count()
@@ -78,7 +78,7 @@ async def test_what_arrives_between_two_calls_of_a_large_batch_counts_at_once(wh
     looked = 0
     begun, asked = asyncio.Event(), asyncio.Event()
 
-    @tool(effect="read")
+    @tool(effect="read", concurrent=False)
     async def look(n: int) -> int:
         """Looks."""
         nonlocal looked

@@ -8,6 +8,7 @@ from weftline import prompts
 from weftline.kernel.accept import accepts
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
+    RULES,
     AwaitOpened,
     CallClosed,
     CallStarted,
@@ -26,9 +27,9 @@ from .world import Ask, World, call
 SECOND = 1_000_000
 
 
-def begun(*names: str, limits: Limits | None = None) -> World:
+def begun(*names: str, limits: Limits | None = None, rules: int = RULES) -> World:
     """A run whose calls have all begun as far as they may."""
-    return World(limits).play(call(*[Ask(name, {"x": index}) for index, name in enumerate(names)]))
+    return World(limits, rules=rules).play(call(*[Ask(name, {"x": index}) for index, name in enumerate(names)]))
 
 
 def test_a_call_begins_with_its_child_waits_for_its_end_and_then_has_its_result() -> None:
@@ -80,8 +81,78 @@ def test_calls_of_one_turn_keep_their_order_unless_all_are_concurrent() -> None:
 
 
 @pytest.mark.requirement("loop.spawn.limits")
-def test_children_beyond_the_limit_are_refused_and_not_counted() -> None:
-    world = begun(*["delegate"] * 5, limits=Limits(tool_budgets={"delegate": 9}))
+def test_children_beyond_the_limit_wait_in_line() -> None:
+    world = begun(*["delegate"] * 5, limits=Limits(max_children=2))
+    assert world.children == [0, 1]
+    assert world.state.waits_for_children
+    world.child_ends(1)
+    world.play()
+    assert (world.children, world.hows()) == ([0, 2], ["returned"])
+    for index in (0, 2, 3, 4):
+        world.child_ends(index)
+        world.play()
+    assert world.hows() == ["returned"] * 5
+
+
+@pytest.mark.requirement("loop.spawn.limits")
+def test_other_calls_pass_children_that_wait_in_line() -> None:
+    world = begun("delegate", "delegate", "scan", limits=Limits(max_children=1))
+    assert (world.children, world.hows()) == ([0], ["returned"])
+
+
+@pytest.mark.requirement("loop.spawn.limits")
+def test_children_that_wait_in_line_are_never_made_after_a_cancel() -> None:
+    world = begun(*["delegate"] * 3, limits=Limits(max_children=1))
+    world.cancel()
+    world.child_ends(0, "cancelled")
+    world.play()
+    assert world.state.ended
+    assert [head.child for head in world.heads(CallStarted)] == ["run-0-0"]
+
+
+@pytest.mark.requirement("loop.spawn.limits")
+def test_the_line_goes_on_after_a_crash() -> None:
+    world = begun(*["delegate"] * 3, limits=Limits(max_children=1))
+    world.crash()
+    assert world.children == [0]
+    world.child_ends(0)
+    world.play()
+    assert world.children == [1]
+
+
+@pytest.mark.requirement("loop.spawn.limits")
+def test_an_approved_child_waits_in_line_too() -> None:
+    world = begun("delegate", "hire", limits=Limits(max_children=1))
+    assert world.say("approved")
+    world.play()
+    assert world.children == [0]
+    world.child_ends(0)
+    world.play()
+    assert world.children == [1]
+
+
+def test_two_children_that_are_made_at_the_same_moment_take_one_place() -> None:
+    world = World(Limits(max_children=1))
+    world.reply(call("hire", "delegate"))
+    world.say("approved")
+    assert world.running == [StartChild(0, 1), StartChild(0, 0)]
+    assert world.child_made(StartChild(0, 0))
+    assert not world.child_made(StartChild(0, 1))
+    assert world.children == [0]
+    world.child_ends(0)
+    world.play()
+    assert world.children == [1]
+
+
+@pytest.mark.requirement("loop.spawn.limits")
+def test_a_run_without_room_for_any_child_refuses_them() -> None:
+    world = begun("delegate", limits=Limits(max_children=0))
+    assert world.hows() == ["blocked"]
+    assert prompts.subagents.NO_CHILDREN in world.texts(CallClosed)
+
+
+def test_runs_of_the_first_rules_still_refuse_children_beyond_the_limit() -> None:
+    world = begun(*["delegate"] * 5, limits=Limits(tool_budgets={"delegate": 9}), rules=1)
     assert world.state.open_children == ["run-0-0", "run-0-1", "run-0-2"]
     assert world.hows() == ["blocked", "blocked"]
     assert prompts.subagents.too_many_children(3) in world.texts(CallClosed)

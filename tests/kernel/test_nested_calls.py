@@ -8,6 +8,7 @@ from weftline import prompts
 from weftline.kernel.accept import MAX_NESTED, accepts
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
+    RULES,
     AskedCall,
     AwaitClosed,
     CallAsked,
@@ -24,9 +25,9 @@ from weftline.kernel.state import CallModel, Consult, ConsultPolicy, RunTool, St
 from .world import SECOND, Ask, World, call
 
 
-def running(*, limits: Limits | None = None, gated: bool = False, beside: str = "") -> World:
+def running(*, limits: Limits | None = None, gated: bool = False, beside: str = "", rules: int = RULES) -> World:
     """A run whose code is running."""
-    world = World(limits, gated=gated)
+    world = World(limits, gated=gated, rules=rules)
     world.reply(call("code", *([beside] if beside else [])))
     if gated:
         world.consulted(Consult(0, 0))
@@ -236,6 +237,18 @@ def test_nested_results_are_not_part_of_what_the_model_reads() -> None:
 
 def test_no_more_children_are_open_than_allowed_when_code_asks_for_them() -> None:
     world = running(limits=Limits(max_children=1))
+    for _ in range(2):
+        world.ask_further(HOST, "delegate")
+    world.ask_further(HOST, "scan")
+    assert world.running == [HOST, StartChild(0, 1), RunTool(0, 3, 1)]
+    world.child_made(StartChild(0, 1))
+    assert StartChild(0, 2) not in world.running
+    world.child_ends(1)
+    assert StartChild(0, 2) in world.running
+
+
+def test_runs_of_the_first_rules_refuse_further_children_of_code() -> None:
+    world = running(limits=Limits(max_children=1), rules=1)
     for _ in range(2):
         world.ask_further(HOST, "delegate")
     assert world.hows() == ["blocked"]

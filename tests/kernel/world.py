@@ -213,7 +213,7 @@ def facts_of(log: Iterable[Entry]) -> list[tuple[int, Fact]]:
 
 
 class World:
-    def __init__(self, limits: Limits | None = None, *, gated: bool = False) -> None:
+    def __init__(self, limits: Limits | None = None, *, gated: bool = False, rules: int = RULES) -> None:
         self.gated = gated
         """Whether the run's agent has gates."""
         self.tokens, self.spare, self.turns = 100, 50, 0
@@ -228,7 +228,7 @@ class World:
         """Everything that was ever begun, in any epoch."""
         self.auto = True
         """Whether the driver decides after every event; else the test says when."""
-        self.append(New(RunCreated(RULES, limits or Limits())))
+        self.append(New(RunCreated(rules, limits or Limits())))
         self.settle()
 
     # The driver.

@@ -33,7 +33,7 @@ made: list[str] = []
 """What the tools here have done."""
 
 
-@tool(effect="read", concurrent=True)
+@tool(effect="read")
 def look(place: str, depth: int = 1) -> str:
     """Looks."""
     made.append(place)
@@ -278,6 +278,20 @@ async def test_the_first_difference_is_told_and_what_makes_none_is_not(name: str
         assert found is not None and found.turn == turn and found.seq > 1
         assert field in [one.field for one in found.differences], str(found)
         assert f"turn {turn}, at entry {found.seq}" in str(found) and "the log has" in str(found)
+
+
+@pytest.mark.requirement("run.replay.divergence")
+async def test_reading_tools_ran_one_after_the_other_in_older_runs() -> None:
+    @tool(name="look", effect="read", concurrent=False)
+    def one_by_one(place: str, depth: int = 1) -> str:
+        """Looks."""
+        return look(place, depth)
+
+    asked = {"place": "barn"}, {"place": "shed"}
+    async with Engine() as engine:
+        run_id = await finished(engine, searcher(calls(*[("look", args) for args in asked]), tools=[one_by_one]))
+        replayed = await engine.replay(run_id, agents=[searcher(calls(*[("look", args) for args in asked]))])
+    assert replayed.divergence is None
 
 
 @pytest.mark.requirement("run.replay.divergence")

@@ -37,7 +37,7 @@ SCRIPTS: dict[str, Any] = {
 }
 
 
-@tool(effect="read")
+@tool(effect="read", concurrent=False)
 async def look() -> str:
     """Looks."""
     return "a view"

@@ -106,7 +106,7 @@ async def test_a_body_over_the_limit_is_refused_without_being_read(api: Api) -> 
     reader, writer = await asyncio.open_connection("127.0.0.1", int(api.url.rsplit(":", 1)[1]))
     head = (
         f"POST {api.base}/agent-runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.key}\r\n"
-        f"Content-Length: {17 * 1024 * 1024}\r\n\r\n"
+        f"Content-Length: {33 * 1024 * 1024}\r\n\r\n"
     )
     writer.write(head.encode())
     answer = await asyncio.wait_for(reader.readuntil(b"}"), 120)
@@ -114,7 +114,7 @@ async def test_a_body_over_the_limit_is_refused_without_being_read(api: Api) -> 
     await writer.wait_closed()
     assert answer.startswith(b"HTTP/1.1 413 ")
     body = json.loads(answer.partition(b"\r\n\r\n")[2])
-    assert body["code"] == "body_too_large" and body["limitBytes"] == 16 * 1024 * 1024
+    assert body["code"] == "body_too_large" and body["limitBytes"] == 32 * 1024 * 1024
 
 
 async def test_a_body_that_grows_over_the_limit_while_it_is_sent_is_refused(api: Api) -> None:
@@ -125,7 +125,7 @@ async def test_a_body_that_grows_over_the_limit_while_it_is_sent_is_refused(api:
     )
     writer.write(head.encode())
     piece = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
-    for _ in range(17):
+    for _ in range(33):
         writer.write(piece)
         await writer.drain()
     answer = await asyncio.wait_for(reader.readuntil(b"}"), 120)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
+import json
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -69,6 +72,34 @@ async def test_a_body_waits_for_room_while_those_of_other_workspaces_are_taken(l
         # All of it was given back.
         for _ in range(3):
             assert (await mine.post("agent-runs", run_of(190_000))).status == 202
+
+
+ONE_AT_A_TIME = """
+[server]
+max_body_bytes_held = 26_000_000
+max_body_bytes_held_per_workspace = 26_000_000
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux how much memory a process took")
+async def test_many_requests_with_files_at_once_take_the_room_of_a_few(tmp_path: Path) -> None:
+    document = base64.b64encode(b"%PDF-1.7\n" + bytes(9 * 1024 * 1024)).decode()
+    attachments = [{"data": document}, {"data": document}]
+    body = json.dumps({"modelId": "scripted:hello", "prompt": "see", "attachments": attachments}, indent=1).encode()
+    with ServerProcess(tmp_path, scripts=SCRIPTS, config=ONE_AT_A_TIME) as running:
+        keys = [(slug, await asyncio.to_thread(new_key, running, slug)) for slug in ("acme", "beta", "gamma")]
+        before = peak_bytes(running)
+        async with aiohttp.ClientSession() as http:
+            callers = [Api(http, running.url, slug, key) for slug, key in keys for _ in range(2)]
+            replies = await asyncio.gather(*[api.call("POST", "agent-runs", data=body) for api in callers])
+        assert [reply.status for reply in replies] == [202] * 6
+        # One of them takes four times its size while it is read; six at once would take 600 MB.
+        assert peak_bytes(running) - before < 8 * len(body)
+
+
+def peak_bytes(running: ServerProcess) -> int:
+    status = Path(f"/proc/{running.pid}/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 async def test_bodies_of_a_stranger_take_no_room(little_room: ServerProcess) -> None:

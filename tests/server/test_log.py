@@ -15,7 +15,7 @@ import pytest
 from commands import weftline
 from weftline import __version__
 from weftline.client import Client, RunFailed, server_tool
-from weftline.events import RunStarted
+from weftline.events import CallOpened, RunStarted
 from weftline.testing import ServerProcess
 
 SCRIPTS: dict[str, Any] = {
@@ -102,6 +102,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
                 urlopen(Request(f"{server.url}/nowhere%0aFAKE?token=hush"))
             with refused.value:
                 request = refused.value.headers["X-Request-Id"]
+            parked = _unanswered(server.url, key, timeout_ms=600_000)
+            with client.attach(parked, dispatch=False) as waits:
+                assert any(isinstance(event, CallOpened) for event in waits)
+                waits.detach()
             left = client.start("hi", model_id="scripted:stuck")
             assert isinstance(next(iter(left)), RunStarted)
             server.kill()
@@ -114,13 +118,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     return Told(server, server.db, first, second, burnt, flaky, broken, timed_out, drip, request)
 
 
-def _unanswered(url: str, key: str) -> str:
+def _unanswered(url: str, key: str, *, timeout_ms: int = 1) -> str:
     """Creates a run whose client-side call nobody answers; returns its id."""
     spec = {
         "modelId": "scripted:asks",
         "prompt": "hi",
         "tools": [{"kind": "local", "name": "ask", "description": "Asks.", "parameters": {"type": "object"}}],
-        "budgets": {"localToolTimeoutMs": 1},
+        "budgets": {"localToolTimeoutMs": timeout_ms},
     }
     address = f"{url}/api/v1/workspaces/acme/agent-runs"
     request = Request(address, data=json.dumps(spec).encode(), headers={"Authorization": f"Bearer {key}"})
@@ -213,7 +217,10 @@ def test_every_answer_is_in_the_access_log_at_debug_without_its_query(told: Told
 
 def test_what_is_carried_on_after_a_crash_is_one_line(told: Told) -> None:
     (line,) = [line for line in told.second if "did not stop cleanly" in line["message"]]
-    assert line["message"].endswith("; recovering 1 run") and line["level"] == "warning"
+    assert (
+        line["message"].endswith("; recovering 1 run; 1 run waits for a person, a client or a time, as before")
+        and line["level"] == "warning"
+    )
 
 
 def test_no_line_of_the_source_tells_an_internal_number() -> None:

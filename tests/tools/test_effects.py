@@ -12,8 +12,10 @@ from weftline.api.schemas import tools as schemas
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
 from weftline.text.redaction import Redactor
+from weftline.tools.base import Tool
 from weftline.tools.http import HttpSpec, HttpTool
-from weftline.tools.mcp.tools import _entry  # pyright: ignore[reportPrivateUsage]
+from weftline.tools.mcp.address import McpAddress
+from weftline.tools.mcp.tools import McpTool, _entry  # pyright: ignore[reportPrivateUsage]
 from weftline.tools.peers import a2a
 from weftline.tools.stored_code import CodeSpec, StoredCodeTool
 
@@ -25,8 +27,8 @@ def look() -> str:
     return ""
 
 
-async def effects(word: Any) -> dict[str, str]:
-    """The effect of a tool of each kind that declares this, or nothing."""
+async def tools_of(word: Any) -> dict[str, Tool]:
+    """A tool of each kind that declares this effect, or nothing."""
     given = {} if word is None else {"effect": word}
     dialer = Dialer(Egress("public"))
     peer = a2a("https://peer.example.com", **given)
@@ -35,13 +37,14 @@ async def effects(word: Any) -> dict[str, str]:
     hints = {"read": {"readOnlyHint": True}, "idempotent": {"idempotentHint": True}}.get(word or "")
     http = HttpTool(HttpSpec("post", "https://example.com", method="POST", **given), secrets={}, dialer=dialer)
     code = StoredCodeTool(CodeSpec("run", "export default 1;", **given), secrets={}, sandbox=cast(Any, None))
-    return {
-        "function": weftline.tool(**given)(look).effect,
-        "http": http.effect,
-        "code": code.effect,
-        "a2a": agent.effect,
-        "mcp": _entry(_listed(hints), NOBODY).effect,
-    }
+    mcp = McpTool(
+        "look", _entry(_listed(hints), NOBODY), pool=cast(Any, None), address=McpAddress(1, "https://example.com", ())
+    )
+    return {"function": weftline.tool(**given)(look), "http": http, "code": code, "a2a": agent, "mcp": mcp}
+
+
+async def effects(word: Any) -> dict[str, str]:
+    return {kind: tool.effect for kind, tool in (await tools_of(word)).items()}
 
 
 def _listed(hints: dict[str, bool] | None) -> Any:
@@ -56,6 +59,18 @@ async def test_a_tool_of_any_kind_is_what_it_declares_and_once_if_it_declares_no
     for word in ("read", "idempotent", "once"):
         assert await effects(word) == dict.fromkeys(kinds, word)
     assert await effects(None) == dict.fromkeys(kinds, "once")
+
+
+@pytest.mark.parametrize(("word", "together"), [("read", True), ("idempotent", False), ("once", False), (None, False)])
+async def test_a_tool_of_any_kind_that_reads_runs_beside_others(word: Any, together: bool) -> None:
+    tools = await tools_of(word)
+    assert tools.pop("a2a").concurrent  # its messages belong to conversations of their own
+    assert {kind: tool.concurrent for kind, tool in tools.items()} == dict.fromkeys(tools, together)
+
+
+def test_a_function_says_otherwise() -> None:
+    assert not weftline.tool(effect="read", concurrent=False)(look).concurrent
+    assert weftline.tool(effect="once", concurrent=True)(look).concurrent
 
 
 @pytest.mark.requirement("run.effect.declared")

@@ -7,7 +7,7 @@ import pytest
 from weftline.errors import WeftlineError
 from weftline.messages import joined_text
 from weftline.tools.base import ToolContext
-from weftline.tools.loader import installed_tools, load_tools_file
+from weftline.tools.loader import installed_tools, load_tools
 
 GOOD = '''
 from __future__ import annotations
@@ -41,7 +41,7 @@ def written(directory: Path, text: str, name: str = "my_tools.py") -> Path:
 def refused(file: Path) -> str:
     before = set(sys.modules)
     with pytest.raises(WeftlineError) as caught:
-        load_tools_file(file)
+        load_tools(file)
     assert caught.value.code == "bad_tools_file"
     assert not {name for name in set(sys.modules) - before if name.startswith("_weftline_tools_")}
     assert str(file) in caught.value.message
@@ -50,7 +50,7 @@ def refused(file: Path) -> str:
 
 
 async def test_a_tools_file_gives_its_tools_in_order(tmp_path: Path) -> None:
-    tools = load_tools_file(written(tmp_path, GOOD))
+    tools = load_tools(written(tmp_path, GOOD))
     assert list(tools) == ["order", "cancel"]
     assert [tool.effect for tool in tools.values()] == ["idempotent", "once"]
     order = tools["order"]
@@ -62,10 +62,10 @@ async def test_a_tools_file_gives_its_tools_in_order(tmp_path: Path) -> None:
 def test_a_file_is_read_afresh_and_does_not_collide_with_one_of_the_same_name(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     here, there = written(tmp_path, GOOD), written(tmp_path / "other", GOOD.replace("order", "buy"))
-    assert list(load_tools_file(here)) == ["order", "cancel"]
-    assert list(load_tools_file(str(there))) == ["buy", "cancel"]
+    assert list(load_tools(here)) == ["order", "cancel"]
+    assert list(load_tools(str(there))) == ["buy", "cancel"]
     written(tmp_path, GOOD.replace("cancel(", "refund("))
-    assert list(load_tools_file(here)) == ["order", "refund"]
+    assert list(load_tools(here)) == ["order", "refund"]
     assert "my_tools" not in sys.modules
     assert not list(tmp_path.rglob("__pycache__"))
 

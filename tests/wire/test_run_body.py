@@ -21,8 +21,9 @@ def body(**fields: Any) -> bytes:
 
 def metadata_of(size: int) -> dict[str, str]:
     """A map of 16 entries whose compact JSON has exactly `size` bytes."""
-    filled = {f"k{index:02}": "v" * 247 for index in range(16)}
-    filled["k15"] = "v" * (247 + size - len(msgspec.json.encode(filled)))
+    filled = {f"k{index:02}": "é" * 508 for index in range(15)} | {"k15": ""}
+    left = size - len(msgspec.json.encode(filled))
+    filled["k15"] = "é" * (left // 2) + "v" * (left % 2)
     assert len(msgspec.json.encode(filled)) == size
     return filled
 
@@ -62,8 +63,8 @@ ACCEPTED: list[tuple[str | None, Json]] = [
     (None, {"budgets": {"localToolTimeoutMs": 1, "onLocalToolTimeout": "report"}}),
     (None, {"budgets": {"localToolTimeoutMs": 604_800_000, "onLocalToolTimeout": "end"}}),
     ("wire.spec.metadata_limits", {"metadata": {}}),
-    ("wire.spec.metadata_limits", {"metadata": {"aZ0._-" + "k" * 58: "é" * 256}}),
-    ("wire.spec.metadata_limits", {"metadata": metadata_of(4096)}),
+    ("wire.spec.metadata_limits", {"metadata": {"aZ0._-" + "k" * 58: "é" * 512}}),
+    ("wire.spec.metadata_limits", {"metadata": metadata_of(16_384)}),
     (None, {"name": "n" * 256}),
     (None, {"agentId": "agt_Az09-" + "x" * 119}),
 ]
@@ -179,9 +180,9 @@ REFUSED: list[tuple[str | None, Json, str]] = [
     ("wire.spec.metadata_limits", {"metadata": {"foo bar": "x"}}, "metadata.foo bar"),
     ("wire.spec.metadata_limits", {"metadata": {"a:b": "x"}}, "metadata.a:b"),
     ("wire.spec.metadata_limits", {"metadata": {"k" * 65: "x"}}, "metadata." + "k" * 65),
-    ("wire.spec.metadata_limits", {"metadata": {"foo": "v" * 257}}, "metadata.foo"),
+    ("wire.spec.metadata_limits", {"metadata": {"foo": "v" * 513}}, "metadata.foo"),
     ("wire.spec.metadata_limits", {"metadata": {f"k{n}": "" for n in range(17)}}, "metadata"),
-    ("wire.spec.metadata_limits", {"metadata": metadata_of(4097)}, "metadata"),
+    ("wire.spec.metadata_limits", {"metadata": metadata_of(16_385)}, "metadata"),
 ]
 
 

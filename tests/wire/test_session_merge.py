@@ -98,7 +98,7 @@ def test_the_messages_metadata_lies_over_the_sessions() -> None:
     ("session", "message"),
     [
         ({f"s{n}": "" for n in range(10)}, {f"m{n}": "" for n in range(7)}),
-        ({f"s{n}": "v" * 256 for n in range(8)}, {f"m{n}": "v" * 256 for n in range(8)}),
+        ({f"s{n}": "é" * 512 for n in range(8)}, {f"m{n}": "é" * 512 for n in range(8)}),
     ],
 )
 def test_metadata_of_both_together_keeps_to_the_limits(session: dict[str, str], message: dict[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -20,6 +21,7 @@ from weftline.workspace import delivering, webhooks
 from weftline.workspace.context import Workspaces
 from weftline.workspace.delivering import WebhookDeliveries
 
+from .conftest import Clock
 from .test_webhooks import URL, ended
 
 TIMEOUT_S = 60
@@ -75,6 +77,100 @@ async def test_a_workspace_whose_endpoints_answer_nothing_leaves_places_to_the_o
     assert begun[acme] <= 8
     task.cancel()
     await asyncio.wait({task}, timeout=TIMEOUT_S)
+
+
+class Receivers:
+    """A local server whose paths are receivers: `/hang…` never answers, the others do at once. While it is open,
+    deliveries are sent to it.
+    """
+
+    def __init__(self, at: Workspaces) -> None:
+        self.reached: Counter[str] = Counter()
+        self._at = at
+        self._changed = asyncio.Event()
+        self._dialer = Dialer(Egress(hosts=frozenset({"127.0.0.1"})))
+        self.deliveries = WebhookDeliveries(at, self._dialer, retry_s=(0,), render=self._render, watch=lambda _: None)
+
+    async def __aenter__(self) -> Receivers:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._sending.cancel()
+        await asyncio.wait({self._sending}, timeout=TIMEOUT_S)
+        await self._dialer.aclose()
+        self._server.close()
+
+    async def add(self, workspace: int, path: str, *, runs: range) -> int:
+        """The key of a new webhook with a delivery for each run."""
+        port = self._server.sockets[0].getsockname()[1]
+        made = await webhooks.create(self._at, workspace, f"http://127.0.0.1:{port}{path}")
+        for run in runs:
+            await ended(self._at, made.webhook, run)
+        return made.webhook.key
+
+    async def until_settled(self, webhook: int, *, attempts: int) -> None:
+        """Until so many attempts have been recorded as failed."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while sum(row.attempts for row in await self._at.records.read(of_webhook(webhook))) < attempts:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    def start(self) -> None:
+        self._sending = asyncio.create_task(self.deliveries.run())
+
+    async def until(self, path: str, *, count: int) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while self.reached[path] < count:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def _render(self, webhook: WebhookRow, row: DeliveryRow) -> bytes:
+        return b"{}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                await reader.readexactly(2)
+                path = head.split()[1].decode()
+                self.reached[path] += 1
+                self._changed.set()
+                if not path.startswith("/hang"):
+                    writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+
+async def test_receivers_that_hang_leave_places_to_a_good_one(at: Workspaces, acme: int) -> None:
+    """None of the hanging requests ends while the good ones are delivered."""
+    async with Receivers(at) as receivers:
+        for number in range(7):
+            await receivers.add(acme, f"/hang{number}", runs=range(1, 20))
+        await receivers.add(acme, "/good", runs=range(100, 160))
+        receivers.start()
+        await receivers.until("/good", count=60)
+        assert max(receivers.reached[f"/hang{number}"] for number in range(7)) == 1
+
+
+async def test_a_receiver_that_timed_out_is_tried_again_after_a_pause(
+    at: Workspaces, acme: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivering, "_TIMEOUT_S", 0.05)
+    async with Receivers(at) as receivers:
+        hanging = [await receivers.add(acme, f"/hang{number}", runs=range(1, 20)) for number in range(9)]
+        await receivers.add(acme, "/good", runs=range(100, 160))
+        receivers.start()
+        await receivers.until("/good", count=60)
+        for attempts, pause_s in ((1, 10), (2, 20)):
+            for webhook in hanging:
+                await receivers.until_settled(webhook, attempts=attempts)
+            clock.us += (pause_s - 1) * 1_000_000
+            await receivers.add(acme, f"/good{pause_s}", runs=range(200, 210))
+            receivers.deliveries.changed()
+            await receivers.until(f"/good{pause_s}", count=10)
+            assert {receivers.reached[f"/hang{number}"] for number in range(9)} == {attempts}, "too early"
+            clock.us += 1_000_000
+            receivers.deliveries.changed()
+            for number in range(9):
+                await receivers.until(f"/hang{number}", count=attempts + 1)
 
 
 class Sick:

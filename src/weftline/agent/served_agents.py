@@ -1,4 +1,4 @@
-"""The agents of a Python file that a server serves. A server without such a file does not load this module."""
+"""The agents in Python that a server serves. A server without any does not load this module."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from weftline.agent.engine.listing import facts_around
-from weftline.agent.loader import load_agents_file
+from weftline.agent.loader import load_agents
 from weftline.agent.planning.child_plans import ChildPlans
 from weftline.agent.planning.code_agents import AgentModels, code_agents
 from weftline.agent.planning.sources import AgentTools, Setup, require_durable
@@ -18,14 +18,14 @@ from weftline.runtime.tool_calls.toolbox import ToolSource
 
 
 class ServedAgents:
-    """The agents and tools of a file. The agents' own model objects are added to `models`.
+    """The agents and tools of Python code. The agents' own model objects are added to `models`.
 
     Raises:
-        WeftlineError: for a file that cannot be served.
+        WeftlineError: for code that cannot be served.
     """
 
-    def __init__(self, path: Path, models: Catalog) -> None:
-        file = load_agents_file(path)
+    def __init__(self, given: str | Path, models: Catalog) -> None:
+        file = load_agents(given)
         for name, agent in file.agents.items():
             require_durable(agent, name)
         self.by_name = file.agents

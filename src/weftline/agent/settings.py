@@ -72,8 +72,9 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     Loop detection nudges the model when it repeats itself `loop_soft` times and brings the run to its end at
     `loop_hard`; a `loop_soft` of 0 switches it off. `tool_budgets` is how often each tool may be called in a run.
-    `max_children` is how many subagents of a run may run at once, `max_depth` how deep they may be nested; a
-    call beyond that is refused. `max_cost_usd` includes what subagents spend.
+    `max_children` is how many subagents of a run may run at once; further ones wait until one has ended, and 0 means
+    none at all. `max_depth` is how deep they may be nested; a call beyond that is refused. `max_cost_usd` includes what
+    subagents spend.
 
     A person has `await_timeout_s` to answer a question; None means no limit. `on_await_expired` says what happens
     then: the call is denied, or the run fails. An approval is valid for `grant_ttl_s` seconds: a call that has not

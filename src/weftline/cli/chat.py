@@ -8,10 +8,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from weftline.cli.output import CODE
 
 if TYPE_CHECKING:
     from weftline.agent.agent import Agent
@@ -25,18 +26,20 @@ _BY = "terminal"
 
 
 @click.command()
-@click.argument("app", type=click.Path(path_type=Path))
-@click.option("--agent", "name", metavar="NAME", help="Which agent of the file. [default: the only one]")
-def command(app: Path, name: str | None) -> None:
+@click.argument("app", type=CODE)
+@click.option("--agent", "name", metavar="NAME", help="Which of its agents. [default: the only one]")
+def command(app: str, name: str | None) -> None:
     """Talk to an agent from a Python file, in this process. Nothing is kept.
+
+    APP is a file, a folder of files, `package.module` or `package.module:name`.
 
     Ctrl-C cancels the answer that is being written; /quit or Ctrl-D ends the conversation.
     """
-    from weftline.agent.loader import load_agents_file
+    from weftline.agent.loader import load_agents
     from weftline.process.logs import configure_logs
 
     configure_logs("error")
-    _talk(_chosen(load_agents_file(app).agents, name))
+    _talk(_chosen(load_agents(app).agents, name))
 
 
 def _chosen(agents: dict[str, Agent[Any, Any]], name: str | None) -> Agent[Any, Any]:
@@ -46,9 +49,9 @@ def _chosen(agents: dict[str, Agent[Any, Any]], name: str | None) -> Agent[Any, 
     if name is None and len(agents) == 1:
         return next(iter(agents.values()))
     if name is None:
-        raise click.UsageError(f"The file has several agents; choose one with --agent: {', '.join(agents)}.")
+        raise click.UsageError(f"There are several agents; choose one with --agent: {', '.join(agents)}.")
     if name not in agents:
-        raise WeftlineError(f"The file has no agent {name!r}.{did_you_mean(name, agents)}", code="not_found")
+        raise WeftlineError(f"There is no agent {name!r} in it.{did_you_mean(name, agents)}", code="not_found")
     return agents[name]
 
 

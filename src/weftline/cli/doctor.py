@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weftline.cli.output import DB, JSON, show_json
+from weftline.cli.output import CODE, DB, JSON, TOOLS, show_json
 
 if TYPE_CHECKING:
     from weftline.api.doctor import Finding
 
 
 @click.command()
-@click.argument("app", required=False, type=click.Path(path_type=Path))
-@click.option("--tools", type=click.Path(path_type=Path), help="A Python file with @weftline.tool functions.")
+@click.argument("app", required=False, type=CODE)
+@TOOLS
 @click.option("--config", type=click.Path(path_type=Path), help="Configuration (TOML).")
 @click.option("--workspace", envvar="WEFTLINE_WORKSPACE_SLUG", metavar="SLUG", help="Only this workspace.")
 @DB
 @JSON
 def command(
-    app: Path | None, tools: Path | None, config: Path | None, workspace: str | None, db: Path, as_json: bool
+    app: str | None, tools: str | None, config: Path | None, workspace: str | None, db: Path, as_json: bool
 ) -> None:
     """Show what needs a person, and which unfinished runs this code would affect.
 
@@ -43,9 +43,9 @@ def command(
 
 
 async def _examine(
-    app: Path | None, tools: Path | None, config: Path | None, workspace: str | None, db: Path
+    app: str | None, tools: str | None, config: Path | None, workspace: str | None, db: Path
 ) -> list[Finding]:
-    from weftline.agent.loader import load_agents_file
+    from weftline.agent.loader import load_agents
     from weftline.agent.planning.sources import AgentTools, Setup
     from weftline.api.doctor import examine
     from weftline.config import Config, load_config
@@ -60,7 +60,7 @@ async def _examine(
 
     settings = load_config(config) if config is not None else Config()
     options = server_options(settings)
-    file = None if app is None else load_agents_file(app)
+    file = None if app is None else load_agents(app)
     pages = Dialer(egress_from(settings.server, origin=settings.path))
     store = open_for_reading(db)
     try:

@@ -30,6 +30,7 @@ from weftline.store import open_store
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
 from weftline.store.naming import db_option
+from weftline.tools.loader import short_name
 from weftline.tools.own_tools import server_tools
 from weftline.workspace.context import Workspaces
 from weftline.workspace.providers import own_providers
@@ -48,7 +49,7 @@ class LocalHost(Struct, frozen=True):
 
 @asynccontextmanager
 async def local_engine(
-    *, db: Path | None, config: Path | None, scripts: Path | None, tools: Path | None
+    *, db: Path | None, config: Path | None, scripts: Path | None, tools: str | None
 ) -> AsyncGenerator[LocalHost]:
     """Yields an engine that only executes the runs it is given. Without `db`, nothing is kept."""
     if not logging.getLogger().handlers:
@@ -81,6 +82,7 @@ async def local_engine(
                 models=catalogs,
                 tools=dialled,
                 model_timeout_s=options.model_timeout_s,
+                model_retries_timeout_s=options.model_retries_timeout_s,
                 slow_turn_s=options.slow_turn_s,
                 max_recoveries=options.max_recoveries,
                 public_errors=options.public_errors,
@@ -102,10 +104,10 @@ async def local_engine(
         yield LocalHost(engine, workspaces, _of_file(available, tools))
 
 
-def _of_file(available: Iterable[str], tools: Path | None) -> tuple[str, ...]:
+def _of_file(available: Iterable[str], tools: str | None) -> tuple[str, ...]:
     if tools is None:
         return ()
-    prefix = f"@{tools.stem.lower()}/"
+    prefix = f"@{short_name(tools)}/"
     return tuple(name for name in available if name.startswith(prefix))
 
 

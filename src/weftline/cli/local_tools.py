@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from weftline.client.context import ToolContext as ClientContext
@@ -14,11 +13,11 @@ from weftline.client.workers import HandlerWorkers
 from weftline.messages import Text
 from weftline.tools.base import ToolContext
 from weftline.tools.function import FunctionTool
-from weftline.tools.loader import load_tools_file
+from weftline.tools.loader import load_tools
 
 
-def tools_of_file(path: Path) -> list[HandedOver]:
-    return [HandedOver(tool) for tool in load_tools_file(path).values()]
+def tools_of_file(given: str) -> list[HandedOver]:
+    return [HandedOver(tool) for tool in load_tools(given).values()]
 
 
 class HandedOver:

@@ -25,6 +25,11 @@ DB = click.option(
     type=click.Path(path_type=Path),
     help="The store.",
 )
+CODE = click.Path(path_type=str)
+"""Python code: a file, a folder of files, `package.module` or `package.module:name`. The shell completes paths."""
+TOOLS = click.option(
+    "--tools", type=CODE, metavar="CODE", help="@weftline.tool functions: a file, folder, module or module:name."
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _QUIET = click.option("-q", "--quiet", is_flag=True, help="Print only the ids, one per line.")
 

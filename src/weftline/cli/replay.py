@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weftline.cli.output import DB, JSON
+from weftline.cli.output import CODE, DB, JSON, TOOLS
 from weftline.cli.target import WORKSPACE
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ DIVERGED, REFUSED = 1, 2
 
 @click.command()
 @click.argument("run")
-@click.option("--agents", type=click.Path(path_type=Path), metavar="FILE", help="The Python file with the run's agent.")
-@click.option("--tools", type=click.Path(path_type=Path), metavar="FILE", help="The Python file with its tools.")
+@click.option("--agents", type=CODE, metavar="CODE", help="The file, folder or module with the run's agent.")
+@TOOLS
 @click.option("--pytest", "test", type=click.Path(path_type=Path), metavar="PATH", help="Write a test to this file.")
 @click.option("--force", is_flag=True, help="Overwrite the test.")
 @WORKSPACE
@@ -30,8 +30,8 @@ DIVERGED, REFUSED = 1, 2
 @JSON
 def command(
     run: str,
-    agents: Path | None,
-    tools: Path | None,
+    agents: str | None,
+    tools: str | None,
     test: Path | None,
     force: bool,
     workspace: str | None,
@@ -58,9 +58,9 @@ def command(
     click.echo(encode(done) if as_json else str(done))
     if done.tools_missing:
         names = ", ".join(done.tools_missing)
-        click.echo(f"Tools that are not here, taken as recorded: {names}. --tools FILE compares them, too.", err=True)
+        click.echo(f"Tools that are not here, taken as recorded: {names}. --tools CODE compares them, too.", err=True)
     if done.code_missing:
-        click.echo("Its agent's code is not here: --agents FILE compares the prompt and the tools, too.", err=True)
+        click.echo("Its agent's code is not here: --agents CODE compares the prompt and the tools, too.", err=True)
     if done.divergence is not None:
         sys.exit(DIVERGED)
     if test is not None:
@@ -69,8 +69,8 @@ def command(
 
 async def _replay(
     run: str,
-    agents: Path | None,
-    tools: Path | None,
+    agents: str | None,
+    tools: str | None,
     test: Path | None,
     workspace: str | None,
     db: Path,
@@ -78,18 +78,18 @@ async def _replay(
     force: bool,
 ) -> Replayed:
     from weftline.agent.engine.replaying import offers, today
-    from weftline.agent.loader import load_agents_file
+    from weftline.agent.loader import load_agents
     from weftline.cli.ended_runs import ended_runs
     from weftline.replay.exporting import export_lines
     from weftline.replay.pytests import write_test
     from weftline.replay.reading import read_export
     from weftline.replay.recorded import recorded_in_file, recorded_in_store
     from weftline.replay.replaying import replay_runs
-    from weftline.tools.loader import load_tools_file
+    from weftline.tools.loader import load_tools
 
-    code = None if agents is None else load_agents_file(agents)
+    code = None if agents is None else load_agents(agents)
     found = None if code is None else code.agents.values()
-    named = {**({} if code is None else code.tools), **({} if tools is None else load_tools_file(tools))}
+    named = {**({} if code is None else code.tools), **({} if tools is None else load_tools(tools))}
     now = today(found, tools=named)
     in_test = today(found)  # which only has the agents
     file = Path(run)
@@ -111,7 +111,7 @@ async def _replay(
         return done
 
 
-def _is_whole(done: Replayed, agents: Path | None) -> bool:
+def _is_whole(done: Replayed, agents: str | None) -> bool:
     return done.divergence is None and not (done.code_missing and agents is not None)
 
 

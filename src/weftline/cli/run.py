@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from weftline.cli.output import JSON
+from weftline.cli.output import CODE, JSON
 from weftline.cli.target import URL, WORKSPACE, chosen_url
 from weftline.text.suggestions import sentence
 
@@ -35,7 +35,7 @@ class RunRequest(Struct, frozen=True):
     agent: str | None
     model: str | None
     system: str | None
-    tools: Path | None
+    tools: str | None
     workspace: str | None
     attachments: Sequence[str] = ()
     """Paths of files, or URLs."""
@@ -69,8 +69,9 @@ class RunRequest(Struct, frozen=True):
 @click.option("--system", metavar="TEXT", help="The system prompt.")
 @click.option(
     "--tools",
-    type=click.Path(path_type=Path),
-    help="A Python file with @weftline.tool functions that the model may call. They run in this process.",
+    type=CODE,
+    metavar="CODE",
+    help="@weftline.tool functions (a file, folder, module or module:name) that the model may call, in this process.",
 )
 @click.option(
     "--attach",
@@ -96,7 +97,7 @@ def command(
     agent: str | None,
     model: str | None,
     system: str | None,
-    tools: Path | None,
+    tools: str | None,
     attachments: tuple[str, ...],
     run_id: str | None,
     url: str | None,

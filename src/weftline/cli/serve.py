@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weftline.cli.output import DB
+from weftline.cli.output import CODE, DB, TOOLS
 
 if TYPE_CHECKING:
     from weftline.process.logs import LogStyle
 
 
 @click.command()
-@click.argument("app", required=False, type=click.Path(path_type=Path))
+@click.argument("app", required=False, type=CODE)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 picks a free port.")
 @DB
 @click.option("--scripts", envvar="WEFTLINE_SCRIPTS", type=click.Path(path_type=Path), help="Scripted models (JSON).")
-@click.option("--tools", type=click.Path(path_type=Path), help="A Python file with @weftline.tool functions.")
+@TOOLS
 @click.option("--config", type=click.Path(path_type=Path), help="Configuration (TOML): model providers and more.")
 @click.option(
     "--drain",
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
     help="Lines for people, or one JSON object per line.",
 )
 def command(
-    app: Path | None,
+    app: str | None,
     host: str,
     port: int,
     db: Path,
     scripts: Path | None,
-    tools: Path | None,
+    tools: str | None,
     config: Path | None,
     drain_s: float,
     rate_limit: int | None,
@@ -67,7 +67,8 @@ def command(
 ) -> None:
     """Run the server. A missing store is created.
 
-    APP is a Python file: its agents are served by name, each with its tools, hooks and deps, to every workspace.
+    APP is a Python file, a folder of files, `package.module` or `package.module:name`: its agents are served by name,
+    each with its tools, hooks and deps, to every workspace.
 
     Prints one line `ready http://HOST:PORT` on stdout when it accepts requests; logs go to stderr. SIGTERM and SIGINT
     stop it cleanly: nothing new begins, streams are closed between events, and the next process continues.

@@ -9,7 +9,7 @@ from typing import Any, TextIO, cast
 
 import click
 
-from weftline.cli.output import DB, JSON, Form, list_forms, show_json, show_list, show_one, show_warnings
+from weftline.cli.output import CODE, DB, JSON, Form, list_forms, show_json, show_list, show_one, show_warnings
 from weftline.cli.resource import WORKSPACE, add_commands
 
 
@@ -47,10 +47,10 @@ def create(workspace: str, db: Path, source: TextIO, secrets: tuple[str, ...], a
 
 @command.command("list")
 @click.option("--workspace", metavar="SLUG", help="The stored tools of this workspace too.")
-@click.option("--tools", "file", type=click.Path(path_type=Path), help="A tools file, as for `serve`.")
+@click.option("--tools", "file", type=CODE, metavar="CODE", help="Tools, as for `serve`.")
 @DB
 @list_forms
-def list_tools(workspace: str | None, file: Path | None, db: Path, form: Form) -> None:
+def list_tools(workspace: str | None, file: str | None, db: Path, form: Form) -> None:
     """List the tools that runs can name: stored tools by their ids, the server's own by their names.
 
     The server's own tools are those that the running server has loaded; without one, or with --tools, those that
@@ -75,7 +75,7 @@ def _described(tool: dict[str, Any]) -> str:
 add_commands(command, kind="tools", by="its id", lists=False)
 
 
-def _loaded(db: Path, file: Path | None) -> list[dict[str, Any]]:
+def _loaded(db: Path, file: str | None) -> list[dict[str, Any]]:
     import msgspec
 
     from weftline.cli.admin import ask_server

@@ -23,6 +23,9 @@ class RoundRobin(Generic[T]):
         self._owners: OrderedDict[int | None, OrderedDict[int | None, deque[T]]] = OrderedDict()
         """In the order of turns, on both levels."""
 
+    def __bool__(self) -> bool:
+        return bool(self._owners)
+
     def put(self, item: T, *, owner: int | None, topic: int | None = None) -> None:
         self._owners.setdefault(owner, OrderedDict()).setdefault(topic, deque()).append(item)
 

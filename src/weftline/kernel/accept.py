@@ -187,7 +187,8 @@ def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
         return False
     if call.child is not None:
         lapsed = call.grant is not None and call.grant.expires_at <= s.now
-        return call.child == "" and call.stage == "opened" and bool(head.child) and head.attempt == 1 and not lapsed
+        first = call.child == "" and call.stage == "opened" and bool(head.child) and head.attempt == 1
+        return first and not lapsed and s.room_for_children > 0
     lost = call.stage == "started" and call.lost and call.effect == "reconcile"
     return lost and call.attempt == attempt and head.attempt == attempt + 1
 

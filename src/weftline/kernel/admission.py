@@ -133,6 +133,8 @@ def _refused_child(s: State, open_children: int, *, nested: bool) -> str:
     """What the model reads if no further child run may be created, or "" if one may."""
     if s.depth >= s.limits.max_depth:
         return prompts.subagents.too_deep(s.limits.max_depth)
+    if s.rules >= 2:
+        return "" if s.limits.max_children else prompts.subagents.NO_CHILDREN
     if (s.batch.concurrent or nested) and open_children >= s.limits.max_children:
         return prompts.subagents.too_many_children(s.limits.max_children)
     return ""

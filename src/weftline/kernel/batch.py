@@ -105,6 +105,11 @@ class Call(_Room, frozen=True):
         return self.client is not None and self.stage == "opened"
 
     @property
+    def in_line(self) -> bool:
+        """Whether it is to be executed by a child run and waits for nothing but room for that."""
+        return self.child == "" and not self.awaiting and (self.stage == "opened" or self.grant is not None)
+
+    @property
     def waits_for_child(self) -> bool:
         """Whether it has a child run that is still open."""
         return bool(self.child) and not self.child_ended and self.stage == "started"
@@ -189,28 +194,39 @@ class Batch(_Room, frozen=True):
             due = min(due or call.grant.expires_at, call.grant.expires_at)
         return replace(self, calls=tuple(calls), held=held, grants=grants, grants_due=due if grants else 0, **also)
 
-    def next_nested(self, limit: int) -> list[int]:
-        """The nested calls that may begin now, in order, if at most `limit` may run at once.
+    def next_nested(self, limit: int, room: int) -> list[int]:
+        """The nested calls that may begin now, in order, if at most `limit` may run at once and `room` of these as
+        child runs.
 
         A call that may not run concurrently waits for those before it, and those after it wait for it. Calls that a
-        person is asked about are skipped.
+        person is asked about are skipped, and so are those without room.
         """
         begun = [self.calls[index] for index in self.running if self.calls[index].parent is not None]
-        running, concurrent = len(begun), all(call.concurrent for call in begun)
+        running, concurrent, passed = len(begun), all(call.concurrent for call in begun), False
         found: list[int] = []
         for index in range(max(self.next, len(self.calls) - self.nested), len(self.calls) if self.ready else 0):
             call = self.calls[index]
             if call.client is not None or call.awaiting or call.stage not in ("asked", "opened"):
                 continue
-            if running and not (concurrent and call.concurrent and running < limit):
+            if (running or passed) and not (concurrent and call.concurrent and running < limit):
                 break
+            concurrent = concurrent and call.concurrent
+            if call.child is not None and room <= 0:
+                passed = True
+                continue
+            room -= call.child is not None
             found.append(index)
-            running, concurrent = running + 1, concurrent and call.concurrent
+            running += 1
             if len(found) == self.ready:
                 break
         return found
 
-    def is_waiting(self, index: int, *, limit: int, paused: bool) -> bool:
+    @property
+    def only_in_line(self) -> bool:
+        """Whether all calls that could begin wait for room for their child runs."""
+        return self.ready == sum([call.in_line for call in self.calls])
+
+    def is_waiting(self, index: int, *, limit: int, room: int, paused: bool) -> bool:
         """Whether the call waits for nested calls that can only advance through somebody outside.
 
         Whether its own code is busy with something else meanwhile is not known here.
@@ -225,7 +241,7 @@ class Batch(_Room, frozen=True):
             return False
         if next(self._open_below(index), None) is None:
             return False
-        return paused or not any(self.calls[one].parent == index for one in self.next_nested(limit))
+        return paused or not any(self.calls[one].parent == index for one in self.next_nested(limit, room))
 
     def _open_below(self, index: int) -> Iterator[Call]:
         """The calls without a result that this one has requested."""

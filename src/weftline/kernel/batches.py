@@ -118,7 +118,7 @@ def _consult(s: State, start: list[Command]) -> None:
     elif (front := _front(batch)) < own and batch.calls[front].gated:
         found.append(front)
     if batch.nested:
-        candidates = batch.next_nested(s.limits.max_concurrent_calls)
+        candidates = batch.next_nested(s.limits.max_concurrent_calls, s.room_for_children)
         if batch.to_offer:
             clients = [one for one in range(own, len(batch.calls)) if batch.calls[one].client is not None]
             candidates = sorted([*candidates, *clients])
@@ -189,10 +189,10 @@ def _withdraw_questions(s: State) -> list[New]:
 def _begin(s: State, append: list[New], start: list[Command]) -> None:
     """Begins as many waiting calls as may run now; in a sequential batch, a steering message skips them instead.
 
-    Calls that a person is asked about are passed over. They begin once they are approved and nothing else is in the
-    way.
+    Calls that a person is asked about are passed over, and so are child runs beyond the limit. They begin once they are
+    approved, another child has ended, and nothing else is in the way.
     """
-    batch = s.batch
+    batch, room = s.batch, s.room_for_children
     calls, index = batch.own, batch.next
     if batch.concurrent:
         free = s.limits.max_concurrent_calls - batch.busy
@@ -203,12 +203,14 @@ def _begin(s: State, append: list[New], start: list[Command]) -> None:
             return
     free = min(free, batch.ready) if batch.ready > batch.gated else 0  # the others wait for a person
     while free > 0 and index < len(calls):
-        if not calls[index].awaiting:
+        call = calls[index]
+        if not call.awaiting and (call.child is None or room > 0):
             _begin_one(s, index, append, start)
             free -= 1
+            room -= call.child is not None
         index = next_waiting(calls, index + 1)
     if batch.nested:
-        for one in batch.next_nested(s.limits.max_concurrent_calls):
+        for one in batch.next_nested(s.limits.max_concurrent_calls, room):
             _begin_one(s, one, append, start)
     if batch.held and not append and not start and _is_steered(s) and all(map(s.is_waiting, batch.running)):
         _skip(s, append)  # a steering message does not wait for an approval

@@ -37,15 +37,18 @@ from weftline.kernel.words import OF_RUN as OF_RUN
 from weftline.kernel.words import AwaitKind, AwaitOutcome, How, Verdict
 from weftline.messages import Usage
 
-FORMAT = 10
+FORMAT = 11
 """The version of the log's vocabulary: the heads here, their bodies, and the messages and the plan in them.
 
 It is in the row of each run and is compared before anything of its log is decoded. If the version is known and an entry
 still cannot be decoded, the log is damaged.
 """
-RULES = 1
-"""The version of the rules that new runs follow; a run keeps the rules it was created with."""
-KNOWN_RULES = frozenset({1})
+RULES = 2
+"""The version of the rules that new runs follow; a run keeps the rules it was created with.
+
+1: A child run beyond `max_children` is refused. 2: It waits until one of the others has ended.
+"""
+KNOWN_RULES = frozenset({1, 2})
 """The versions of the rules that `decide` can follow. A run with any other was created by newer code and is left alone.
 """
 

@@ -159,6 +159,7 @@ def _attempt_started(s: State, head: AttemptStarted, at: int) -> State:
         open=True,
         estimate=head.estimate,
         failures=before.failures if head.choice == before.choice else 0,  # each model has its own retries
+        spent_us=before.spent_us if head.choice == before.choice else 0,
         choice=head.choice,
         model=head.model,
     )
@@ -187,6 +188,7 @@ def _attempt_failed(s: State, head: AttemptFailed, at: int) -> State:
         open=False,
         lost=False,
         failures=s.attempt.failures + 1,
+        spent_us=s.attempt.spent_us + head.active_us,
         failure=head.cls,
         failure_final=not head.retryable,
         retry_at=head.retry_at,

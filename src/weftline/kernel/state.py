@@ -70,6 +70,8 @@ class Attempt(Room, frozen=True):
     estimate: int = 0
     failures: int = 0
     """Failed attempts of this turn on this model, not counting crashes."""
+    spent_us: int = 0
+    """How long they took together."""
     failure: str = ""
     """Class of the failure that ended the last attempt; empty if it succeeded or was cut off by a crash."""
     failure_final: bool = False
@@ -300,7 +302,8 @@ class State(Room, frozen=True):
         batch, limits = self.batch, self.limits
         if not batch.nested:
             return False
-        return batch.is_waiting(index, limit=limits.max_concurrent_calls, paused=self.control.paused)
+        room = self.room_for_children
+        return batch.is_waiting(index, limit=limits.max_concurrent_calls, room=room, paused=self.control.paused)
 
     def may_be_cut_off(self, index: int) -> bool:
         """Whether a waiting call can be stopped without loss: it is executed again from the start, and the calls it
@@ -343,7 +346,7 @@ class State(Room, frozen=True):
             return True  # nothing begins beside a call in doubt, or one that waits for its nested calls
         if not batch.busy and any(message.mode == "steer" for message in self.control.queue):
             return False  # a steering message does not wait for a person's answer
-        return not batch.ready
+        return not batch.ready or (self.room_for_children <= 0 and batch.only_in_line)
 
     @property
     def depth(self) -> int:
@@ -356,8 +359,15 @@ class State(Room, frozen=True):
         calls = [self.batch.calls[index] for index in self.batch.running]
         return [call.child for call in calls if call.child and call.waits_for_child]
 
+    @property
+    def room_for_children(self) -> int:
+        """How many further child runs may be open at once."""
+        if self.rules < 2:
+            return len(self.batch.calls)  # those beyond the limit were refused
+        return self.limits.max_children - len(self.open_children)
 
-FOLD = 11
+
+FOLD = 12
 """The version of the fold: raised whenever `evolve` or `State` changes, so that stored states are rebuilt.
 
 A run row records which fold produced its state; a state with another version is discarded and rebuilt from the log.

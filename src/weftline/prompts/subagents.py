@@ -9,7 +9,11 @@ def too_deep(max_depth: int) -> str:
     )
 
 
+NO_CHILDREN = "Not executed: this run may not have subagents. Do this part yourself."
+
+
 def too_many_children(max_children: int) -> str:
+    """For runs with the first rules; today a further subagent waits until another one is done."""
     return (
         f"Not executed: at most {max_children} subagents may be at work at once. "
         "Call it again when the others are done, or do this part yourself."

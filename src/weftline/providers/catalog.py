@@ -146,6 +146,10 @@ class Catalog:
             self._own[own] = offer
         self._known.clear()
 
+    def has(self, name: str) -> bool:
+        """Whether there is a provider of this name."""
+        return name in self._offers
+
     def remove(self, name: str) -> None:
         """Removes what was added under a name."""
         for entry in self._offers.pop(name).entries.values():

@@ -31,7 +31,7 @@ async def write_test(
     *,
     run_id: str,
     offered: Mapping[str, Offered],
-    agents: Path | None,
+    agents: str | None,
     force: bool = False,
 ) -> tuple[Path, Path]:
     """Writes the test to `path` and the recording beside it; returns both.
@@ -41,7 +41,7 @@ async def write_test(
     if path.suffix != ".py":
         raise InvalidRequest(f"{path} is not the name of a Python file.")
     recording = path.with_suffix(".jsonl")
-    where = "" if agents is None else f", agents=Path(__file__).parent / {_from(path, agents)!r}"
+    where = "" if agents is None else f", agents={_from(path, agents)}"
     text = _TEST.format(run=run_id, recording=recording.name, name=_words(path), agents=where)
     with new_file(path, force=force) as test, new_file(recording, force=force) as file:
         digest = Digest()
@@ -56,9 +56,11 @@ async def write_test(
     return path, recording
 
 
-def _from(path: Path, agents: Path) -> str:
-    """The path from the test to the agents' file, which stays valid if both are moved together."""
-    return os.path.relpath(agents.absolute(), path.absolute().parent)
+def _from(path: Path, agents: str) -> str:
+    """The path from the test to the agents' file, which stays valid if both are moved together. A module has a name."""
+    if not Path(agents).exists():
+        return repr(agents)
+    return f"Path(__file__).parent / {os.path.relpath(Path(agents).absolute(), path.absolute().parent)!r}"
 
 
 def _words(path: Path) -> str:

@@ -26,6 +26,7 @@ from weftline.kernel.entries import (
     EXECUTED,
     KIND,
     OF_RUN,
+    AskedCall,
     AttemptFailed,
     AttemptStarted,
     AwaitClosed,
@@ -57,7 +58,7 @@ from weftline.runtime.clock import SystemClock
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls.cutting import input_bytes
-from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S, describe_invalid_answer
+from weftline.runtime.model_calls.model_call import MODEL_RETRIES_TIMEOUT_S, MODEL_TIMEOUT_S, describe_invalid_answer
 from weftline.runtime.model_calls.offering import offered_digest
 from weftline.runtime.public_errors import in_private
 from weftline.runtime.recovery import plain_body
@@ -142,7 +143,7 @@ class _Replay:
         self._turns = self._calls = 0
         self._seq = 0
         self._known = PresentCode()
-        self._services = Services("", SystemClock(), Deadlines(), MODEL_TIMEOUT_S)
+        self._services = Services("", SystemClock(), Deadlines(), MODEL_TIMEOUT_S, MODEL_RETRIES_TIMEOUT_S)
 
     async def run(self) -> Replayed:
         created, plan = await _beginning(self._recorded)
@@ -319,7 +320,7 @@ class _Replay:
             for index, (log, now) in enumerate(zip(head.calls, asked, strict=True)):
                 if not self._known.complete and self._known.toolbox.get(log.name) is None:
                     continue
-                path = f"calls.{index}"
+                path, now = f"calls.{index}", _as_then(now, log)
                 found += differences(log, now, path=path)
                 if before[index] != after[index]:
                     found += differences(body_value(before[index]), body_value(after[index]), path=f"{path}.args")
@@ -347,7 +348,7 @@ class _Replay:
             parent=parent,
             withheld=self._state.guards.withheld,
         )
-        found = differences(log, now.asked, path="call")
+        found = differences(log, _as_then(now.asked, log), path="call")
         if body.args != now.args:
             found += differences(body_value(body.args), body_value(now.args), path="call.args")
         before, after = (body.call.invalid, body.call.ask), (now.invalid, now.ask)
@@ -412,6 +413,12 @@ def _in_other_words(log: Fact, body: bytes) -> tuple[str, ...]:
     """Fields that say the same as today's, in the words of an older format."""
     older = isinstance(log, CallOpened | CallUnclaimed) and bodies.decode_opened(body).echo is not UNSET
     return ("body.echo", "body.peer") if older else ()
+
+
+def _as_then(now: AskedCall, log: AskedCall) -> AskedCall:
+    """The call as this code prepares it, except that older runs had calls of `read` tools one after the other."""
+    older = now.effect == log.effect == "read" and now.concurrent and not log.concurrent
+    return replace(now, concurrent=False) if older else now
 
 
 def _pipeline_fields(body: TurnBody, index: int) -> dict[str, object]:

@@ -45,7 +45,7 @@ from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
-from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S
+from weftline.runtime.model_calls.model_call import MODEL_RETRIES_TIMEOUT_S, MODEL_TIMEOUT_S
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.await_answers import AwaitAnswers
@@ -81,6 +81,7 @@ class EmbeddedEngine:
         tools: ToolSource | Mapping[str, Tool] | None = None,
         clock: Clock | None = None,
         model_timeout_s: float = MODEL_TIMEOUT_S,
+        model_retries_timeout_s: float = MODEL_RETRIES_TIMEOUT_S,
         slow_turn_s: float = SLOW_TURN_S,
         limits: WorkspaceLimits | None = None,
         max_recoveries: int = MAX_RECOVERIES,
@@ -99,6 +100,7 @@ class EmbeddedEngine:
         self._models = models if isinstance(models, WorkspaceCatalogs) else WorkspaceCatalogs(models)
         self._tools: ToolSource = ServerTools(tools or {}) if tools is None or isinstance(tools, Mapping) else tools
         self._model_timeout_s = model_timeout_s
+        self._model_retries_timeout_s = max(model_retries_timeout_s, model_timeout_s)
         self._slow_turn_s = slow_turn_s
         self._limits = limits or WorkspaceLimits()
         self._max_recoveries = max_recoveries
@@ -144,6 +146,7 @@ class EmbeddedEngine:
             self._run_clock,
             Deadlines(),
             self._model_timeout_s,
+            self._model_retries_timeout_s,
             self._slow_turn_s * 1_000_000 or float("inf"),
             public_errors=self._public_errors,
         )

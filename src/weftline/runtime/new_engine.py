@@ -21,6 +21,7 @@ from weftline.tools.base import Tool
 class EngineOptions(TypedDict, total=False):
     clock: Clock | None
     model_timeout_s: float
+    model_retries_timeout_s: float
     slow_turn_s: float
     limits: WorkspaceLimits | None
     max_recoveries: int

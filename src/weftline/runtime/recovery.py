@@ -258,7 +258,8 @@ class Recovery:
         await self.trials.begin(fresh, suspects)
         if fresh or newer or suspects:
             self.trials.try_after(partial(self._recover_all, [*fresh, *newer]), fresh)
-        _report(len(fresh), len(suspects), unclean=store.unclean)
+        begun = len(fresh) + len(suspects)
+        _report(begun, len(suspects), await store.waiting(), unclean=store.unclean)
         due = await store.next_due(0)
         if due is not None:
             self._wake_at(due)
@@ -384,21 +385,28 @@ class Recovery:
         self._mover.end_by_force(run, facts)
 
 
-def _report(fresh: int, suspects: int, *, unclean: bool) -> None:
+def _report(begun: int, suspects: int, waiting: int, *, unclean: bool) -> None:
     """Logs one line, if there is anything to report."""
     if unclean:
-        logger.warning("the last server did not stop cleanly; %s", _summary(fresh, suspects))
-    elif fresh or suspects:
-        logger.info("%s", _summary(fresh, suspects))
+        logger.warning("the last server did not stop cleanly; %s", _summary(begun, suspects, waiting))
+    elif begun or waiting:
+        logger.info("%s", _summary(begun, suspects, waiting))
 
 
-def _summary(fresh: int, suspects: int) -> str:
-    count = fresh + suspects
-    line = f"recovering {count} {'run' if count == 1 else 'runs'}"
-    if not suspects:
-        return line
-    were, are = ("that was", "is") if suspects == 1 else ("that were", "are")
-    return f"{line}; {suspects} {were} being recovered when the process died {are} tried last"
+def _summary(begun: int, suspects: int, waiting: int) -> str:
+    """`begun` counts the suspects, but not the runs that are `waiting`: these are kept, and need nothing."""
+    line = f"recovering {_runs(begun)}"
+    if suspects:
+        were, are = ("that was", "is") if suspects == 1 else ("that were", "are")
+        line += f"; {suspects} {were} being recovered when the process died {are} tried last"
+    if waiting:
+        waits = "waits" if waiting == 1 else "wait"
+        line += f"; {_runs(waiting)} {waits} for a person, a client or a time, as before"
+    return line
+
+
+def _runs(count: int) -> str:
+    return f"{count} {'run' if count == 1 else 'runs'}"
 
 
 def plain_body(new: New) -> bytes:

@@ -24,6 +24,8 @@ class Services(Struct, frozen=True):
     clock: Clock
     deadlines: Deadlines
     model_timeout_s: float
+    model_retries_timeout_s: float
+    """For all attempts of a turn at one model together."""
     slow_turn_us: float = SLOW_TURN_S * 1_000_000
     large: LargeSteps = field(default_factory=LargeSteps)
     public_errors: Mapping[str, str] = {}

@@ -13,8 +13,8 @@ from weftline.server.memory_budget import MemoryBudget, Reservation
 LARGE_BYTES = 64 * 1024
 """Bodies of at least this size are large; the connection itself buffers as much."""
 MAX_BODY_BYTES_HELD = 128 * 1024 * 1024
-MAX_BODY_BYTES_HELD_PER_WORKSPACE = 32 * 1024 * 1024
-"""A single body may be larger."""
+MAX_BODY_BYTES_HELD_PER_WORKSPACE = 64 * 1024 * 1024
+"""Two of the largest, so that one slow sender does not keep another waiting. A single body may be larger."""
 WAIT_S = 30.0
 
 

@@ -15,7 +15,7 @@ from weftline.errors import WeftlineError
 from weftline.net.address import InvalidAddress, parse
 from weftline.process.watchdog import default_stall_s
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.model_calls.model_call import MODEL_TIMEOUT_S
+from weftline.runtime.model_calls.model_call import MODEL_RETRIES_TIMEOUT_S, MODEL_TIMEOUT_S
 from weftline.runtime.public_errors import CODES
 from weftline.runtime.recovery import MAX_RECOVERIES
 from weftline.runtime.services import SLOW_TURN_S
@@ -67,6 +67,7 @@ SETTINGS = (
     "rate_limit_per_minute",
     "webhook_retry_s",
     "model_timeout_s",
+    "model_retries_timeout_s",
     "slow_turn_s",
     "max_recoveries",
     "public_errors",
@@ -105,6 +106,8 @@ class ServerOptions(Struct, frozen=True):
     """Waits between attempts to deliver a webhook; after the last, the delivery has failed."""
     model_timeout_s: float = MODEL_TIMEOUT_S
     """How long one model call may take, from the request to the end of the answer."""
+    model_retries_timeout_s: float = MODEL_RETRIES_TIMEOUT_S
+    """How long all attempts of a turn at one model may take together; at least `model_timeout_s`."""
     slow_turn_s: float = SLOW_TURN_S
     """Model and tool calls that take longer are logged; 0 for none."""
     max_recoveries: int = MAX_RECOVERIES
@@ -148,6 +151,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, allowed_hosts=_hosts(config, value))
         elif name == "model_timeout_s":
             options = replace(options, model_timeout_s=_seconds(config, name, value))
+        elif name == "model_retries_timeout_s":
+            options = replace(options, model_retries_timeout_s=_seconds(config, name, value))
         elif name == "stall_s":
             options = replace(options, stall_s=0.0 if value == 0 else _seconds(config, name, value))
         elif name == "slow_turn_s":

@@ -78,9 +78,9 @@ class Settings(Struct, frozen=True):
     host: str = "127.0.0.1"
     port: int = 8080
     scripts: Path | None = None
-    tools: Path | None = None
-    app: Path | None = None
-    """A Python file whose agents and tools are served."""
+    tools: str | Path | None = None
+    app: str | Path | None = None
+    """A Python file, folder or module whose agents and tools are served."""
     config: Path | None = None
     drain_s: float = DRAIN_S
     rate_limit_per_minute: int | None = None
@@ -200,12 +200,12 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
     return config.catalog(transport=transport, scripted=scripted)
 
 
-def read_agents(path: Path | None, models: Catalog) -> ServedAgents | None:
-    if path is None:
+def read_agents(given: str | Path | None, models: Catalog) -> ServedAgents | None:
+    if given is None:
         return None
     from weftline.agent.served_agents import ServedAgents  # with all of `weftline.agent`
 
-    return ServedAgents(path, models)
+    return ServedAgents(given, models)
 
 
 async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
@@ -252,6 +252,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         models=catalogs,
         tools=tools,
         model_timeout_s=options.model_timeout_s,
+        model_retries_timeout_s=options.model_retries_timeout_s,
         slow_turn_s=options.slow_turn_s,
         max_recoveries=options.max_recoveries,
         public_errors=options.public_errors,

@@ -122,6 +122,10 @@ class LogReader(Protocol):
         """How many runs have not ended."""
         ...
 
+    async def waiting(self) -> int:
+        """How many runs wait for a time, a deadline or a person, and are not due. This reads only indexes."""
+        ...
+
     async def blob(self, workspace: int, id: str) -> bytes | None:
         """The content of a blob; None if nothing refers to it any more."""
         ...

@@ -9,7 +9,7 @@ from typing import Any
 
 from weftline.agent.definition import Definition
 from weftline.agent.engine.replaying import replay_file
-from weftline.agent.loader import load_agents_file
+from weftline.agent.loader import load_agents
 from weftline.replay.replaying import Replayed
 
 
@@ -19,7 +19,7 @@ def replay(recording: str | Path, *, agents: Iterable[Definition[Any, Any]] | st
     Models, tools, clients and people are answered from the recording. Raises `AssertionError` with the first difference
     if the run diverges from its log.
     """
-    given = load_agents_file(agents).agents.values() if isinstance(agents, str | Path) else agents
+    given = load_agents(agents).agents.values() if isinstance(agents, str | Path) else agents
     done = asyncio.run(replay_file(Path(recording), agents=given))
     if done.divergence is not None:
         raise AssertionError(str(done.divergence))

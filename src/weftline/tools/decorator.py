@@ -1,6 +1,6 @@
 """The decorator that makes tools of Python functions.
 
-@weftline.tool(effect="read", concurrent=True)
+@weftline.tool(effect="read")
 async def weather(city: str, days: int = 1) -> dict[str, object]:
     \"\"\"Forecast for a city.
 
@@ -47,7 +47,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     effect: Effect | None = None,
-    concurrent: bool = False,
+    concurrent: bool | None = None,
     timeout_s: float | None = None,
     blocking: bool = True,
     reconcile: Callable[..., Any] | None = None,
@@ -72,7 +72,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     effect: Effect | None = None,
-    concurrent: bool = False,
+    concurrent: bool | None = None,
     timeout_s: float | None = None,
     blocking: bool = True,
     reconcile: Callable[..., Any] | None = None,
@@ -102,7 +102,7 @@ def tool(
         description: What the model reads; by default the docstring up to its first section.
         effect: Whether it may run again after a crash: `read`, `idempotent`, `reconcile` or `once`. The default is
             `once`, or `reconcile` if that function is given.
-        concurrent: Whether it may run alongside the other calls of its turn.
+        concurrent: Whether it may run alongside the other calls of its turn. By default it may if its effect is `read`.
         timeout_s: Seconds after which a call is given up; the runtime's default if not given.
         blocking: False for a plain function quick enough to run on the event loop without a thread.
         reconcile: Asked after a crash whether a call that had started took place. It takes the tool's arguments that it

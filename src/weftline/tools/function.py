@@ -89,7 +89,7 @@ class FunctionTool(Generic[P, R, D]):
         name: str | None = None,
         description: str | None = None,
         effect: Effect | None = None,
-        concurrent: bool = False,
+        concurrent: bool | None = None,
         timeout_s: float | None = None,
         blocking: bool = True,
         reconcile: Callable[..., Any] | None = None,
@@ -143,7 +143,7 @@ class FunctionTool(Generic[P, R, D]):
             checked_template(display_hint, tool=self.name, what="display_hint") if display_hint else display_hint
         )
         self.bounded = bounded
-        self.concurrent = concurrent
+        self.concurrent: bool = self.effect == "read" if concurrent is None else concurrent
         self.timeout_s = timeout_s
         self._fn = fn
         self._signature = checked_signature(fn, name=self.name)

@@ -11,33 +11,33 @@ from weftline.net.dial import Dialer
 from weftline.tools.base import Tool
 from weftline.tools.builtin import builtin_tools
 from weftline.tools.builtin.fetch import fetch_tool
-from weftline.tools.loader import installed_tools, load_tools_file
+from weftline.tools.loader import installed_tools, load_tools, short_name
 
 
 def server_tools(
-    path: Path | None,
+    path: str | Path | None,
     *,
     pages: Dialer,
-    app: Path | None = None,
+    app: str | Path | None = None,
     app_tools: Mapping[str, Tool] | None = None,
 ) -> dict[str, Tool]:
-    """Returns the tools that runs may name: built in, installed by packages, and those of the file, which win.
+    """Returns the tools that runs may name: built in, installed by packages, and those at `path`, which win.
 
-    So do `app_tools`, those of a file `app` that also has agents.
+    So do `app_tools`, those of the code at `app`, which also has agents.
 
     Each also has a qualified name, which is the only form that some clients can send: `@weftline/tool`,
-    `@package/tool`, and for the file `@name-of-the-file/tool`.
+    `@package/tool`, and for code `@name-of-the-file/tool`; see `weftline.tools.loader.short_name`.
     """
     tools: dict[str, Tool] = {}
     for name, tool in {**builtin_tools(), "fetch": fetch_tool(pages)}.items():
         tools[name] = tools[f"@weftline/{name}"] = tool
     tools |= installed_tools()
     if path is not None:
-        for name, tool in load_tools_file(path).items():
-            tools[name] = tools[f"@{path.stem.lower()}/{name}"] = tool
+        for name, tool in load_tools(path).items():
+            tools[name] = tools[f"@{short_name(path)}/{name}"] = tool
     if app is not None:
         for name, tool in (app_tools or {}).items():
-            tools[name] = tools[f"@{app.stem.lower()}/{name}"] = tool
+            tools[name] = tools[f"@{short_name(app)}/{name}"] = tool
     return tools
 
 

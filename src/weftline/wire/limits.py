@@ -16,6 +16,8 @@ MB = 1024 * KB
 
 MAX_BODY_BYTES = 16 * MB
 """For any request body, so that the longest tool result fits even if every byte is escaped."""
+MAX_BODY_BYTES_WITH_FILES = 32 * MB
+"""With attachments, as much as model APIs take. The rest of such a body is within `MAX_BODY_BYTES`."""
 MAX_BODY_VALUES = MAX_JSON_VALUES
 """JSON values in any request body, field names included."""
 MAX_JSON_DEPTH = 200
@@ -70,8 +72,9 @@ MAX_OUTPUT_SCHEMA_BYTES = 32 * KB
 MAX_TOOL_SCHEMA_BYTES = MAX_SCHEMA_BYTES
 
 MAX_METADATA_ENTRIES = 16
-MAX_METADATA_VALUE_CHARS = 256
-MAX_METADATA_BYTES = 4 * KB
+MAX_METADATA_VALUE_CHARS = 512
+"""As many as fit into a row of an index of Postgres, at four bytes each."""
+MAX_METADATA_BYTES = 16 * KB
 
 MAX_REASONING_LEVEL = 100
 REASONING_LEVELS: Mapping[str, int] = MappingProxyType(

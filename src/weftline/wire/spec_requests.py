@@ -9,13 +9,13 @@ from msgspec import Raw
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from weftline.errors import InvalidRequest, Issue, invalid
+from weftline.errors import InvalidRequest, Issue, TooLarge, invalid
 from weftline.messages import Blob
 from weftline.wire.attachments import take_attachments
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, SpecBody
 from weftline.wire.engine_options import ENGINE_OPTIONS
 from weftline.wire.json_text import decode_fields, decode_object, encode
-from weftline.wire.limits import DEFAULT_RUN_NAME
+from weftline.wire.limits import DEFAULT_RUN_NAME, MAX_BODY_BYTES
 from weftline.wire.plan import NULL
 from weftline.wire.run_spec import MessageModel, RunModel, asks_for_checklist
 from weftline.wire.tool_refs import ADDRESS_FIELDS, KINDS, duplicate_names, take_secrets
@@ -138,7 +138,12 @@ def _stored(body: bytes, fields: dict[str, Any]) -> tuple[bytes, dict[str, dict[
     tools = fields.get("tools")
     if tools and any(tool["kind"] in ADDRESS_FIELDS for tool in tools):
         raw["tools"], secrets = take_secrets(raw["tools"], tools)
-    return encode(raw), secrets, blobs
+    spec = encode(raw)
+    if len(spec) > MAX_BODY_BYTES:
+        raise TooLarge(
+            f"The body is larger than {MAX_BODY_BYTES} bytes without its attachments.", limit_bytes=MAX_BODY_BYTES
+        )
+    return spec, secrets, blobs
 
 
 def use_one_fallback(fields: dict[str, Any]) -> None:

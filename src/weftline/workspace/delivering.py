@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from weftline._version import __version__
+from weftline.concurrency.round_robin import RoundRobin
 from weftline.errors import StoreError, WeftlineError
 from weftline.net.dial import Dialer
 from weftline.net.errors import RequestFailed
@@ -31,7 +32,10 @@ logger = logging.getLogger(__name__)
 SIGNATURE = "Weftline-Signature"
 _TIMEOUT_S = 10.0
 _MAX_CONCURRENT, _MAX_CONCURRENT_PER_WORKSPACE, _MAX_CONCURRENT_PER_WEBHOOK = 128, 8, 4
-"""An endpoint that does not answer keeps its place for `_TIMEOUT_S`, and a workspace may have many such endpoints."""
+_SHARED_PER_WORKSPACE = 4
+"""While so many places of a workspace are taken, a receiver gets no second one: the others are for those with none."""
+_PAUSE_S, _MAX_PAUSE_S = 10, 300
+"""How long a receiver that has timed out is left alone: first and, doubling each time, at most."""
 _MAX_WAIT_S = 30.0
 _RETRY_S = 5.0
 _MAX_RESPONSE_BYTES = 4096
@@ -58,6 +62,8 @@ class WebhookDeliveries:
         self._watch = watch
         self._wake = asyncio.Event()
         self._under_way: dict[int, _UnderWay] = {}
+        self._receivers: dict[int, _Receiver] = {}
+        """By webhook, since the process began."""
 
     def changed(self) -> None:
         self._wake.set()
@@ -87,41 +93,58 @@ class WebhookDeliveries:
         await self._wait_for_work(now)
 
     async def _start_due(self, now: int) -> None:
-        """Starts what is due, a few of each webhook and workspace at once, so that slow ones do not block the
+        """Starts what is due. Workspaces take turns, and the receivers of each, so that slow ones do not block the
         others.
         """
         self._under_way = {key: one for key, one in self._under_way.items() if not one.task.done()}
         of_webhook = Counter(one.webhook for one in self._under_way.values())
         of_workspace = Counter(one.workspace for one in self._under_way.values())
+        home = {one.webhook: one.workspace for one in self._under_way.values()}
+
+        def has_place(webhook: int, workspace: int) -> bool:
+            receiver = self._receivers.get(webhook) or _Receiver()
+            taken = of_workspace[workspace]
+            limit = _SHARED_PER_WORKSPACE if of_webhook[webhook] else _MAX_CONCURRENT_PER_WORKSPACE
+            return taken < limit and of_webhook[webhook] < receiver.places and receiver.paused_until <= now
+
         begun = True
         while begun and len(self._under_way) < _MAX_CONCURRENT:
+            paused = [webhook for webhook, one in self._receivers.items() if one.paused_until > now]
             query = deliveries.due(
                 now,
                 limit=2 * _MAX_CONCURRENT,
-                without_webhooks=_full(of_webhook, _MAX_CONCURRENT_PER_WEBHOOK),
-                without_workspaces=_full(of_workspace, _MAX_CONCURRENT_PER_WORKSPACE),
+                without_webhooks=[*paused, *(key for key in home if not has_place(key, home[key]))],
+                without_workspaces=[
+                    key for key, count in of_workspace.items() if count >= _MAX_CONCURRENT_PER_WORKSPACE
+                ],
             )
+            turns = RoundRobin[DeliveryRow]()
+            waiting = await self._at.records.read(query)
+            for workspace, row in waiting:
+                if row.key not in self._under_way:
+                    home[row.webhook] = workspace
+                    turns.put(row, owner=workspace, topic=row.webhook)
             begun = False
-            for workspace, row in await self._at.records.read(query):
-                if (
-                    row.key in self._under_way
-                    or of_webhook[row.webhook] >= _MAX_CONCURRENT_PER_WEBHOOK
-                    or of_workspace[workspace] >= _MAX_CONCURRENT_PER_WORKSPACE
-                ):
+            while turns and len(self._under_way) < _MAX_CONCURRENT:
+                row = turns.take()
+                if not has_place(row.webhook, home[row.webhook]):
                     continue
                 begun = True
                 of_webhook[row.webhook] += 1
-                of_workspace[workspace] += 1
+                of_workspace[home[row.webhook]] += 1
                 task = asyncio.create_task(self._deliver(row))
                 task.add_done_callback(lambda _: self._wake.set())
-                self._under_way[row.key] = _UnderWay(workspace, row.webhook, task)
+                self._under_way[row.key] = _UnderWay(home[row.webhook], row.webhook, task)
 
     async def _wait_for_work(self, after: int) -> None:
-        """Returns when a run or a delivery has ended, or when a delivery becomes due that was not at `after`."""
-        wait_s = _MAX_WAIT_S
+        """Returns when a run or a delivery has ended, when a delivery becomes due that was not at `after`, or when a
+        receiver may be tried again.
+        """
         due_at = await self._at.records.read(deliveries.next_due(after))
-        if due_at is not None:
-            wait_s = min(wait_s, max(0.0, (due_at - self._at.clock.now_us()) / 1e6))
+        times = [one.paused_until for one in self._receivers.values() if one.paused_until > after]
+        times += [due_at] if due_at is not None else []
+        now = self._at.clock.now_us()
+        wait_s = min([_MAX_WAIT_S, *[max(0.0, (at - now) / 1e6) for at in times]])
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._wake.wait()
@@ -136,6 +159,7 @@ class WebhookDeliveries:
     async def _attempt(self, row: DeliveryRow) -> None:
         webhook = await self._at.records.read(webhooks.by_key(row.webhook))
         if webhook is None:
+            self._receivers.pop(row.webhook, None)
             return
         status, error = await self._send(webhook, row)
         now = self._at.clock.now_us()
@@ -179,25 +203,47 @@ class WebhookDeliveries:
             async with dialer.request("POST", url, headers=headers, body=body, timeout_s=_TIMEOUT_S) as reply:
                 answer, _ = await reply.read_up_to(_MAX_RESPONSE_BYTES)
         except RequestFailed as error:
+            if error.reason == "timeout":
+                self._receiver(row).timed_out(self._at.clock.now_us())
             return None, error.message
         except Exception:
             logger.exception("webhook %s: an attempt failed for an unknown reason", webhook.id)
             return None, "The server could not send it; its log has the details."
+        self._receiver(row).answered()
         if 200 <= reply.status < 300:
             return reply.status, ""
         redactor = Redactor.of_request(url, headers, secrets=(secret.decode(),))
         excerpt = redactor.text(answer.decode(errors="replace"))
         return reply.status, f"HTTP {reply.status}: {excerpt[:200]}".strip()
 
+    def _receiver(self, row: DeliveryRow) -> _Receiver:
+        return self._receivers.setdefault(row.webhook, _Receiver())
+
+
+class _Receiver:
+    """How a webhook's address has behaved: one that does not answer keeps its place until the timeout, so it has one
+    place until it has answered, and is left alone for a while after each timeout.
+    """
+
+    def __init__(self) -> None:
+        self.places = 1
+        self.paused_until = 0
+        self._pause_s = _PAUSE_S
+
+    def answered(self) -> None:
+        self.places, self.paused_until, self._pause_s = _MAX_CONCURRENT_PER_WEBHOOK, 0, _PAUSE_S
+
+    def timed_out(self, now: int) -> None:
+        # Requests that were under way together count once.
+        if now >= self.paused_until:
+            self.places, self.paused_until = 1, now + self._pause_s * 1_000_000
+            self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
+
 
 class _UnderWay(NamedTuple):
     workspace: int
     webhook: int
     task: asyncio.Task[None]
-
-
-def _full(counts: Counter[int], limit: int) -> list[int]:
-    return [key for key, count in counts.items() if count >= limit]
 
 
 def event_of(row: DeliveryRow) -> str:

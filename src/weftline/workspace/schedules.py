@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from weftline.errors import LOG_DAMAGED, Conflict, InvalidRequest, NotFound, StoreError, invalid_field
 from weftline.store.database import Query
-from weftline.store.records import schedules
+from weftline.store.records import pages, schedules
 from weftline.store.records.schedules import ALL, CATCH_UP, ONCE, SKIP, ScheduleColumns, ScheduleRow, ScheduleSummary
 from weftline.workspace.agents import owns
 from weftline.workspace.context import Caller, Change, Workspaces
 from weftline.workspace.cron import parse_cron, parse_zone
 
-MAX_PER_WORKSPACE = 200
+MAX_PER_WORKSPACE = 1_000
 MAX_CATCH_UP = 100
 """How many missed runs a schedule catches up on at most; these are the latest ones."""
 ON_TIME_US = 60_000_000
@@ -121,8 +121,8 @@ async def create(
                 raise Conflict("This Idempotency-Key was used for another request.", code="idempotency_conflict")
             return row
         timing.check(now=now)
-        if len((yield from schedules.of_workspace(workspace))) >= MAX_PER_WORKSPACE:
-            raise InvalidRequest(f"A workspace can have at most {MAX_PER_WORKSPACE} schedules.")
+        if (yield from pages.count("schedules", workspace=workspace)) >= MAX_PER_WORKSPACE:
+            raise InvalidRequest(f"A workspace can have at most {MAX_PER_WORKSPACE:,} schedules.")
         columns = _columns(name, timing, work, enabled=enabled, next_at=timing.next(now) if enabled else None)
         digest = b"" if once is None else once.digest
         return (yield from schedules.insert(id, columns, workspace=workspace, digest=digest, now=now))

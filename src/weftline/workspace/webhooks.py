@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from weftline.errors import InvalidRequest, NotFound, invalid_field
 from weftline.net.address import InvalidAddress, parse
 from weftline.store.database import Query
-from weftline.store.records import deliveries, webhooks
+from weftline.store.records import deliveries, pages, webhooks
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WAITING, WebhookRow
 from weftline.text.redaction import redact_url
@@ -20,7 +20,8 @@ ENDS = ("succeeded", "failed", "cancelled")
 EVENTS = (*ENDS, WAITING)
 DeliveryStatus: TypeAlias = Literal["pending", "delivered", "failed"]
 DELIVERY_STATUSES: tuple[str, ...] = get_args(DeliveryStatus)
-MAX_PER_WORKSPACE = 20
+MAX_PER_WORKSPACE = 100
+"""Each of them is told of every run that it is for, so it is fewer than of other things."""
 MAX_URL_CHARS = 2048
 _URL = re.compile(r"https?://[^\s/?#\x00-\x1f]+[^\s\x00-\x1f]*", re.IGNORECASE)
 
@@ -48,7 +49,7 @@ async def create(at: Workspaces, workspace: int, url: str, *, events: Sequence[s
     sealed = at.vault.seal(f"{secret}\n{url}".encode() if redacted != url else secret.encode(), place=_place(identity))
 
     def query() -> Query[WebhookRow]:
-        if len((yield from webhooks.of_workspace(workspace))) >= MAX_PER_WORKSPACE:
+        if (yield from pages.count("webhooks", workspace=workspace)) >= MAX_PER_WORKSPACE:
             raise InvalidRequest(f"A workspace can have at most {MAX_PER_WORKSPACE} webhooks.")
         return (
             yield from webhooks.insert(

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from commands import weftline
-from weftline.agent.loader import load_agents_file
+from weftline.agent.loader import load_agents
 from weftline.agent.served_agents import ServedAgents
 from weftline.cli.admin import administer
 from weftline.errors import WeftlineError
@@ -336,8 +336,8 @@ alpha = Agent(tools=[lookup_a])
 beta = Agent(tools=[lookup_b])
 _draft = Agent()
 """
-    found = load_agents_file(write_app(tmp_path, source))
+    found = load_agents(write_app(tmp_path, source))
     assert list(found.agents) == ["alpha", "beta"]
     assert list(found.tools) == ["other"]
-    listed = load_agents_file(write_app(tmp_path, source + "__all__ = ['beta', '_draft']\n"))
+    listed = load_agents(write_app(tmp_path, source + "__all__ = ['beta', '_draft']\n"))
     assert list(listed.agents) == ["beta", "_draft"]

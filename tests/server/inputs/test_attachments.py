@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,23 @@ async def test_an_attachment_that_cannot_be_taken_is_refused_by_its_place(
     body = {"modelId": "scripted:attached", "prompt": "hi", "attachments": [attachment]}
     issue = check_error(await api.post("agent-runs", body), 400, "invalid_request")["issues"][0]
     assert issue["path"] == path and fault in issue["message"]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+async def test_two_documents_of_9_mb_may_come_with_one_request(api: Api, indent: int | None) -> None:
+    documents = [b"%PDF-1.7\n" + bytes([place]) * 9 * 1024 * 1024 for place in (1, 2)]
+    attachments = [{"data": base64.b64encode(one).decode()} for one in documents]
+    session = await api.session("attached")
+    shown = ", ".join(f"application/pdf {len(one)} bytes" for one in documents)
+    spec: Json = {"modelId": "scripted:attached"}
+    for path, own in (("agent-runs", spec), (f"agent-sessions/{session}/messages", {})):
+        body = json.dumps({"prompt": "see", "attachments": attachments, **own}, indent=indent).encode()
+        reply = await api.call("POST", path, data=body, headers={"Content-Type": "application/json"})
+        assert reply.status == 202, reply.body
+        assert (await api.events(reply.json["runId"]))[-1]["text"] == f"see: {shown}"
+    # What is not in a file has the limit of any body.
+    whole = {**spec, "prompt": "x" * 17 * 1024 * 1024, "attachments": [CAT]}
+    assert check_error(await api.post("agent-runs", whole), 413, "body_too_large")["limitBytes"] == 16 * 1024 * 1024
 
 
 async def test_there_are_limits_on_their_size_and_number_and_on_where_they_may_be(api: Api) -> None:

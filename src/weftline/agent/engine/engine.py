@@ -220,10 +220,10 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         match change.kind:
             case "budgets" if change.workspace is not None:
                 await (await self.runtime()).budgets_changed(change.workspace, by=change.by)
-            case "providers":
-                await self.stored.catalogs.refresh(change.workspace)
-            case "logins":
-                self.stored.tools.forget_logins(change.workspace)
+            case "providers" if self._stored is not None:
+                await self._stored.catalogs.refresh(change.workspace)
+            case "logins" if self._stored is not None:
+                self._stored.tools.forget_logins(change.workspace)
             case _:
                 pass
 

@@ -41,7 +41,6 @@ class Models:
         self._users: Counter[int] = Counter()
         self._spare: dict[int, None] = {}
         """Objects that runs brought along and no run uses now, longest unused first."""
-        self._made = 0
         self._unpriced: set[str] = set()
 
     def look_around(self) -> None:
@@ -72,14 +71,22 @@ class Models:
         """Returns the name of a model object that `by` brings along. It is valid until `by` is released."""
         key = id(provider)
         if key not in self._named:
-            self._made += 1
-            self.offer(provider, f"given-{self._made}")
+            self.offer(provider, self._name(provider))
         held = self._lent.setdefault(by, set())
         if key not in held:
             held.add(key)
             self._users[key] += 1
             self._spare.pop(key, None)
         return self._named[key][1]
+
+    def _name(self, provider: Provider) -> str:
+        """Returns a free name for an object that users gave none: that of its class, which they know."""
+        name = base = type(provider).__name__
+        number = 1
+        while name in self._offered or self.catalog.has(name):
+            number += 1
+            name = f"{base}-{number}"
+        return name
 
     def release(self, by: str) -> None:
         """Releases the objects that `by` brought along, and removes the longest unused ones beyond `_SPARE`."""

@@ -97,7 +97,7 @@ class Starter:
         plan = plan_of(
             with_overrides(agent, {"instructions": options["instructions"]}) if "instructions" in options else agent,
             code=code,
-            name=None if self._durable else agent.name,
+            name=None if self._durable else agent.name or "",
             only=only,
             model=await self.model_id(options.get("model", agent.present_model), by=code),
             messages=messages,

@@ -92,7 +92,7 @@ class SearchTool(FunctionTool):
             rows = [(one.wire, one.description, one.schema.replace("<", "\\u003c")) for one in listed]
             return prompts.behavior.found_tools(rows, left=len(matching) - len(listed))
 
-        super().__init__(search, name=name, description=description or None, effect="read", concurrent=True)
+        super().__init__(search, name=name, description=description or None, effect="read")
         self._default_limit = default_limit
 
     def of(self, catalog: Iterable[Withheld]) -> SearchTool:

@@ -79,7 +79,7 @@ def skill_tools(skills: Offer, names: Sequence[str]) -> tuple[Tool, ...]:
     skills_use.__annotations__["name"] = _one_of(names)
     return (
         FunctionTool(skills_use, effect="idempotent", timeout_s=ALL_COMMANDS_TIMEOUT_S + _GRACE_S),
-        FunctionTool(skills_read, effect="read", concurrent=True),
+        FunctionTool(skills_read, effect="read"),
         FunctionTool(skills_run_script, effect="once", timeout_s=MAX_SCRIPT_TIMEOUT_S + _GRACE_S),
     )
 

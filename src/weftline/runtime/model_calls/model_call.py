@@ -53,6 +53,8 @@ from weftline.tools.checking import issues_of
 logger = logging.getLogger(__name__)
 
 MODEL_TIMEOUT_S = 600.0
+MODEL_RETRIES_TIMEOUT_S = 900.0
+"""A server that never answers would otherwise hold a run for the time of each of its attempts."""
 _SLACK_S = 5.0
 """Gives the provider more time than our own deadline, which is reported by the side that knows how far the answer
 got.
@@ -84,6 +86,7 @@ async def call_model(
     limit_s, planned = services.model_timeout_s, False
     if state.limits.policy is not None:
         limit_s, planned = attempt_limit(state.limits.policy, limit_s)
+    limit_s = min(limit_s, call.left_s)
     account = work.account if work.account is not None and work.account.active else None
     if account is not None:
         bound_s = account.within(limit_s, services.clock, final=command.final)
@@ -169,6 +172,11 @@ class _ModelCall(Struct, eq=False):
     assembler: Assembler
     model: ResolvedModel | None = None
 
+    @property
+    def left_s(self) -> float:
+        """How long this attempt may take, after the earlier ones of its turn at this model."""
+        return max(self._services.model_retries_timeout_s - self._state.attempt.spent_us / 1e6, 0.0)
+
     async def ended_badly(self, error: ProviderError) -> Outcome:
         code = (self._work.toolbox or EMPTY).code
         error.provider = None if self.model is None else self.model.provider.name
@@ -182,6 +190,10 @@ class _ModelCall(Struct, eq=False):
         asked_s = error.retry_after_s or 0.0
         patience_s = LONG_WAIT_S if self._command.choice < self._state.limits.fallbacks else MAX_RETRY_AFTER_S
         retryable = error.retryable and asked_s <= patience_s
+        active_us = self._active_us()
+        if retryable and active_us / 1e6 >= self.left_s:
+            retryable = False
+            error.message = f"{error.message} {out_of_retries(self._services.model_retries_timeout_s)}"
         if retryable:
             wait_s = retry_wait_s(error, failures=self._state.attempt.failures)
             retry_at = self._services.clock.now_us() + int(wait_s * 1_000_000)
@@ -196,7 +208,7 @@ class _ModelCall(Struct, eq=False):
             usage=used.usage,
             estimated=used.estimated,
             cost_nusd=cost_nusd(self._work, self._command.choice, used.usage),
-            active_us=self._active_us(),
+            active_us=active_us,
         )
         message = error.message or "The model call failed."
         causes = kept_causes(error)
@@ -337,6 +349,10 @@ def out_of_time(limit_s: float, answering: bool) -> ProviderError:
     if answering:
         return ProviderError("upstream_deadline", f"The model was still answering after {limit}.", unanswered=True)
     return ProviderError("timeout", f"The model gave no answer within {limit}.", unanswered=True)
+
+
+def out_of_retries(limit_s: float) -> str:
+    return f"It is not asked again: its attempts in this turn took {limit_s:g} seconds together."
 
 
 def classified(provider: Provider, raised: BaseException) -> ProviderError:

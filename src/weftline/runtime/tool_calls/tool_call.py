@@ -321,6 +321,7 @@ def closed(
         bounds=None if output.is_error else output.bounds,
         server_data=output.server_data,
         child=child,
+        is_json=output.is_json,
     )
     return Outcome(Draft(head, body), attempt)
 
@@ -346,7 +347,7 @@ def new_context(turn: int, index: int, attempt: int, call: Call, work: WorkingSe
         turn=turn,
         attempt=attempt,
         thread_id=work.session_id,
-        agent_id=plan.agent_id or (None if plan.code is None else plan.name),
+        agent_id=plan.agent_id or (None if plan.code is None else plan.name or None),
         metadata=plan.metadata,
         labels=plan.labels | work.conversation.labels,
         parent_call=work.conversation.turn.parent_of(index) or None,

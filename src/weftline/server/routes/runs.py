@@ -31,6 +31,7 @@ from weftline.store.records.pages import PAGE_BYTES
 from weftline.store.rows import IdempotencyKey, LargeEntry, RunRow
 from weftline.wire.awaits import OpenAwait
 from weftline.wire.details import parse_profile
+from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.run_responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
 from weftline.wire.run_snapshots import WireSnapshot, to_wire_snapshot
@@ -39,7 +40,7 @@ PATH = "/api/v1/workspaces/{slug}/agent-runs"
 _KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that the model can still be told about one that is too large."""
-_RUN = Body[bytes]("weftline.wire.run_spec:RunModel")
+_RUN = Body[bytes]("weftline.wire.run_spec:RunModel", limit_bytes=MAX_BODY_BYTES_WITH_FILES)
 _RESULT = Body(ToolResult, parse_tool_result, RESULT_BODY_BYTES, repaired=True)
 
 

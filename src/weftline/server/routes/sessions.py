@@ -24,6 +24,7 @@ from weftline.server.routes.runs import idempotency
 from weftline.server.sse import LAST_EVENT_ID
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.damage import session_damaged
+from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
 from weftline.wire.responses import Ok
 from weftline.wire.run_responses import CreatedRun
 from weftline.wire.run_spec import MessageModel, SessionModel
@@ -31,7 +32,8 @@ from weftline.wire.session_responses import CreatedSession, Session, SessionView
 from weftline.workspace import threads
 
 PATH = "/api/v1/workspaces/{slug}/agent-sessions"
-_SESSION, _MESSAGE = Body[bytes](SessionModel), Body[bytes](MessageModel)
+_SESSION = Body[bytes](SessionModel)
+_MESSAGE = Body[bytes](MessageModel, limit_bytes=MAX_BODY_BYTES_WITH_FILES)
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:

@@ -192,6 +192,11 @@ class MemoryLog:
     async def unfinished(self) -> int:
         return sum(run.row.ended_at is None for run in self._disk.runs.values())
 
+    async def waiting(self) -> int:
+        due = {key: run.row.due_at for key, run in self._disk.runs.items()}
+        asked = {run for run, _ in self._disk.awaits}
+        return sum(at != 0 and (at is not None or key in asked) for key, at in due.items())
+
     async def blob(self, workspace: int, id: str) -> bytes | None:
         found = self._disk.blobs.get((workspace, id))
         return found[0] if found else None

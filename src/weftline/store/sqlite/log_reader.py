@@ -175,6 +175,12 @@ class SqliteLogReader:
     async def unfinished(self) -> int:
         return self._one("SELECT count(*) FROM runs WHERE ended_at IS NULL")[0]
 
+    async def waiting(self) -> int:
+        return self._one(
+            "SELECT count(*) FROM (SELECT key FROM runs WHERE due_at > 0 UNION SELECT run FROM open_awaits"
+            " EXCEPT SELECT key FROM runs WHERE due_at = 0)"
+        )[0]
+
     async def blob(self, workspace: int, id: str) -> bytes | None:
         def read(db: apsw.Connection) -> bytes | None:
             row: Any = db.execute("SELECT data FROM blobs WHERE workspace = ? AND id = ?", (workspace, id)).fetchone()

@@ -266,6 +266,9 @@ class SimulatedLog:
     async def unfinished(self) -> int:
         return await self._wires.read(self.inner.unfinished())
 
+    async def waiting(self) -> int:
+        return await self.inner.waiting()  # once, for the log
+
     async def blob(self, workspace: int, id: str) -> bytes | None:
         return await self._wires.read(self.inner.blob(workspace, id))
 

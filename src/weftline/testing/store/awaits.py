@@ -26,7 +26,7 @@ async def an_await_is_listed_until_it_is_answered(subject: Subject) -> None:
     write.awaits = (_asks("b", workspace, deadline_at=7_000), _asks("a", workspace, kind="question"))
     assert outcomes(await commit(subject.store.log, write)) == ["ok"]
     listed = await subject.store.log.awaits(everything)
-    assert len(listed) == 2
+    assert len(listed) == 2 and await subject.store.log.waiting() == 1
     first, second = listed
     assert (first.run, first.salt, first.id, first.kind, first.root, first.root_salt) == (
         (1, "salt", "a", "question", 1, "salt")

@@ -59,6 +59,7 @@ async def _survives(subject: Subject, *, cleanly: bool) -> None:
     await commit(log, last)
     sealed = subject.store.vault.seal(b"secret", place="here")
     before = await _everything(subject, workspace, thread)
+    assert await log.waiting() == 1
     await subject.reopen(cleanly=cleanly)
     assert await _everything(subject, workspace, thread) == before
     assert unsealed(subject.store, sealed, place="here") == b"secret"
@@ -77,7 +78,7 @@ async def _everything(subject: Subject, workspace: int, thread: int) -> list[obj
         log.id,
         [await log.run(key) for key in keys],
         [await read_log(log, key) for key in keys],
-        [await log.last_key(), await log.unfinished(), await log.latest_at()],
+        [await log.last_key(), await log.unfinished(), await log.waiting(), await log.latest_at()],
         [await log.due_now(after=0, limit=9), await log.due(99, after=(0, 0), limit=9)],
         [await log.unfinished_of_thread(thread), await log.queued_behind()],
         [await log.idempotent(workspace, "runs", f"k{key}") for key in keys],

@@ -20,7 +20,7 @@ MAX_BITS = 4_096
 _MAX_LEVELS = 300
 
 
-@tool(effect="read", concurrent=True, blocking=False)
+@tool(effect="read", blocking=False)
 def calculator(expression: str) -> int | float:
     """Evaluates an arithmetic expression.
 

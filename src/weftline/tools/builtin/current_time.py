@@ -10,7 +10,7 @@ from weftline.tools.base import ToolFailed
 from weftline.tools.decorator import tool
 
 
-@tool(effect="read", concurrent=True, blocking=False)
+@tool(effect="read", blocking=False)
 def current_time(timezone: str = "UTC") -> dict[str, str | int]:
     """The current date and time.
 

@@ -38,7 +38,7 @@ _HEADERS = {"accept": "text/html,application/xhtml+xml,text/plain,application/js
 def fetch_tool(dialer: Dialer) -> FunctionTool[..., Any]:
     """Returns the tool `fetch` for addresses that `dialer` may reach."""
 
-    @tool(effect="read", concurrent=True, timeout_s=TIMEOUT_S * 2)
+    @tool(effect="read", timeout_s=TIMEOUT_S * 2)
     async def fetch(context: ToolContext, url: str, start: int = 0) -> str:
         """Reads a page of the web and returns it as text.
 

@@ -84,7 +84,7 @@ def files(
 def _read_file(place: Workplace, *, line_numbers: bool, dedup: bool) -> Tool:
     description = f"{prompts.files.READ_FILE} {prompts.files.NUMBERED}" if line_numbers else prompts.files.READ_FILE
 
-    @tool(description=description, effect="read", concurrent=True, timeout_s=TIMEOUT_S)
+    @tool(description=description, effect="read", timeout_s=TIMEOUT_S)
     async def read_file(
         context: ToolContext, path: str, offset: int = 1, limit: int = LIMIT, max_bytes: int = MAX_BYTES
     ) -> str:
@@ -115,7 +115,7 @@ def _read_file(place: Workplace, *, line_numbers: bool, dedup: bool) -> Tool:
 
 
 def _list_files(place: Workplace) -> Tool:
-    @tool(effect="read", concurrent=True, timeout_s=TIMEOUT_S)
+    @tool(effect="read", timeout_s=TIMEOUT_S)
     async def list_files(path: str = ".", offset: int = 0) -> str:
         """Lists a directory, one entry per line; names of directories end in a slash.
 
@@ -132,7 +132,7 @@ def _list_files(place: Workplace) -> Tool:
 
 
 def _glob(place: Workplace, *, skip: Collection[str]) -> Tool:
-    @tool(effect="read", concurrent=True, timeout_s=TIMEOUT_S)
+    @tool(effect="read", timeout_s=TIMEOUT_S)
     async def glob(pattern: str, path: str = ".", offset: int = 0) -> str:
         """Finds files and directories by name, one path per line.
 
@@ -159,7 +159,7 @@ def _glob(place: Workplace, *, skip: Collection[str]) -> Tool:
 
 
 def _grep(place: Workplace, *, skip: Collection[str], ripgrep: bool) -> Tool:
-    @tool(effect="read", concurrent=True, timeout_s=TIMEOUT_S)
+    @tool(effect="read", timeout_s=TIMEOUT_S)
     async def grep(
         pattern: str,
         path: str = ".",

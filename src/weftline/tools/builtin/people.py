@@ -41,7 +41,7 @@ class _PeopleTool(FunctionTool[..., str]):
     """A tool whose calls are put to people instead of being executed."""
 
     def __init__(self, fn: Callable[..., str], *, ask: Callable[[bytes], Ask]) -> None:
-        super().__init__(fn, effect="read", concurrent=True, blocking=False, name=fn.__name__.strip("_"))
+        super().__init__(fn, effect="read", blocking=False, name=fn.__name__.strip("_"))
         self._put = ask
 
     def asks_people(self, args: bytes) -> Ask | None:
