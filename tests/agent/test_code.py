@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -212,6 +213,66 @@ export default [await gift({sku: "x"}), at[3], at[4], Date().includes("GMT")];
         result = await run.result()
     assert result.calls[-1].result == '["gave x", true, 0, true]'
     assert [sku.partition("[")[0] for sku, _ in sent] == ["", "gift x"]
+
+
+class Values:
+    """Tools that return something else than a text, and one that returns a text that looks like it."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+        @tool(effect="read")
+        def count(n: int) -> Any:
+            """Counts."""
+            return n + 1
+
+        @tool(effect="read")
+        def look(what: str) -> Any:
+            """Looks."""
+            return {"large": 2**53 + 1, "half": 0.5, "yes": True, "nothing": None, "text": "300"}[what]
+
+        @tool(effect="once")
+        def keep(value: Any) -> str:
+            """Keeps."""
+            self.asked.append(value)
+            return "kept"
+
+        self.tools: list[Any] = [count, look, keep, gift]
+
+
+VALUES = {
+    "typescript": """
+const kinds = ["large", "half", "yes", "nothing", "text"];
+const found = await Promise.all(kinds.map((what) => look({what})));
+const n = await count({n: 41});
+await keep({value: [n + 1, found[0] + 1n]});
+await gift({sku: "x"});
+export default [n + 1, found[0] + 1n, ...found.slice(1), typeof found[0]];
+""",
+    "python": """
+found = [await look(what=what) for what in ["large", "half", "yes", "nothing", "text"]]
+n = await count(n=41)
+await keep(value=[n + 1, found[0] + 1])
+await gift(sku="x")
+default = [n + 1, found[0] + 1, *found[1:]]
+""",
+}
+
+
+@pytest.mark.parametrize("language", VALUES)
+async def test_code_gets_what_a_tool_returns_again_from_the_log(language: Any, tmp_path: Path) -> None:
+    first, second = Values(), Values()
+    turn = calls("code", code=VALUES[language], language=language)
+    async with Engine(tmp_path, agents=[coder(turn, tools=first.tools, languages=VALUES)[0]]) as engine:
+        run = await engine.start(engine.agents["coder"], "Go.")
+        event = await asked(run)
+    async with Engine(tmp_path, agents=[coder(turn, tools=second.tools, languages=VALUES)[0]]) as engine:
+        again = engine.attach(run.id)
+        await again.approve(event.id)
+        result = await again.result()
+    assert (first.asked, second.asked) == ([[43, 2**53 + 2]], [])
+    seen = [43, 2**53 + 2, 0.5, True, None, "300", *(["bigint"] if language == "typescript" else [])]
+    assert result.calls[-1].result == json.dumps(seen)
 
 
 async def test_no_clock_of_code_runs() -> None:

@@ -283,6 +283,14 @@ async def test_one_byte_at_a_time_gives_the_same_chunks(file: str) -> None:
     assert msgspec.json.encode(split) == msgspec.json.encode(whole)
 
 
+async def test_usage_is_also_read_where_groq_puts_it() -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 4}
+    streamed = events(part({"content": "Hi"}), part({}, "stop") | {"x_groq": {"id": "r", "usage": usage}}, DONE)
+    assert (await answer(chat(answering(streamed), "groq"))).usage == Usage(input=9, output=4)
+    without = events(part({"content": "Hi"}) | {"x_groq": {"id": "r"}}, part({}, "stop") | {"usage": usage}, DONE)
+    assert (await answer(chat(answering(without), "groq"))).usage == Usage(input=9, output=4)
+
+
 @pytest.mark.requirement("provider.stream.equals_generate")
 async def test_an_answer_that_is_not_streamed_gives_the_same_message() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a":1}'}}

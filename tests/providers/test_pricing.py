@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from weftline.config import load_config
 from weftline.messages import Usage
 from weftline.providers.catalog import Catalog
 from weftline.providers.openai.chat import OpenAIChat
 from weftline.providers.pricing import Price, PriceOverride, Prices
+from weftline.runtime.clock import SystemClock
+from weftline.server.starting import advise
+from weftline.store import open_store
+from weftline.testing.recordings import RecordedTransport
+from weftline.workspace.context import Workspaces
 
 USAGE = Usage(input=1_000_000, cached=400_000, cache_write=100_000, output=200_000, reasoning=50_000)
 
@@ -91,6 +98,11 @@ from weftline.messages import Usage
 from weftline.providers.catalog import Catalog
 from weftline.providers.openai.chat import OpenAIChat
 from weftline.providers.pricing import Price, PriceOverride, Prices
+from weftline.runtime.clock import SystemClock
+from weftline.server.starting import advise
+from weftline.store import open_store
+from weftline.testing.recordings import RecordedTransport
+from weftline.workspace.context import Workspaces
 assert not any(name.partition(".")[0] in ("genai_prices", "httpx", "httpx2", "pydantic") for name in sys.modules)
 import asyncio
 from weftline.providers.catalog import Catalog
@@ -107,3 +119,22 @@ assert prices.cost_usd(Usage(input=1_000_000), provider="lab", model="m") == 1.0
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("priced", [True, False])
+async def test_start_complains_about_unknown_prices_only_if_there_are_some(
+    priced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for module in ("genai_prices", "genai_prices.data_snapshot"):
+        monkeypatch.setitem(sys.modules, module, None)  # as if the extra were not installed
+    price = '[[prices]]\nprovider = "lab"\nmodel = "llama"\ninput_per_1m_usd = 0.2\noutput_per_1m_usd = 0.4\n'
+    config = tmp_path / "weftline.toml"
+    lab = '[providers.lab]\nfamily = "openai_chat"\nbase_url = "http://lab.test/v1"\nmodels = ["llama"]\n'
+    config.write_text(lab + (price if priced else ""))
+    models = load_config(config).catalog(transport=RecordedTransport([]))
+    store = open_store(tmp_path / "store")
+    caplog.set_level("INFO")
+    await advise(Workspaces(store.records, store.vault, SystemClock()), db=tmp_path, models=models)
+    await store.close()
+    assert ("lab:llama" in caplog.text) is not priced
+    assert ("not known" in caplog.text) is not priced

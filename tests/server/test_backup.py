@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import stat
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ import apsw
 import pytest
 
 from commands import Done, weftline_beside
+from forked import run_python
+from weftline import Engine
+from weftline.errors import StoreError
 from weftline.kernel.entries import decode_fact
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
@@ -202,6 +206,43 @@ async def test_a_copy_that_was_cut_off_is_known_as_one_and_removed_by_the_next(t
         assert sorted(os.listdir(backups)) == sorted([draft.name, ".mine", ".monday.with-more", "tuesday"])
     assert sorted(os.listdir(backups)) == [".mine", ".monday.with-more", "tuesday"]
     assert sorted(os.listdir(backups / "tuesday")) == ["weftline.db"]
+
+
+KILLED = """
+import os, signal, sys
+moment = sys.argv.pop(1)
+sys.addaudithook(lambda event, _: os.kill(os.getpid(), signal.SIGKILL) if event == moment else None)
+from weftline.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("moment", ["shutil.copyfile", "os.rename"])
+async def test_no_empty_store_takes_the_place_of_a_killed_restore(tmp_path: Path, moment: str) -> None:
+    store, backup, new = tmp_path / "store", tmp_path / "backup", tmp_path / "new"
+    await open_store(store).close()
+    await run("keys", "create", "--workspace", "acme", "--db", store)
+    await run("webhooks", "create", "--workspace", "acme", "--url", "https://example.com/", "--db", store)
+    await run("backup", backup, "--db", store)
+    killing = ("-c", KILLED, moment, "restore", str(backup), "--db", str(new))
+    killed = await asyncio.to_thread(run_python, *killing)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    await run("backup", tmp_path / "other", "--db", store)  # which removes other drafts
+    commands = [
+        ("serve", "--port", "0"),
+        ("runs", "list"),
+        ("keys", "create", "--workspace", "acme"),
+        ("backup", str(tmp_path / "x")),
+    ]
+    for command in commands:
+        done = await weftline_beside(*command, "--db", str(new))
+        assert done.code == 1 and "a restore to it was cut off" in done.err, done
+        assert f"weftline restore BACKUP --db {new}" in done.err and not new.exists()
+    with pytest.raises(StoreError, match="a restore to it was cut off"):
+        await Engine(new).__aenter__()
+    await run("restore", backup, "--db", new)
+    assert (await run("workspaces", "list", "-q", "--db", new)).out == "acme\n"
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".new.")]
 
 
 @pytest.mark.parametrize("command", ["backup", "restore"])

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Literal
 
 import pytest
+from mcp.types import CallToolResult
 from pydantic import BaseModel
 
 from weftline import prompts, tool
@@ -21,6 +22,8 @@ from weftline.tools.builtin.code_functions import (
     value_of,
     written_args,
 )
+from weftline.tools.mcp.tools import output_of as mcp_output
+from weftline.tools.results import output_of
 
 
 class Kind(Enum):
@@ -141,3 +144,25 @@ def test_a_result_is_an_object_or_a_list_if_it_is_one_and_else_a_text() -> None:
     assert value_of(ToolOutput.of("{not")) == "{not"
     assert value_of(ToolOutput.of(edge := f"[{'1e300,' * 6_000}1]")) == edge
     assert value_of(ToolOutput((Text("a"), Text("b")))) == "a\nb"
+
+
+@pytest.mark.parametrize("value", [5, 2**70, 0.5, True, None, Kind.PEN, {"a": 1}, [1]])
+def test_a_result_is_what_a_function_of_ours_returned(value: object) -> None:
+    assert value_of(output_of(value, tool_name="look")) == (value.value if isinstance(value, Kind) else value)
+
+
+@pytest.mark.parametrize("text", ["5", "true", "null", '"pen"', "NaN", ""])
+def test_a_text_that_a_function_returned_stays_a_text(text: str) -> None:
+    assert value_of(output_of(text, tool_name="look")) == text
+
+
+def test_a_result_of_an_mcp_server_is_the_value_that_it_wraps() -> None:
+    def result(text: str, structured: object) -> ToolOutput:
+        content = [{"type": "text", "text": text}]
+        return mcp_output(CallToolResult.model_validate({"content": content, "structuredContent": structured}))
+
+    assert value_of(result("5", {"result": 5})) == 5
+    assert value_of(result("true", {"result": True})) is True
+    assert value_of(result("5", {"result": "5"})) == "5"
+    assert value_of(result("5", {"result": 6})) == "5"
+    assert value_of(result("5", None)) == "5"

@@ -248,6 +248,8 @@ class ClosedBody(Struct, omit_defaults=True):
     """For a call that a child run executed."""
     sent: str = ""
     """Digest of a client's result that was stored in another form, so that the same result can be submitted again."""
+    is_json: bool = False
+    """Whether the text is the JSON of a value that is not a text. Code that made the call gets the value."""
 
 
 class QueuedBody(Struct, tag_field="role", tag="user", omit_defaults=True):

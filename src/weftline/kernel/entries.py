@@ -37,7 +37,7 @@ from weftline.kernel.words import OF_RUN as OF_RUN
 from weftline.kernel.words import AwaitKind, AwaitOutcome, How, Verdict
 from weftline.messages import Usage
 
-FORMAT = 10
+FORMAT = 11
 """The version of the log's vocabulary: the heads here, their bodies, and the messages and the plan in them.
 
 It is in the row of each run and is compared before anything of its log is decoded. If the version is known and an entry

@@ -1,17 +1,22 @@
-"""Sends a provider's requests, and raises connection failures as `ProviderError`."""
+"""Sends a provider's requests, raises connection failures as `ProviderError`, and logs what a model does not get."""
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractAsyncContextManager
+from functools import lru_cache
 from types import TracebackType
 from urllib.parse import urlsplit
 
+from weftline.log_context import current_run
 from weftline.net.address import display_url
 from weftline.net.errors import Reason, RequestFailed
 from weftline.net.transport import Response
 from weftline.providers.base import ErrorClass, ProviderError
 from weftline.text.json_size import excess
 from weftline.text.surrogates import whole_json
+
+logger = logging.getLogger(__name__)
 
 _BY_REASON: dict[Reason, tuple[ErrorClass, bool | None]] = {
     "invalid": ("invalid_request", None),
@@ -28,6 +33,18 @@ _BY_REASON: dict[Reason, tuple[ErrorClass, bool | None]] = {
     "unknown": ("unknown", None),
 }
 """The class of a failed request, and whether to retry it if that differs from the class's default."""
+
+
+def warn_unread(media_type: str, name: str | None = None) -> None:
+    """Tells the developer that an attachment is not sent, because this model or its API cannot read it."""
+    run = current_run.get()
+    log = _log_unread if run is not None else _log_unread.__wrapped__
+    log("" if run is None else f"run {run.run_id}: ", name or "an attachment", media_type)
+
+
+@lru_cache(maxsize=1024)  # once for each run, as a message may be encoded several times
+def _log_unread(run: str, name: str, media_type: str) -> None:
+    logger.warning("%s%s (%s) is not sent to the model, which cannot read it and is told so", run, name, media_type)
 
 
 def provider_error(error: RequestFailed) -> ProviderError:

@@ -36,6 +36,7 @@ class Closed(Struct, frozen=True):
 
     index: int
     result: ToolResult
+    is_json: bool = False
 
 
 Nested: TypeAlias = NestedCall | Closed
@@ -144,7 +145,8 @@ class LatestTurn(Struct, eq=False, gc=False):
         if head.parent:
             # A model reads why nothing happened and adapts; code would continue as if it had.
             refused = head.is_error or head.how not in _WITH_ANSWER
-            self._close_nested(head.index, ToolResult(head.id, head.name, closed.parts, refused))
+            result = ToolResult(head.id, head.name, closed.parts, refused)
+            self._close_nested(Closed(head.index, result, closed.is_json))
             return
         self.results[head.index] = ToolResult(head.id, head.name, visible, head.is_error)
         if closed.bounds is not None and closed.bounds.truncated:
@@ -164,8 +166,8 @@ class LatestTurn(Struct, eq=False, gc=False):
         self._replaced.setdefault(index, self.args[index])
         self.args[index] = args
 
-    def _close_nested(self, index: int, result: ToolResult) -> None:
-        self.nested[self._asked[index].asked_by].append(Closed(index, result))
+    def _close_nested(self, closed: Closed) -> None:
+        self.nested[self._asked[closed.index].asked_by].append(closed)
 
     @property
     def all_results(self) -> ToolResults | None:

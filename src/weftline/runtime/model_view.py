@@ -9,6 +9,7 @@ from weftline import prompts
 from weftline.kernel.bodies import SummaryBody
 from weftline.kernel.context import ContextCompacted
 from weftline.messages import Image, Message, Text, UserPart
+from weftline.providers.calls import warn_unread
 from weftline.runtime.message_parts import with_parts
 from weftline.runtime.model_calls.cutting import Cut, with_summary
 
@@ -81,4 +82,7 @@ class ModelView(Struct, eq=False, gc=False):
         return Text(prompts.models.lost_attachment(part.media_type)) if not content else replace(part, data=content)
 
     def _in_words(self, part: UserPart) -> UserPart:
-        return Text(prompts.models.unseen_image(part.media_type)) if isinstance(part, Image) else self._filled(part)
+        if not isinstance(part, Image):
+            return self._filled(part)
+        warn_unread(part.media_type)
+        return Text(prompts.models.unseen_image(part.media_type))

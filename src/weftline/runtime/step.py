@@ -242,6 +242,7 @@ def closed_body(
     server_data: tuple[ServerData, ...] = (),
     child: ChildLink | None = None,
     sent: str = "",
+    is_json: bool = False,
 ) -> bytes:
     args: Raw | UnsetType = UNSET
     known = work.conversation.turn.args
@@ -249,7 +250,18 @@ def closed_body(
         args = Raw(known[index])
     return bodies.encode(
         bodies.ClosedBody(
-            parts, args, message_id, idempotency_key, state, failure, telemetry, bounds, server_data, child, sent
+            parts,
+            args,
+            message_id,
+            idempotency_key,
+            state,
+            failure,
+            telemetry,
+            bounds,
+            server_data,
+            child,
+            sent,
+            is_json,
         )
     )
 
@@ -336,6 +348,7 @@ def _answered(work: WorkingSet, head: CallClosed, words: str) -> Draft:
         telemetry=output.telemetry,
         bounds=None if output.is_error else output.bounds,
         server_data=output.server_data,
+        is_json=output.is_json,
     )
     return Draft(with_failure(head, output.failure), body)
 

@@ -47,14 +47,20 @@ async def advise(at: Workspaces, *, db: Path, models: Catalog) -> None:
             " providers in a --config file, and start again; `%s models` says what is missing",
             program(),
         )
-    elif find_spec("genai_prices") is None and any(entry.provider != "scripted" for entry in models.entries()):
+    elif find_spec("genai_prices") is None and (unpriced := _unpriced(models)):
         logger.info(
-            "model prices are not known, so runs show no cost: pip install '.[prices]' in a checkout of Weftline"
+            "the prices of these models are not known, so their runs show no cost: %s; name them under [[prices]] in"
+            " the configuration, or pip install '.[prices]' in a checkout of Weftline",
+            _listed(unpriced),
         )
     for override in models.unused_prices():
         logger.warning("%s", unused_price(override))
     if not await has_credentials(at):
         logger.warning("there is no API key yet; create one with: %s", key_command(db))
+
+
+def _unpriced(models: Catalog) -> list[str]:
+    return [entry.id for entry in models.entries() if entry.provider != "scripted" and models.price(entry) is None]
 
 
 def key_command(db: Path) -> str:

@@ -240,6 +240,8 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
     """What a person is asked instead of this result; see `ToolQuestion`."""
     asks_for_s: float | None = None
     """How long the person has to answer."""
+    is_json: bool = False
+    """Whether the text is the JSON of a value that is not a text. Code that made the call gets the value."""
 
     @classmethod
     def of(

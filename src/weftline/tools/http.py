@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.kernel.entries import Effect
-from weftline.messages import Image
+from weftline.messages import Image, Text
 from weftline.net.charset import decoded
 from weftline.net.dial import Dialer
 from weftline.net.errors import RequestFailed
@@ -134,7 +134,8 @@ class HttpTool(RemoteTool):
             text = prompts.remote.cut_after_bytes(text, MAX_ANSWER_BYTES)
         if failed:
             text = f"HTTP {reply.status} {reply.reason}".rstrip() + (f"\n{text}" if text else "")
-        return ToolOutput.of(text or f"HTTP {reply.status}", is_error=failed)
+        json = bool(data) and whole and not failed and (kind == "application/json" or kind.endswith("+json"))
+        return ToolOutput((Text(text or f"HTTP {reply.status}"),), failed, is_json=json)
 
 
 def _query(args: Mapping[str, object]) -> list[tuple[str, str]]:

@@ -54,7 +54,7 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
     except (NotCanonical, UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
         text = prompts.calls.result_not_json(tool_name, str(error))
         return ToolOutput.of(text, is_error=True, failure=Failure(text, "malformed_result"))
-    return ToolOutput.of(data.decode())
+    return ToolOutput((Text(data.decode()),), is_json=True)
 
 
 def stale_output(error: StaleArguments) -> ToolOutput:

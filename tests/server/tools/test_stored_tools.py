@@ -16,6 +16,7 @@ from weftline.messages import Image, Text
 from weftline.net.dial import Dialer
 from weftline.testing import ServerProcess
 from weftline.tools.base import ToolContext
+from weftline.tools.builtin.code_functions import value_of
 from weftline.tools.http import HttpSpec, HttpTool
 
 from ..kit import TIMEOUT_S, Api, Json, check_error, local_tool, of_type
@@ -215,6 +216,20 @@ async def test_a_json_body_is_filled_by_structure(dialer: Dialer, context: ToolC
     assert first.headers["Content-Type"] == "application/json" and first.headers["Idempotency-Key"] == "key-1"
     assert second.json == {"days": 1} and second.path == "/a"
     assert third.body == b"<c>a</c>" and third.headers["Content-Type"].startswith("text/plain")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("json", 5), ("text", "5"), ("failed", "HTTP 500 Internal Server Error\n5")]
+)
+async def test_code_gets_the_value_of_an_answer_in_json(
+    dialer: Dialer, context: ToolContext, path: str, value: object
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        kind = "text/plain" if request.path == "/text" else "application/json"
+        return web.Response(text="5", content_type=kind, status=500 if request.path == "/failed" else 200)
+
+    async with serving(answer) as site:
+        assert value_of(await invoked(dialer, context, b"{}", url=f"{site.url}/{path}")) == value
 
 
 async def test_no_argument_leaves_its_place(dialer: Dialer, context: ToolContext) -> None:

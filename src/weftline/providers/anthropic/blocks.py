@@ -29,6 +29,7 @@ from weftline.messages import (
     User,
     UserPart,
 )
+from weftline.providers.calls import warn_unread
 from weftline.providers.names import NameMap, repaired
 
 PROVIDER: Final = "anthropic"
@@ -118,12 +119,13 @@ def _user_blocks(parts: Sequence[UserPart]) -> list[Block]:
 
 def _fetched(parts: Sequence[UserPart]) -> list[UserPart]:
     """Describes content at URLs in words, as Bedrock does not fetch URLs."""
-    return [
-        part
-        if isinstance(part, Text) or part.url is None or part.data is not None
-        else Text(prompts.models.unfetched_attachment(part.url, part.media_type))
-        for part in parts
-    ]
+    fetched: list[UserPart] = []
+    for part in parts:
+        if not isinstance(part, Text) and part.url is not None and part.data is None:
+            warn_unread(part.media_type, part.name if isinstance(part, File) else None)
+            part = Text(prompts.models.unfetched_attachment(part.url, part.media_type))
+        fetched.append(part)
+    return fetched
 
 
 def _source(part: Image | File) -> bytes:
@@ -139,6 +141,7 @@ def _document(part: File) -> Block:
     elif part.data is not None and (text := _text_of(part)) is not None:
         source = Raw(encode({"type": "text", "media_type": "text/plain", "data": text}))
     else:
+        warn_unread(part.media_type, part.name)
         return text_block(prompts.models.unreadable_file(part.name, part.media_type, part.url))
     return Block(encode({"type": "document", "source": source, **title}))
 

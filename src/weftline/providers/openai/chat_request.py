@@ -31,6 +31,7 @@ from weftline.messages import (
     joined_text,
 )
 from weftline.providers.base import ToolSpec
+from weftline.providers.calls import warn_unread
 from weftline.providers.names import NameMap
 from weftline.providers.openai.family import data_url, is_readable, is_textual, text_file
 from weftline.providers.openai.profiles import Profile
@@ -105,6 +106,7 @@ class ChatEncoder(Struct, frozen=True):
     def _image(self, image: Image) -> dict[str, Any]:
         url = image.url if image.data is None else data_url(image.media_type, image.data)
         if not self.images or url is None:
+            warn_unread(image.media_type)
             return {"type": "text", "text": prompts.models.unseen_image(image.media_type)}
         return {"type": "image_url", "image_url": {"url": url}}
 
@@ -112,11 +114,12 @@ class ChatEncoder(Struct, frozen=True):
         name = file.name or "file"
         if is_textual(file.media_type) and file.data is not None:
             return {"type": "text", "text": text_file(file.name, file.data)}
-        if self.profile.files and file.data is not None and is_readable(file.media_type):
+        if file.data is not None and self._is_file(file):
             return {
                 "type": "file",
                 "file": {"filename": name, "file_data": data_url(file.media_type, file.data)},
             }
+        warn_unread(file.media_type, file.name)
         return {"type": "text", "text": prompts.models.unreadable_file(file.name, file.media_type, file.url)}
 
     def _assistant(self, message: Assistant) -> bytes:
@@ -179,7 +182,10 @@ class ChatEncoder(Struct, frozen=True):
         return _encode({"role": "tool", "tool_call_id": result.id, "content": self._content(texts)})
 
     def _is_file(self, part: UserPart) -> bool:
-        return isinstance(part, File) and self._part(part)["type"] == "file"
+        """Whether it is sent as a file."""
+        if not isinstance(part, File) or part.data is None or is_textual(part.media_type):
+            return False
+        return self.profile.files and is_readable(part.media_type)
 
     def _images(self, result: ToolResult) -> list[dict[str, Any]]:
         images = [

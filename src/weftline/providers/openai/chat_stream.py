@@ -103,10 +103,17 @@ class _Choice(Struct):
     native_finish_reason: str | None = None
 
 
+class _Groq(Struct):
+    """Where Groq puts the usage of a stream."""
+
+    usage: Raw | UnsetType = UNSET
+
+
 class _Chunk(Struct):
     choices: list[_Choice] | None = None
     usage: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
+    x_groq: _Groq | None = None
 
 
 class _ExecutedTool(Struct):
@@ -210,8 +217,11 @@ class ChatReader:
             if choice.finish_reason:
                 native = (choice.native_finish_reason or "").lower()
                 self._reason = _MALFORMED if native == _MALFORMED else choice.finish_reason
-        if answer.usage is not UNSET and present(answer.usage):
-            usage = usage_of(answer.usage, reasoning_outside_output=self._profile.reasoning_outside_output)
+        reported = answer.usage
+        if answer.x_groq is not None and not present(reported):
+            reported = answer.x_groq.usage
+        if reported is not UNSET and present(reported):
+            usage = usage_of(reported, reasoning_outside_output=self._profile.reasoning_outside_output)
             if usage is not None:
                 chunks.append(UsageUpdate(usage))
         if answer.error is UNSET and self._reason is None:

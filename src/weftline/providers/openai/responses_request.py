@@ -31,6 +31,7 @@ from weftline.messages import (
     joined_text,
 )
 from weftline.providers.base import ProviderError, ToolSpec
+from weftline.providers.calls import warn_unread
 from weftline.providers.names import NameMap
 from weftline.providers.openai.family import data_url, is_readable, is_textual, text_file
 from weftline.providers.openai.schema import described, tool_schema
@@ -114,6 +115,7 @@ class ResponsesEncoder(Struct, frozen=True):
             case Image(media_type, data, url):
                 url = url if data is None else data_url(media_type, data)
                 if not self.images or url is None:
+                    warn_unread(media_type)
                     return {"type": "input_text", "text": prompts.models.unseen_image(media_type)}
                 return {"type": "input_image", "image_url": url, "detail": "auto"}
             case File(media_type, data, url, name):
@@ -122,6 +124,7 @@ class ResponsesEncoder(Struct, frozen=True):
                 if is_textual(media_type):
                     return {"type": "input_text", "text": text_file(name, data)}
                 if not is_readable(media_type):
+                    warn_unread(media_type, name)
                     return {"type": "input_text", "text": prompts.models.unreadable_file(name, media_type, None)}
                 return {"type": "input_file", "filename": name or "file", "file_data": data_url(media_type, data)}
 

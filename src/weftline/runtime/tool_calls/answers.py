@@ -54,6 +54,7 @@ def closed_by_client(
         bounds=output.bounds,
         server_data=output.server_data,
         sent=sent if idempotency_key else "",
+        is_json=output.is_json,
     )
     return Draft(with_failure(head, failure), body)
 

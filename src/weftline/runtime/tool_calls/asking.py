@@ -21,7 +21,7 @@ from weftline.kernel import bodies
 from weftline.kernel.accept import MAX_NESTED
 from weftline.kernel.entries import CallAsked
 from weftline.kernel.state import RunTool, State
-from weftline.messages import ToolCall, ToolResult
+from weftline.messages import ToolCall
 from weftline.runtime.latest_turn import Closed, Nested, NestedCall
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
@@ -63,7 +63,7 @@ class AskingCall:
         """The indexes of the calls that were requested in this attempt."""
         self._read = 0
         """How many items of the log have been handed out."""
-        self._waiting: dict[int, asyncio.Future[ToolResult]] = {}
+        self._waiting: dict[int, asyncio.Future[Closed]] = {}
         self._in_order = asyncio.Lock()
         """Keeps calls in the log in the order of the requests, however long each takes to prepare."""
         self._closed = False
@@ -108,11 +108,11 @@ class AskingCall:
         self.deliver_results()
         self._keep_time()
         try:
-            result = await answer
+            closed = await answer
         finally:
             self._waiting.pop(index, None)
             self._keep_time()
-        return ToolOutput(result.parts, result.is_error)
+        return ToolOutput(closed.result.parts, closed.result.is_error, is_json=closed.is_json)
 
     async def settled(self) -> None:
         while self._waiting:
@@ -126,10 +126,10 @@ class AskingCall:
                 case NestedCall(index=index):
                     if index not in self._seen:
                         return  # later results were not known before this was requested
-                case Closed(index=index, result=result):
+                case Closed(index=index) as closed:
                     waiting = self._waiting.get(index)
                     if waiting is not None and not waiting.done():
-                        waiting.set_result(result)
+                        waiting.set_result(closed)
             self._read += 1
 
     def close(self) -> None:

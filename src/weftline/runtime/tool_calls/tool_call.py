@@ -321,6 +321,7 @@ def closed(
         bounds=None if output.is_error else output.bounds,
         server_data=output.server_data,
         child=child,
+        is_json=output.is_json,
     )
     return Outcome(Draft(head, body), attempt)
 

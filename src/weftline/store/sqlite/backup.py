@@ -40,10 +40,10 @@ def restore(backup: Path, to: Path) -> Copied:
     if not (backup / DATABASE).exists():
         raise StoreError(f"There is no backup at {backup}; `weftline backup` creates one from a store.")
     check_finished(backup)
-    return copy_store(StoreDirectory(backup, create=False).path, to)
+    return copy_store(StoreDirectory(backup, create=False).path, to, restoring=True)
 
 
-def copy_store(source: Path, to: Path, *, stop: Callable[[], bool] = lambda: False) -> Copied:
+def copy_store(source: Path, to: Path, *, restoring: bool = False, stop: Callable[[], bool] = lambda: False) -> Copied:
     """Copies the store in `source`, even while others write to it, to the directory `to`, completely or not at all.
 
     A copy with unreadable values is kept, since there may be no better one, and reports them. Raises `StoreError` if
@@ -54,7 +54,7 @@ def copy_store(source: Path, to: Path, *, stop: Callable[[], bool] = lambda: Fal
             raise StoreError(f"{to} already exists.")
         if to.resolve().is_relative_to(source.resolve()):
             raise StoreError(f"{to} is in the store itself: a copy belongs somewhere else.")
-        with draft_of(to) as draft:
+        with draft_of(to, of_store=restoring) as draft:
             count, examples = _copy_database(source / DATABASE, draft / DATABASE, stop)
             # After the database: a key is created before anything that depends on it, and never changes.
             for name in _KEYS:

@@ -7,6 +7,7 @@ package may open the files in here: a plain `open()` and `close()` of the databa
 from __future__ import annotations
 
 import fcntl
+import glob
 import logging
 import os
 import re
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 DATABASE = "weftline.db"
 LOCK = "lock"
+MARK = "unfinished"
+"""A file in a directory that a copy is written to; see `drafts`."""
 WAL = f"{DATABASE}-wal"
 _KEYS = (sealing.KEY_FILE, hashing.KEY_FILE)
 _NETWORK_FILE_SYSTEMS = frozenset(
@@ -52,6 +55,8 @@ class StoreDirectory:
         try:
             if path.exists() and not path.is_dir():
                 raise StoreError(f"The store {path} is a file; give the path of a directory.")
+            if not _has_database(path):
+                _check_unfinished(path)
             if create:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             elif not _has_database(path):
@@ -172,6 +177,23 @@ def _check_remains(path: Path) -> None:
         f"The store {path} has lost its database: {DATABASE} is {state}, but {remains}. Put the database back, or move"
         " the directory aside and restore a backup."
     )
+
+
+def drafts_of(path: Path) -> list[Path]:
+    """Returns the directories of unfinished copies that would become the store at `path`."""
+    found = path.absolute().parent.glob(f".{glob.escape(path.name)}.????????")
+    # The mark comes right after the directory, and goes right before it gets its name.
+    return sorted(draft for draft in found if any((draft / name).exists() for name in (MARK, f"{MARK}.new", DATABASE)))
+
+
+def _check_unfinished(path: Path) -> None:
+    """Raises `StoreError` if a restore to `path` was cut off: a new store would hide that."""
+    if drafts := drafts_of(path):
+        raise StoreError(
+            f"There is no store at {path} yet: a restore to it was cut off, or is still under way, and {drafts[0]} is"
+            f" what it has written. Restore it again with `weftline restore BACKUP --db {shlex.quote(str(path))}`; to"
+            " begin with an empty store instead, remove that directory first."
+        )
 
 
 def _size(file: Path) -> int:

@@ -18,14 +18,14 @@ from pathlib import Path
 from weftline.errors import StoreError
 from weftline.store import hashing
 from weftline.store import secrets as sealing
-from weftline.store.sqlite.directory import DATABASE
+from weftline.store.sqlite.directory import DATABASE, MARK, drafts_of
 
 logger = logging.getLogger(__name__)
 
-MARK = "unfinished"
 _TEXT = (
     b"A copy of a Weftline store is being made here. If nobody is at work any more it is useless and can be removed.\n"
 )
+_STORE_TEXT = b"A Weftline store is being restored here. If nobody is at work any more, restore it again.\n"
 _OURS = frozenset(
     {
         MARK,
@@ -38,9 +38,13 @@ _OURS = frozenset(
 
 
 @contextmanager
-def draft_of(to: Path) -> Generator[Path]:
-    """A new directory beside `to`, removed at the end unless `complete` has given it its final name."""
-    _remove_abandoned(to.parent)
+def draft_of(to: Path, *, of_store: bool = False) -> Generator[Path]:
+    """A new directory beside `to`, removed at the end unless `complete` has given it its final name.
+
+    An abandoned draft `of_store` stays until there is another one of the same store: a server that found nothing would
+    create an empty store in its place.
+    """
+    _remove_abandoned(to)
     draft = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     draft.mkdir(mode=0o700, parents=True)
     lock: int | None = None
@@ -48,7 +52,7 @@ def draft_of(to: Path) -> Generator[Path]:
         # Locked before it gets its name, so that no mark ever looks abandoned.
         lock = os.open(draft / f"{MARK}.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         _try_lock(lock)
-        os.write(lock, _TEXT)
+        os.write(lock, _STORE_TEXT if of_store else _TEXT)
         os.rename(draft / f"{MARK}.new", draft / MARK)
         yield draft
     finally:
@@ -84,15 +88,17 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def _remove_abandoned(folder: Path) -> None:
-    if not folder.is_dir():
+def _remove_abandoned(to: Path) -> None:
+    if not to.parent.is_dir():
         return
-    for draft in folder.glob(f".*/{MARK}"):
+    for draft in to.parent.glob(f".*/{MARK}"):
         try:
             mark = os.open(draft, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             continue  # somebody else's
         try:
+            if os.read(mark, len(_STORE_TEXT)) == _STORE_TEXT and draft.parent not in drafts_of(to):
+                continue
             if _try_lock(mark) and _OURS.issuperset(os.listdir(draft.parent)):
                 shutil.rmtree(draft.parent, ignore_errors=True)
                 logger.info("removed %s, an unfinished copy that was abandoned", draft.parent)

@@ -53,7 +53,7 @@ def salvage(source: Path, to: Path) -> Salvaged:
     directory = StoreDirectory(source, create=False)
     directory.own()
     try:
-        with draft_of(to) as draft:
+        with draft_of(to, of_store=True) as draft:
             found = _copy_and_check(source / DATABASE, draft / DATABASE)
             for name in _KEYS:
                 if (source / name).exists():

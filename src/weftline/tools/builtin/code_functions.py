@@ -128,9 +128,12 @@ def _plain(value: object) -> object:
 
 
 def value_of(output: ToolOutput) -> object:
-    """Returns what code receives as a result: an object or a list if the text is one in JSON, otherwise the text."""
+    """Returns what code receives as a result: what the tool returned, as far as that is known.
+
+    Of a tool that is not a function of ours only the text is known: it is an object or a list if it is one in JSON.
+    """
     text = joined_text(output.parts)
-    if text[:1] in ("{", "[") and is_modest(text):
+    if (output.is_json or text[:1] in ("{", "[")) and is_modest(text):
         try:
             found: object = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError):

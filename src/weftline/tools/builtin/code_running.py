@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import cast
 
 from weftline import prompts
+from weftline.messages import Text
 from weftline.sandbox import CodeError, CodeExecution, CodeLog, CodeResult, Language, Sandbox, SandboxUnavailable
 from weftline.text.canonical import digest
 from weftline.tools.base import ToolFailed, ToolOutput
@@ -106,7 +107,8 @@ def to_tool_output(result: CodeResult, calls: list[str]) -> ToolOutput:
     """
     logs = _logs(result.logs)
     if result.error is None:
-        return ToolOutput.of(prompts.code.code_result(_to_text(result.result), logs, calls))
+        text = prompts.code.code_result(_to_text(result.result), logs, calls)
+        return ToolOutput((Text(text),), is_json=not (isinstance(result.result, str) or logs or calls))
     return ToolOutput.of(prompts.code.code_failed(result.status, _error(result.error), logs, calls), is_error=True)
 
 

@@ -392,7 +392,16 @@ def output_of(result: CallToolResult) -> ToolOutput:
         parts += content_parts(block)
     if not parts:
         parts.append(Text(_structured_text(result)))
-    return ToolOutput(tuple(parts), is_error=result.is_error)
+    return ToolOutput(tuple(parts), is_error=result.is_error, is_json=_is_value(parts, result))
+
+
+def _is_value(parts: list[UserPart], result: CallToolResult) -> bool:
+    """Whether the text is that of a value which the server wraps, since structured content must be an object."""
+    match result.structured_content, parts:
+        case {"result": bool() | int() | float() | None as value, **others}, [Text(text=text)] if not others:
+            return text == msgspec.json.encode(value).decode()
+        case _:
+            return False
 
 
 def _structured_text(result: CallToolResult) -> str:
