@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.text.canonical import NotCanonical, canonical_value
+from weftline.text.surrogates import without_nul
 
 MAX_LABELS = 16
 MAX_LABEL_CHARS = 512
@@ -70,6 +71,9 @@ def _mapping(name: str, given: object) -> dict[object, object]:
 
 def _size(name: str, given: dict[object, object]) -> int:
     try:
-        return len(canonical_value(given))
+        data = canonical_value(given)
     except NotCanonical as error:
         raise invalid([Issue(name, f"is not JSON: {error}")]) from None
+    if without_nul(data) != data:
+        raise invalid([Issue(name, "contains U+0000, which cannot be stored")])
+    return len(data)

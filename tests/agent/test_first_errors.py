@@ -93,7 +93,7 @@ def test_a_script_prints_its_own_line_and_the_sentence(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240, check=False)
     assert done.stderr.count("File ") == 1, done.stderr
     assert f'File "{script}", line 4' in done.stderr
-    assert "There is no model 'nowhere:small'." in done.stderr.splitlines()[-1]
+    assert "There is no model 'nowhere:small'" in done.stderr.splitlines()[-1]
 
 
 def agent_with(**options: Any) -> Any:
@@ -162,3 +162,21 @@ def test_a_failed_run_ends_at_the_users_line_too() -> None:
     with pytest.raises(RunFailed) as caught:
         Agent(ScriptedModel([{"error": {"class": "auth", "message": "The key is wrong."}}])).run_sync("Hi.")
     assert files(caught.value) == {HERE}
+
+
+def test_a_printed_result_is_its_text_and_one_line() -> None:
+    result = Agent(ScriptedModel(["Sunny."])).run_sync("How is the weather?" * 1000)
+    text, facts = str(result).split("\n\n")
+    assert text == "Sunny."
+    assert re.fullmatch(rf"\[{result.run_id} succeeded, 1 turn, \d+ tokens, (\$\S+, )?\d+\.\d s\]", facts), facts
+    assert repr(result) == f"<RunResult {facts[1:-1]}>"
+
+
+async def test_a_printed_failure_is_its_error_and_one_line() -> None:
+    async with Agent(ScriptedModel([{"error": {"class": "auth", "message": "The key is wrong."}}])).stream(
+        "Hi."
+    ) as run:
+        with pytest.raises(RunFailed) as caught:
+            await run.result()
+    text, facts = str(caught.value.result).split("\n\n")
+    assert "The key is wrong." in text and f"{run.id} failed (auth)" in facts

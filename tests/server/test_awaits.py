@@ -260,6 +260,7 @@ BOMBS: dict[str, bytes] = {
     "many": b'{"outcome":"answered","value":[' + b"[]," * 300_000 + b"[]]}",
     "long number": b'{"outcome":"answered","value":' + b"9" * 5_000 + b"}",
     "half a character": b'{"outcome":"answered","value":"\\ud83d"}',
+    "a character that cannot be stored": b'{"outcome":"answered","value":"\\u0000"}',
     "not JSON": b"{",
     "a list": b"[]",
 }

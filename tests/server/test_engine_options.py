@@ -27,6 +27,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"memo": [1]}, "memo: must be a mapping, not list"),
     ({"memo": {"at": SINCE}}, "memo: is not JSON"),
     ({"memo": {"much": "x" * 20_000}}, "memo: has more than 16384 bytes as JSON"),
+    ({"metadata": {"note": ["\0"]}}, "metadata: contains U+0000"),
     ({"search_attributes": {"Customer": None}}, "search_attributes.Customer: must be a string, a number"),
     ({"search_attributes": {"Customer": {"id": 1}}}, "search_attributes.Customer: must be a string, a number"),
     ({"search_attributes": {"Price": Decimal(1)}}, "not Decimal"),

@@ -230,3 +230,36 @@ async def test_a_client_that_goes_away_in_the_middle_of_its_body_leaves_no_trace
     await writer.wait_closed()
     assert (await api.get("/healthz")).status == 200
     assert not [line for line in list(server.log)[before:] if "ERROR" in line or "Traceback" in line]
+
+
+NUL_DOORS: list[tuple[str, dict[str, Any], str]] = [
+    ("agent-runs", {"prompt": "a\0"}, "prompt"),
+    ("agent-runs", {"prompt": "a", "metadata": {"note": "a\0"}}, "metadata.note"),
+    ("agent-runs", {"prompt": "a", "metadata": {"a\0": "b"}}, "metadata"),
+    ("agent-runs", {"messages": [{"role": "user", "content": "a\0"}]}, "messages[0].content"),
+    ("agent-runs", {"prompt": "a", "name": "a\0"}, "name"),
+    (
+        "agent-runs",
+        {"prompt": "a", "tools": [{"kind": "local", "name": "x", "description": "\0"}]},
+        "tools[0].description",
+    ),
+    ("agent-sessions", {"systemPrompt": "a\0"}, "systemPrompt"),
+    ("agents", {"name": "Ann\0", "spec": {}}, "name"),
+    ("tools", {"name": "t", "url": "https://example.com", "body": "\0"}, "body"),
+    ("webhooks", {"url": "https://example.com/\0"}, "url"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "where"), NUL_DOORS)
+async def test_u0000_is_refused_where_it_is(api: Api, path: str, body: dict[str, Any], where: str) -> None:
+    error = check_error(await api.post(path, body), 400, "invalid_request")
+    assert [one["path"] for one in error["issues"]] == [where]
+    assert "U+0000, which cannot be stored" in error["message"]
+
+
+async def test_u0000_is_refused_in_other_protocols(api: Api) -> None:
+    assert (await api.post("agents", {"name": "Helper", "spec": {"modelId": "scripted:hello"}})).status == 201
+    for path in (f"/api/mcp/{api.slug}", f"/api/a2a/{api.slug}/agents/helper"):
+        call = {"jsonrpc": "2.0", "id": 1, "method": "any", "params": {"message": "\0"}}
+        error = check_error(await api.post(path, call), 400, "invalid_request")
+        assert "params.message: contains U+0000" in error["message"]

@@ -26,8 +26,13 @@ async def waiting(api: Api, script: str = "lookup", **spec: Any) -> AsyncGenerat
 
 @pytest.mark.parametrize(
     ("sent", "read"),
-    [(rb"cut \ud83d", "cut \ufffd"), (rb"\ud83d\ude00", "😀"), (rb"\udc00 \\ud83d", "\ufffd \\ud83d")],
-    ids=["half", "whole", "escaped"],
+    [
+        (rb"cut \ud83d", "cut \ufffd"),
+        (rb"\ud83d\ude00", "😀"),
+        (rb"\udc00 \\ud83d", "\ufffd \\ud83d"),
+        (rb"a\u0000b \\u0000", "a\ufffdb \\u0000"),
+    ],
+    ids=["half", "whole", "escaped", "nul"],
 )
 async def test_half_a_character_in_an_answer_costs_that_character_alone(api: Api, sent: bytes, read: str) -> None:
     async with waiting(api) as (run, call, stream):

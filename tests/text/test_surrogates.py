@@ -63,6 +63,8 @@ def spoken(*texts: str) -> list[str]:
         (["a", HIGH], ["a", "\ufffd"]),
         (["a" + HIGH, f'"{LOW}'], ["a\ufffd", '"\ufffd']),
         ([f"a{HIGH}b", "😀"], ["a\ufffdb", "😀"]),
+        (["a\0b", HIGH, "\0" + LOW], ["a\ufffdb", "\ufffd", "\ufffd\ufffd"]),
+        (["a" + HIGH, LOW + "\\u0000"], ["a😀", "\\u0000"]),
     ],
 )
 def test_a_character_that_is_cut_between_two_events_is_joined(texts: list[str], expected: list[str]) -> None:

@@ -387,8 +387,9 @@ async def test_a_result_that_json_cannot_hold_is_an_error_that_names_the_tool(va
         ({"\ud800": ["\udc00", 1]}, '{"\ufffd":["\ufffd",1]}'),
         (ToolOutput.of("\ud800"), "\ufffd"),
         ([Text("\ud800"), Text("b")], "\ufffd\nb"),
+        ("a\0b", "a\ufffdb"),
     ],
-    ids=["text", "pair", "data", "output", "parts"],
+    ids=["text", "pair", "data", "output", "parts", "nul"],
 )
 async def test_half_a_character_costs_a_result_that_character_alone(value: object, expected: str) -> None:
     def give() -> object:

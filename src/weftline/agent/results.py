@@ -92,6 +92,22 @@ class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
     provider_failure: ProviderFailure | None = None
     """For a run that a failed model call ended: what the provider reported."""
 
+    def __repr__(self) -> str:
+        """One line, without the conversation, which can be megabytes."""
+        return f"<RunResult {self._facts}>"
+
+    def __str__(self) -> str:
+        text = self.text if self.status == "succeeded" else self.error
+        return f"{text}\n\n[{self._facts}]" if text else f"[{self._facts}]"
+
+    @property
+    def _facts(self) -> str:
+        of = {"turn": self.turns, "call": len(self.calls), "token": self.usage.input + self.usage.output}
+        counts = [f"{count:,} {name}{'s' * (count != 1)}" for name, count in of.items() if count]
+        cost = [] if self.cost_usd is None else [f"${self.cost_usd:.4f}"]
+        code = f" ({self.code})" if self.code else ""
+        return ", ".join([f"{self.run_id} {self.status}{code}", *counts, *cost, f"{self.elapsed_ms / 1000:.1f} s"])
+
     if not TYPE_CHECKING:  # a type checker would assume that every name exists
 
         def __getattr__(self, name):

@@ -22,6 +22,7 @@ import msgspec
 
 from weftline.errors import TABLE, InvalidRequest, WeftlineError
 from weftline.framing import one_line
+from weftline.wire.json_text import refuse_nul
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ class Control:
 
     async def _carry_out(self, line: bytes) -> AdminResponse:
         try:
+            refuse_nul(line)
             request = msgspec.json.decode(line, type=AdminRequest)
             value = await _bind(await asyncio.to_thread(self._load), request)()
         except WeftlineError as error:

@@ -33,6 +33,7 @@ __all__ = [
     "DeadlineExceeded",
     "Forbidden",
     "Frame",
+    "InvalidSignature",
     "InvalidSpec",
     "LocalTool",
     "LoggedCall",
@@ -80,6 +81,7 @@ __all__ = [
     "server_tool",
     "stored_tool",
     "tool",
+    "verify_webhook",
 ]
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ if TYPE_CHECKING:
         Conflict,
         DeadlineExceeded,
         Forbidden,
+        InvalidSignature,
         InvalidSpec,
         NetworkError,
         NotFound,
@@ -148,6 +151,7 @@ if TYPE_CHECKING:
         tool,
     )
     from weftline.client.usage import CallName, CancelReceipt
+    from weftline.client.webhooks import verify_webhook
 else:
     # Hidden from type checkers, which would assume from a module `__getattr__` that every name exists.
     _HOMES = {
@@ -178,6 +182,7 @@ else:
         "DeadlineExceeded": "errors",
         "Forbidden": "errors",
         "Frame": "events",
+        "InvalidSignature": "errors",
         "InvalidSpec": "errors",
         "LocalTool": "tools",
         "LoggedCall": "ended",
@@ -225,6 +230,7 @@ else:
         "server_tool": "tools",
         "stored_tool": "tools",
         "tool": "tools",
+        "verify_webhook": "webhooks",
     }
 
     def __getattr__(name):

@@ -19,7 +19,8 @@
     ├── ToolDeliveryError          the answer to a tool call could not be delivered
     ├── ToolError                  raised by a tool handler: its text is what the model reads
     ├── ParseError (ValueError)    the final text is not what `output_type` or `parse_output` asked for
-    └── OAuthError                 the authorization server refused the request
+    ├── OAuthError                 the authorization server refused the request
+    └── InvalidSignature           a webhook's request is not from the server, or too old
 
 Match on the class or on `code`, never on the message.
 """
@@ -316,3 +317,7 @@ def _texts(value: object) -> tuple[str, ...]:
     if isinstance(value, list):
         return tuple(item for item in cast("list[object]", value) if isinstance(item, str))
     return ()
+
+
+class InvalidSignature(ClientError):
+    """The request of a webhook is not from the server that knows the secret, or was sent at another time."""

@@ -38,6 +38,21 @@ class RunResult(Struct, frozen=True):
     cancel_receipt: CancelReceipt | None = None
     usage_estimated: bool = False
 
+    def __repr__(self) -> str:
+        """One line, without the events."""
+        return f"<RunResult {self._facts}>"
+
+    def __str__(self) -> str:
+        return f"{self.text}\n\n[{self._facts}]"
+
+    @property
+    def _facts(self) -> str:
+        used = self.tokens
+        of = {"turn": self.turns, "token": 0 if used is None else used.input_tokens + used.output_tokens}
+        counts = [f"{count:,} {name}{'s' * (count != 1)}" for name, count in of.items() if count]
+        cost = [] if self.cost_usd is None else [f"${self.cost_usd:.4f}"]
+        return ", ".join([f"{self.run_id} succeeded", *counts, *cost])
+
     @property
     def events(self) -> tuple[ClientEvent, ...]:
         return tuple([frame.event for frame in self.frames])

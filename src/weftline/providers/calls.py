@@ -14,7 +14,7 @@ from weftline.net.errors import Reason, RequestFailed
 from weftline.net.transport import Response
 from weftline.providers.base import ErrorClass, ProviderError
 from weftline.text.json_size import excess
-from weftline.text.surrogates import whole_json
+from weftline.text.surrogates import storable_json
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ async def read_json(response: Response) -> bytes:
     body = await response.read()
     if too_much := excess(body):
         raise ProviderError("server", f"The model API's answer has {too_much}.", retryable=False, unanswered=True)
-    return whole_json(body)
+    return storable_json(body)
 
 
 class Call:

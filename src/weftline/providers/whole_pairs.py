@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from weftline.net.sse import SseEvent
-from weftline.text.surrogates import lone_halves, may_have_halves, whole_json
+from weftline.text.surrogates import lone_halves, may_have_halves, may_have_nul, whole_json, without_nul
 
 _data = attrgetter("data")
 _NOTHING_BYTES = 4096
@@ -38,7 +38,10 @@ class WholePairs:
 
     def feed(self, data: bytes) -> Sequence[SseEvent]:
         events = self._parser.feed(data)
-        if self._held is None and not may_have_halves(b"\n".join(map(_data, events))):
+        joined = b"\n".join(map(_data, events))
+        if may_have_nul(joined):
+            events = [replace(one, data=without_nul(one.data)) for one in events]
+        if self._held is None and not may_have_halves(joined):
             return events
         ready: list[SseEvent] = []
         for event in events:

@@ -71,6 +71,8 @@ class Body(Struct, Generic[T], frozen=True, eq=False):
     parse: Callable[..., T] | None = None
     """Reads the bytes; raises `InvalidRequest`. None if the use case gets the bytes."""
     limit_bytes: int = MAX_BODY_BYTES
+    repaired: bool = False
+    """Whether `parse` replaces what cannot be stored; otherwise U+0000 is refused before."""
 
 
 class Form(Struct, Generic[T], frozen=True, eq=False):

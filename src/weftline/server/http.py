@@ -20,6 +20,8 @@ from weftline.server.declared import NOTHING, AnyBody, Body, Declared, Undeclare
 from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
 from weftline.server.memory_budget import Reservation
 from weftline.text.percent import fields
+from weftline.text.surrogates import may_have_nul
+from weftline.wire.json_text import refuse_nul
 
 T = TypeVar("T")
 
@@ -216,6 +218,8 @@ class Request(Struct, eq=False):
         credentials, principal = self.credentials, self.principal
         if credentials is not None and principal is not None and not credentials.remembers(principal):
             await credentials.require_valid(principal)
+        if may_have_nul(data) and isinstance(self.declared.body, Body) and not self.declared.body.repaired:
+            await parsed(refuse_nul, data)
         return data
 
     async def _rest(self, data: bytes, declared: str | None, limit: int) -> bytes:

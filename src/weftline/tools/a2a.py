@@ -26,7 +26,7 @@ from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.providers.base import ToolSpec
 from weftline.text.json_size import excess
 from weftline.text.redaction import Redactor, redact_url
-from weftline.text.surrogates import whole_json
+from weftline.text.surrogates import storable_json
 from weftline.tools.a2a_tasks import Cancellations, OpenTask, OpenTasks
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.client_side import A2A_PARAMETERS
@@ -414,7 +414,7 @@ def _object(data: bytes) -> Fields | None:
     if excess(data):
         return None
     try:
-        value: object = msgspec.json.decode(whole_json(data))
+        value: object = msgspec.json.decode(storable_json(data))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return cast(Fields, value) if isinstance(value, dict) else None

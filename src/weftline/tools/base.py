@@ -21,7 +21,7 @@ from weftline.messages import Text, UserPart, joined_text
 from weftline.outcome import Bounds, ServerData, Telemetry
 from weftline.providers.base import ToolSpec
 from weftline.reminders import Reminder
-from weftline.text.surrogates import whole
+from weftline.text.surrogates import storable
 from weftline.text.titles import titled
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ class ToolOutput(Struct, frozen=True, omit_defaults=True):
 
     def whole(self) -> ToolOutput:
         """Returns this output with text that can be stored: an unpaired surrogate becomes U+FFFD."""
-        parts = [Text(whole(part.text)) if isinstance(part, Text) else part for part in self.parts]
+        parts = [Text(storable(part.text)) if isinstance(part, Text) else part for part in self.parts]
         return replace(self, parts=tuple(parts))
 
 

@@ -19,7 +19,7 @@ from weftline.failure import CORRECTABLE, Cause, Failure, FailureKind, Hint, rec
 from weftline.kernel.bodies import AskBody
 from weftline.messages import File, Image, Text, UserPart
 from weftline.text.canonical import MAX_DEPTH, NotCanonical, canonical_value
-from weftline.text.surrogates import whole
+from weftline.text.surrogates import storable
 from weftline.tools.arguments import StaleArguments
 from weftline.tools.base import ToolFailed, ToolInDoubt, ToolOutput, ToolQuestion
 from weftline.tools.bounding import Bounded
@@ -36,7 +36,7 @@ def output_of(value: object, *, tool_name: str) -> ToolOutput:
     """
     try:
         if isinstance(value, str):
-            return ToolOutput((Text(whole(value)),))
+            return ToolOutput((Text(storable(value)),))
         if type(value) not in _JSON_TYPES:
             if isinstance(value, ToolOutput):
                 return _checked(value)
@@ -77,14 +77,14 @@ def error_of(error: BaseException) -> ToolOutput:
     message = _message_of(error)
     if not isinstance(error, ToolFailed):
         message = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    text = whole(message or prompts.remote.FAILED_WITHOUT_WORDS)
+    text = storable(message or prompts.remote.FAILED_WITHOUT_WORDS)
     in_doubt = isinstance(error, ToolInDoubt)
     return ToolOutput.of(text, is_error=True, in_doubt=in_doubt, failure=failure_of(error, text))
 
 
 def question_of(error: ToolQuestion) -> ToolOutput:
     """Returns the interim result of a call whose tool asks a person."""
-    ask = AskBody(whole(error.question), tuple([whole(one) for one in error.options]), error.multiple)
+    ask = AskBody(storable(error.question), tuple([storable(one) for one in error.options]), error.multiple)
     return ToolOutput((Text(ask.prompt),), asks=ask, asks_for_s=error.timeout_s)
 
 
@@ -118,11 +118,11 @@ def causes_of(error: BaseException) -> tuple[Cause, ...]:
     """Returns the exceptions that led to this one, the nearest first, each once."""
     found: dict[Cause, None] = {}
     seen = {id(error)}
-    own = Cause(type(error).__name__, whole(_message_of(error)))
+    own = Cause(type(error).__name__, storable(_message_of(error)))
     one = _cause_of(error)
     while one is not None and id(one) not in seen and len(found) < _MAX_CAUSES:
         seen.add(id(one))
-        cause = Cause(type(one).__name__, whole(_message_of(one)) or prompts.remote.FAILED_WITHOUT_WORDS)
+        cause = Cause(type(one).__name__, storable(_message_of(one)) or prompts.remote.FAILED_WITHOUT_WORDS)
         if cause != own:
             found.setdefault(cause)
         one = _cause_of(one)
@@ -189,7 +189,7 @@ def _plain(value: Any, levels: int) -> object:
     if isinstance(value, list | tuple):
         return [_plain(item, levels - 1) for item in cast("Iterable[object]", value)]
     if isinstance(value, str):
-        return whole(str(value))
+        return storable(str(value))
     if isinstance(value, int | float):
         return int(value) if isinstance(value, int) else float(value)
     if isinstance(value, msgspec.Struct):
@@ -202,7 +202,7 @@ def _plain(value: Any, levels: int) -> object:
 
 def _mapping(value: Mapping[Any, object], levels: int) -> dict[Any, object]:
     # Keys that are not strings stay as they are, so that `canonical_value` refuses them.
-    return {whole(key) if isinstance(key, str) else key: _plain(item, levels - 1) for key, item in value.items()}
+    return {storable(key) if isinstance(key, str) else key: _plain(item, levels - 1) for key, item in value.items()}
 
 
 def _by_pydantic(value: object, levels: int) -> object:

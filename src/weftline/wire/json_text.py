@@ -7,10 +7,11 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import Raw
 
-from weftline.errors import InvalidRequest
+from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.text.json_size import excess
-from weftline.text.surrogates import lone_halves
+from weftline.text.surrogates import lone_halves, may_have_nul
 from weftline.wire.limits import MAX_BODY_VALUES, MAX_JSON_DEPTH
+from weftline.wire.validation import path_of
 
 _Shape = TypeVar("_Shape")
 
@@ -37,6 +38,29 @@ def decode_object(body: bytes) -> dict[str, Any]:
     if body.count(b"{") + body.count(b"[") > MAX_JSON_DEPTH:
         _refuse_deep(body)
     return cast("dict[str, Any]", value)
+
+
+def refuse_nul(body: bytes) -> None:
+    """Raises `InvalidRequest` for JSON with U+0000 in a string, and names where. Leaves what is not JSON to others."""
+    if not may_have_nul(body):
+        return
+    refuse_many(body)
+    try:
+        left: list[tuple[tuple[int | str, ...], Any]] = [((), _decode_any(body))]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return
+    while left:
+        path, value = left.pop()
+        if isinstance(value, str):
+            if "\0" in value:
+                raise invalid([Issue(path_of(path), "contains U+0000, which cannot be stored")])
+        elif isinstance(value, dict):
+            items = cast("dict[str, Any]", value)
+            if any("\0" in name for name in items):
+                raise invalid([Issue(path_of(path), "has a name with U+0000, which cannot be stored")])
+            left += [((*path, name), item) for name, item in reversed(items.items())]
+        elif isinstance(value, list):
+            left += [((*path, index), item) for index, item in reversed([*enumerate(cast("list[Any]", value))])]
 
 
 def refuse_many(body: bytes) -> None:

@@ -12,7 +12,7 @@ from msgspec import DecodeError, Meta, Raw, Struct, json
 from msgspec.structs import fields as fields_of
 
 from weftline.errors import InvalidRequest, Issue, invalid
-from weftline.text.surrogates import whole_json
+from weftline.text.surrogates import whole_json, without_nul
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, ToolResultBody
 from weftline.wire.failures import FAILURE_SHAPE, ExactFailure, SentFailure, failure_problem, require_failure
 from weftline.wire.json_text import decode_fields, decode_shape, refuse_many
@@ -86,9 +86,10 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
     """Parses the result of a client-side call.
 
     One that is too large is returned as `oversize`, without its text, so that its call can be closed. An unpaired
-    surrogate becomes U+FFFD, so that the run gets the rest.
+    surrogate or U+0000 becomes U+FFFD, so that the run gets the rest.
     """
     unknown: tuple[UnknownField, ...] = ()
+    body = without_nul(body)
     try:
         sent = _exact_tool_result.decode(body)
     except (DecodeError, UnicodeDecodeError, RecursionError):

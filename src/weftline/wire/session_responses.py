@@ -88,6 +88,25 @@ class Session(Struct, rename="camel"):
     usage: UsedBySession
 
 
+class SessionEvent(Struct, rename="camel"):
+    """A message of a session in the form of an event of a run. `seq` counts them within the session."""
+
+    seq: int
+    type: Literal["user_message", "assistant_message"]
+    text: str
+    attachments: list[AttachmentInfo] | UnsetType = UNSET
+
+
+class SessionEvents(Struct, rename="camel"):
+    session_id: str
+    total: int
+    events: list[SessionEvent]
+    next_before_seq: int | None
+    """For the page before this one; null if there is none."""
+    truncated: bool
+    """Whether there are earlier ones."""
+
+
 class ListedSession(Struct, rename="camel"):
     id: str
     session_id: str
@@ -131,6 +150,22 @@ def session_info(session: SessionView, messages: Iterable[Message]) -> bytes:
             usage=_session_usage(session.usage),
         )
     )
+
+
+def session_events(
+    session_id: str, messages: Iterable[Message], *, last: int | None = None, before: int | None = None
+) -> bytes:
+    """Returns what people and the model said: all of it, or the `last` messages, of those `before` a number."""
+    chats = [chat for message in messages if (chat := _chat(message)) and chat.role != "system"]
+    end = len(chats) if before is None else max(0, min(len(chats), before - 1))
+    start = 0 if last is None else max(0, end - last)
+    events = [
+        SessionEvent(
+            seq, "user_message" if chat.role == "user" else "assistant_message", chat.content, chat.attachments
+        )
+        for seq, chat in enumerate(chats[start:end], start + 1)
+    ]
+    return encode(SessionEvents(session_id, len(chats), events, start + 1 if start else None, start > 0))
 
 
 def _session_usage(usage: SessionUsage) -> UsedBySession:

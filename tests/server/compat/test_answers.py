@@ -198,6 +198,28 @@ async def test_newer_clients_read_totals_and_dates_of_sessions(api: Api) -> None
     check_error(await api.get("agent-sessions?offset=-1"), 400, "invalid_request")
 
 
+async def test_newer_clients_replay_a_session_page_by_page(api: Api) -> None:
+    session = await api.session("seen", systemPrompt="You help.")
+    for number in range(3):
+        await api.events(await api.send(session, f"{number}\n"))
+    path = f"agent-sessions/{session}/events"
+    whole = (await api.get(path)).json
+    assert [(one["seq"], one["type"]) for one in whole["events"]] == [
+        (seq, "user_message" if seq % 2 else "assistant_message") for seq in range(1, 7)
+    ]
+    assert [one["text"] for one in whole["events"][::2]] == ["0\n", "1\n", "2\n"]
+    assert (whole["sessionId"], whole["total"], whole["nextBeforeSeq"], whole["truncated"]) == (session, 6, None, False)
+    assert (await api.get(f"{path}?full=1&lastMessages=1")).json == whole
+    seen, query = list[Json](), "lastMessages=4"
+    while query:
+        page = (await api.get(f"{path}?{query}")).json
+        seen = page["events"] + seen
+        assert page["truncated"] is (page["nextBeforeSeq"] is not None) and page["total"] == 6
+        query = f"lastMessages=4&beforeSeq={page['nextBeforeSeq']}" if page["truncated"] else ""
+    assert seen == whole["events"]
+    check_error(await api.get(f"{path}?lastMessages=0"), 400, "invalid_request")
+
+
 @pytest.mark.parametrize("path", ["eval-datasets", "eval-runs", "eval-runs/x/stream", "agent-runs/run_1/feedback"])
 async def test_what_this_server_does_not_have_is_said_in_words(api: Api, path: str) -> None:
     reply = await api.call("POST", path, {})

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from commands import weftline_beside
 from loopback import listening
+from weftline.client import verify_webhook
 from weftline.testing import ServerProcess
 
 from ..kit import TIMEOUT_S, Api, Json, check_error
@@ -122,6 +123,8 @@ async def test_the_end_of_a_run_is_posted_and_signed(api: Api, receiver: Receive
     stamp, mark = (part.split("=", 1)[1] for part in hit.headers["Weftline-Signature"].split(","))
     expected = hmac.new(webhook["secret"].encode(), f"{stamp}.".encode() + hit.body, hashlib.sha256).hexdigest()
     assert hmac.compare_digest(mark, expected) and abs(time.time() - int(stamp)) < 3600
+    header = hit.headers["Weftline-Signature"]
+    assert verify_webhook(hit.body, header, webhook["secret"], tolerance_s=3600) == hit.json
     (one,) = await deliveries(api, webhook, "delivered")
     assert one["id"] == hit.headers["Weftline-Delivery"] == hit.json["id"]
     assert (one["runId"], one["attempts"], one["lastStatus"], one["lastError"]) == (run, 1, 204, "")

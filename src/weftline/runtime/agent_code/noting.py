@@ -10,7 +10,7 @@ from msgspec import Struct
 from weftline.kernel import bodies
 from weftline.kernel.notes import RUN_NOTE, RunNote
 from weftline.runtime.services import Sink
-from weftline.text.surrogates import whole
+from weftline.text.surrogates import storable
 
 MAX_NOTES = 200
 """The most notes of one turn."""
@@ -24,12 +24,14 @@ def run_note(text: object, labels: object, *, turn: int) -> bytes:
     if not isinstance(text, str) or not 1 <= len(text) <= MAX_NOTE_CHARS:
         raise ValueError(f"a note must be a string of 1 to {MAX_NOTE_CHARS:,} characters")
     given = list(cast("Mapping[object, object]", labels or {}).items()) if isinstance(labels, Mapping | None) else [()]
-    pairs = [[whole(part) for part in pair if isinstance(part, str) and len(part) <= MAX_LABEL_CHARS] for pair in given]
+    pairs = [
+        [storable(part) for part in pair if isinstance(part, str) and len(part) <= MAX_LABEL_CHARS] for pair in given
+    ]
     if len(pairs) > MAX_LABELS or any(len(pair) != 2 for pair in pairs):  # invalid parts are missing from their pairs
         raise ValueError(
             f"the labels of a note are up to {MAX_LABELS} strings of {MAX_LABEL_CHARS} characters, by name"
         )
-    return bodies.encode(RunNote(whole(text), {pair[0]: pair[1] for pair in pairs}, turn))
+    return bodies.encode(RunNote(storable(text), {pair[0]: pair[1] for pair in pairs}, turn))
 
 
 class ProviderNotes(Struct, eq=False):

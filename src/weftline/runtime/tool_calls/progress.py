@@ -11,7 +11,7 @@ from weftline.kernel.bodies import ProgressNote, ToolNote
 from weftline.kernel.entries import TOOL_NOTE, TOOL_PROGRESS
 from weftline.runtime.services import Sink
 from weftline.text.canonical import canonical_value
-from weftline.text.surrogates import whole
+from weftline.text.surrogates import storable
 from weftline.tools.base import ToolProgress
 
 MAX_NOTES = 200
@@ -39,7 +39,7 @@ class ProgressNotes(Struct, eq=False):
             return
         self._left -= 1
         self._next_at = now + EVERY_S
-        message = whole(progress.message[:MAX_MESSAGE_CHARS])
+        message = storable(progress.message[:MAX_MESSAGE_CHARS])
         note = ProgressNote(self._call, self._name, progress.progress, progress.total, message)
         self._sink.emit(TOOL_PROGRESS, bodies.encode(note))
 
@@ -51,7 +51,7 @@ class ProgressNotes(Struct, eq=False):
         if len(encoded) > MAX_NOTE_BYTES:
             raise ValueError(f"a note must have at most {MAX_NOTE_BYTES:,} bytes, not {len(encoded):,}")
         self._left -= 1
-        self._sink.emit(TOOL_NOTE, bodies.encode(ToolNote(self._call, self._name, whole(kind), Raw(encoded))))
+        self._sink.emit(TOOL_NOTE, bodies.encode(ToolNote(self._call, self._name, storable(kind), Raw(encoded))))
 
     def close(self) -> None:
         self._left = 0

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from weftline.failure import Failure, Hint
 from weftline.outcome import Audience, ServerData, Telemetry
 from weftline.text.canonical import NotCanonical, canonical_value
-from weftline.text.surrogates import whole
+from weftline.text.surrogates import storable
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ def storable_failure(failure: Failure | None, *, run_id: str, tool: str) -> Fail
         return failure
     hint: Hint = failure.hint
     try:
-        hint = replace(hint, message=whole(hint.message), clarifying_question=whole(hint.clarifying_question))
+        hint = replace(hint, message=storable(hint.message), clarifying_question=storable(hint.clarifying_question))
         for name in ("example_input", "prior_input"):
             try:
                 if (value := getattr(hint, name)) is not None:

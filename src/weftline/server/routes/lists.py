@@ -35,6 +35,7 @@ from weftline.workspace.agents import owns
 _BASE = "/api/v1/workspaces/{slug}"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DEFAULT_LIMIT, MAX_LIMIT = 50, 200
+MAX_NUMBER = 999_999_999
 _AT_ONCE = 16
 """How many runs are looked up before other tasks get a turn: a millisecond's worth."""
 _STATUS = QueryParameter("status", Status, "With this status.")
@@ -91,7 +92,7 @@ async def _page_of_runs(app: App, request: Request, matching: RunFilter) -> Resp
 async def sessions(app: App, request: Request, principal: Principal) -> Response:
     status = one_of(request, _SESSION_STATUS)
     wanted = await _common(app, request, principal)
-    offset = _offset(request)
+    offset = number_of(request, _OFFSET, least=0) or 0
     matching = ThreadFilter(
         workspace=principal.workspace,
         before=wanted.before,
@@ -111,12 +112,13 @@ async def sessions(app: App, request: Request, principal: Principal) -> Response
     return Response(encode(SessionPage(listed, more, limit=wanted.limit, offset=offset, total=total)))
 
 
-def _offset(request: Request) -> int:
-    text = request.query_value("offset")
+def number_of(request: Request, parameter: QueryParameter, *, least: int = 1) -> int | None:
+    """Returns a parameter that is a number of things."""
+    text = request.query_value(parameter.name)
     if text is None:
-        return 0
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise unusable("offset", "must be a whole number from 0 to 999999999")
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < least:
+        raise unusable(parameter.name, f"must be a whole number from {least} to {MAX_NUMBER}")
     return int(text)
 
 
@@ -270,7 +272,7 @@ OF_AGENT = QueryParameter(
 )
 _OFFSET = QueryParameter(
     "offset",
-    Annotated[int, Meta(ge=0, le=999_999_999, extra_json_schema={"default": 0})],
+    Annotated[int, Meta(ge=0, le=MAX_NUMBER, extra_json_schema={"default": 0})],
     "How many to leave out at the beginning. `cursor` is faster, and new sessions do not shift it.",
 )
 _FILTERS = (

@@ -41,7 +41,7 @@ _KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that the model can still be told about one that is too large."""
 _RUN = Body[bytes]("weftline.wire.run_spec:RunModel", limit_bytes=MAX_BODY_BYTES_WITH_FILES)
-_RESULT = Body(ToolResult, parse_tool_result, RESULT_BODY_BYTES)
+_RESULT = Body(ToolResult, parse_tool_result, RESULT_BODY_BYTES, repaired=True)
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:

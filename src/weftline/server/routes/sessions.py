@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Annotated, Literal
 
+from msgspec import Meta
 from msgspec.json import decode, encode
 
 from weftline.api.parsing import off_loop
@@ -16,10 +18,11 @@ from weftline.server.access import find_session
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.creating import FOLLOWED, respond_created
-from weftline.server.declared import Body
+from weftline.server.declared import Body, QueryParameter
 from weftline.server.http import Request, Response, StreamedResponse
 from weftline.server.large import LARGE_BYTES
 from weftline.server.router import EventStream, Route
+from weftline.server.routes.lists import MAX_NUMBER, number_of, one_of
 from weftline.server.routes.runs import idempotency
 from weftline.server.sse import LAST_EVENT_ID
 from weftline.store.records.threads import ThreadRow
@@ -28,12 +31,25 @@ from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
 from weftline.wire.responses import Ok
 from weftline.wire.run_responses import CreatedRun
 from weftline.wire.run_spec import MessageModel, SessionModel
-from weftline.wire.session_responses import CreatedSession, Session, SessionView, created_session, session_info
+from weftline.wire.session_responses import (
+    CreatedSession,
+    Session,
+    SessionEvents,
+    SessionView,
+    created_session,
+    session_events,
+    session_info,
+)
 from weftline.workspace import threads
 
 PATH = "/api/v1/workspaces/{slug}/agent-sessions"
 _SESSION = Body[bytes](SessionModel)
 _MESSAGE = Body[bytes](MessageModel, limit_bytes=MAX_BODY_BYTES_WITH_FILES)
+
+_COUNT = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
+_LAST = QueryParameter("lastMessages", _COUNT, "Only so many, the latest ones.")
+_BEFORE = QueryParameter("beforeSeq", _COUNT, "Only those before this number: `nextBeforeSeq` of a later page.")
+_FULL = QueryParameter("full", Literal["1"], "All of them, whatever else is given.")
 
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
@@ -80,6 +96,31 @@ async def _snapshot(app: App, row: ThreadRow, *, size: int) -> Response:
         raise await session_unreadable(app.engine, row.key, session_damaged(view.id, "a message of it")) from None
 
 
+async def events(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
+    row = await find_session(app, request, principal)
+    last, before = number_of(request, _LAST), number_of(request, _BEFORE)
+    if one_of(request, _FULL):
+        last = before = None
+    size = await app.engine.stored.thread_size(row.key)
+    identity = ids.session_id(row.key, row.salt)
+
+    async def make() -> Response:
+        stored = await app.engine.stored.thread_messages(row.key)
+
+        def made() -> bytes:
+            messages = [bodies.decode_message(message) for message in stored]
+            return session_events(identity, messages, last=last, before=before)
+
+        try:
+            return Response(await off_loop(made, size=size))
+        except UNREADABLE:
+            raise await session_unreadable(app.engine, row.key, session_damaged(identity, "a message of it")) from None
+
+    if size > LARGE_BYTES:
+        return partial(app.large.make_and_send, request, principal.slug, size=size, make=make)
+    return await make()
+
+
 async def message(app: App, request: Request, principal: Principal) -> Response | StreamedResponse:
     row = await find_session(app, request, principal)
     raw = await request.body()
@@ -118,6 +159,16 @@ ROUTES = (
         narrowed="its agents",
         summary="Read a session",
         returns=Session,
+    ),
+    Route(
+        "GET",
+        f"{PATH}/{{sessionId}}/events",
+        events,
+        scopes=("sessions:read",),
+        narrowed="its agents",
+        summary="Read the messages of a session in the form of events",
+        query=(_LAST, _BEFORE, _FULL),
+        returns=SessionEvents,
     ),
     Route(
         "DELETE",

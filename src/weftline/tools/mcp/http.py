@@ -21,7 +21,7 @@ from weftline.net.dial import Dialer
 from weftline.net.errors import BodyTooLarge, RequestFailed
 from weftline.net.response import HttpResponse
 from weftline.text.json_size import MAX_LONG_NUMBERS, LongNumbers, excess
-from weftline.text.surrogates import whole_json
+from weftline.text.surrogates import storable_json
 from weftline.tools.mcp.login import Credential, LoginLost
 
 NOT_SENT = -32901
@@ -133,7 +133,7 @@ class DialledTransport(httpx2.AsyncBaseTransport):
             if too_much := excess(answer):
                 return 0, _error(request, UNREADABLE, prompts.remote.mcp_answer_has(too_much))
             return reply.status, httpx2.Response(
-                reply.status, headers=headers, content=whole_json(answer), request=request
+                reply.status, headers=headers, content=storable_json(answer), request=request
             )
         stream = _Body(reply, call, request)
         return reply.status, httpx2.Response(reply.status, headers=headers, stream=stream, request=request)
@@ -190,10 +190,10 @@ class _Body(httpx2.AsyncByteStream):
                     raise httpx2.ReadError("The answer is too large.", request=self._request)
                 lines, newline, rest = piece.rpartition(b"\n")
                 if newline:
-                    yield whole_json(b"".join([*line, lines, newline]))
+                    yield storable_json(b"".join([*line, lines, newline]))
                     line.clear()
                 line.append(rest)
-            yield whole_json(b"".join(line))
+            yield storable_json(b"".join(line))
         except RequestFailed as error:
             raise httpx2.ReadError(error.message, request=self._request) from None
 
