@@ -59,7 +59,7 @@ async def main() -> None:
     models = Catalog()
     models.add(Told(["Not asked."]), name="lab")
     async with Engine(FOLDER / "data", agents=[agent], models=models) as engine:
-        limits = Limits(max_children=int(sys.argv[2])) if len(sys.argv) > 2 else None
+        limits = Limits(max_children=int(sys.argv[2])) if len(sys.argv) > 2 else Limits()
         run = await engine.start(agent, "Go.", key="once", limits=limits)
         result = await run.result()
         calls_made = sorted(f"{call.how}:{call.result}" for call in result.calls)

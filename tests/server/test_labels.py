@@ -32,7 +32,7 @@ async def test_labels_are_on_the_snapshot_and_the_terminal_event_of_every_end(ap
     [
         ({"a b": "x"}, "labels"),
         ({"a": 5}, "labels.a"),
-        ({"a": "x" * 257}, "labels.a"),
+        ({"a": "x" * 513}, "labels.a"),
         ({f"x{n}": "" for n in range(17)}, "labels"),
         (["a"], "labels"),
     ],

@@ -194,7 +194,7 @@ BAD_SPECS: list[tuple[Json, str]] = [
     ({"prompt": "a", "budgets": {"onLocalToolTimeout": "shrug"}}, "budgets.onLocalToolTimeout"),
     ({"prompt": "a", "metadata": {"a b": "c"}}, "metadata.a b"),
     ({"prompt": "a", "metadata": {"a": 5}}, "metadata.a"),
-    ({"prompt": "a", "metadata": {"a": "x" * 257}}, "metadata.a"),
+    ({"prompt": "a", "metadata": {"a": "x" * 513}}, "metadata.a"),
     ({"prompt": "a", "metadata": {f"k{i}": "v" for i in range(17)}}, "metadata"),
     ({"prompt": "a", "tools": {}}, "tools"),
     ({"prompt": "a", "tools": [{"kind": "teapot", "name": "t"}]}, "tools[0].kind"),
@@ -213,7 +213,7 @@ BAD_SPECS: list[tuple[Json, str]] = [
     ({"prompt": "a", "loopDetection": {"hardCutoffThreshold": 101}}, "loopDetection.hardCutoffThreshold"),
     ({"prompt": "a", "toolBudgets": {"t": {"maxCalls": 1001}}}, "toolBudgets.t.maxCalls"),
     ({"prompt": "a", "toolBudgets": {"t": {"maxCalls": "3"}}}, "toolBudgets.t.maxCalls"),
-    ({"prompt": "a", "metadata": {f"k{i}": "ü" * 256 for i in range(16)}}, "metadata"),
+    ({"prompt": "a", "metadata": {f"k{i}": "ü" * 512 for i in range(16)}}, "metadata"),
     ({"prompt": "a", "agentId": "no such/id"}, "agentId"),
     ({"prompt": "a", "modelId": ""}, "modelId"),
 ]

@@ -367,7 +367,7 @@ class State(Room, frozen=True):
         return self.limits.max_children - len(self.open_children)
 
 
-FOLD = 12
+FOLD = 13
 """The version of the fold: raised whenever `evolve` or `State` changes, so that stored states are rebuilt.
 
 A run row records which fold produced its state; a state with another version is discarded and rebuilt from the log.

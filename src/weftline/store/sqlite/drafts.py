@@ -91,9 +91,11 @@ def sync(path: Path) -> None:
 def _remove_abandoned(to: Path) -> None:
     if not to.parent.is_dir():
         return
-    for draft in to.parent.glob(f".*/{MARK}"):
+    # A restore that was killed just before or after its mark had its name left `MARK.new` or no mark.
+    ours = [one / f"{MARK}.new" for one in drafts_of(to) if not (one / MARK).exists()]
+    for draft in [*to.parent.glob(f".*/{MARK}"), *ours]:
         try:
-            mark = os.open(draft, os.O_RDWR | os.O_CLOEXEC)
+            mark = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             continue  # somebody else's
         try:
