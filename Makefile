@@ -54,10 +54,10 @@ clients: $(READY)
 	@$(PY) -m pytest -n 0 tests/generated/check_clients.py $(ARGS)
 
 torture: $(READY)
-	@$(PY) -m weftline.testing.torture $(ARGS)
+	@$(PY) -m campaigns.torture $(ARGS)
 
 sandbox-campaign: $(READY)
-	@$(PY) -m weftline.testing.sandbox.campaign $(ARGS)
+	@$(PY) -m campaigns.sandbox $(ARGS)
 
 mcp-kit: $(READY)
 	@PYTHONPATH=tests $(PY) -m kits.mcp $(ARGS)

@@ -129,7 +129,7 @@ STORES: dict[str, frozenset[str]] = {
 }
 """For each store, what it may import of the others: queries on records are SQL, so memory keeps them in SQLite too."""
 
-KNOW_THE_WIRE = ("wire", "api", "server", "client", "cli", "testing.torture", "agent.events.event_page")
+KNOW_THE_WIRE = ("wire", "api", "server", "client", "cli", "agent.events.event_page")
 """The parts that speak the HTTP protocol, and the page that compares its words with ours."""
 WIRE_WORDS = re.compile(
     r"\b(toolUseId|runId|sessionId|errorClass|partialText|toolBudgets|loopDetection|inDoubt"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from campaigns.simulation.loop import VirtualLoop
 
 from weftline.concurrency.deadlines import Deadline, Deadlines
-from weftline.testing.simulation.loop import VirtualLoop
 
 
 async def slept(deadlines: Deadlines, limit_s: float, work_s: float) -> str:

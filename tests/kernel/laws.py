@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from campaigns.simulation.leases import check_leases
+from campaigns.simulation.policies import check_policy
 from msgspec import Struct, field
 
 from weftline.kernel.context import (
@@ -43,8 +45,6 @@ from weftline.kernel.entries import (
 from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import CapReached
 from weftline.messages import Usage
-from weftline.testing.simulation.leases import check_leases
-from weftline.testing.simulation.policies import check_policy
 
 from .order import every_call_is_answered_before_the_run_goes_on, nothing_starts_in_a_pause_or_past_a_deadline
 from .world import Entry

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from campaigns.simulation.leases import check_leases
+from campaigns.simulation.policies import Stopwatch, check_policy
+from campaigns.simulation.trace import Violation
 from msgspec.structs import replace
 
 from weftline.kernel import accept, leases
@@ -17,9 +20,6 @@ from weftline.kernel.entries import AttemptStarted, CallAsked, CallOpened, Effec
 from weftline.kernel.lease import LeaseRule
 from weftline.kernel.policy import CapReached, PolicyRule, RunUnattended
 from weftline.kernel.state import Decision, New, StartChild, State
-from weftline.testing.simulation.leases import check_leases
-from weftline.testing.simulation.policies import Stopwatch, check_policy
-from weftline.testing.simulation.trace import Violation
 
 from . import laws
 from . import world as worlds

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from campaigns.simulation.policies import check_policy
 from hypothesis import given
 
 from weftline.kernel import policies
@@ -22,7 +23,6 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.policy import CapReached, PolicyDecided, PolicyRule, TagClause
 from weftline.kernel.state import ConsultPolicy, FinishChild, StartChild
-from weftline.testing.simulation.policies import check_policy
 
 from .histories import History, bring_to_its_end, histories, lived
 from .world import SECOND, Ask, Fault, World, call, text

@@ -13,6 +13,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 from aiohttp.base_protocol import BaseProtocol
+from campaigns.simulation.loop import VirtualLoop
 from msgspec.structs import replace
 
 from weftline.net.dial import Dialer
@@ -21,7 +22,6 @@ from weftline.net.errors import RequestFailed
 from weftline.net.limits import TimeLimits
 from weftline.net.response import HttpResponse
 from weftline.net.watch import BodyWatch
-from weftline.testing.simulation.loop import VirtualLoop
 
 from .kit import HEAD, HELLO, LIMITS, answering, chunk, post, read_request, serving, transport
 

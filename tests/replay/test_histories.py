@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 
 import pytest
+from campaigns.simulation import Build, Histories
+from campaigns.simulation.disk import Disk
 
 from weftline.plan import RunPlan
 from weftline.replay.present_code import PresentCode
@@ -14,8 +16,6 @@ from weftline.replay.replaying import replay_run
 from weftline.runtime.tool_calls.toolbox import RunName
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
-from weftline.testing.simulation import Build, Histories
-from weftline.testing.simulation.disk import Disk
 
 SEEDS = range(12)
 

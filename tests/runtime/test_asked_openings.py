@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
+from campaigns.simulation.server import WallClock
 
 from runtime.kit import MoodyStore, engine_on, plan
 from runtime.test_parked import on_virtual_time
@@ -22,7 +23,6 @@ from weftline.runtime.tool_calls.provided import Provided
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.server.http import Disconnect
 from weftline.store.memory import MemoryDisk
-from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
 

@@ -6,6 +6,8 @@ import asyncio
 from typing import Annotated, Any
 
 import pytest
+from campaigns.simulation.loop import VirtualLoop
+from campaigns.simulation.server import WallClock
 from msgspec import Raw
 from msgspec.structs import replace
 from pydantic import AfterValidator
@@ -28,8 +30,6 @@ from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
-from weftline.testing.simulation.loop import VirtualLoop
-from weftline.testing.simulation.server import WallClock
 from weftline.testing.store.chain import read_log
 from weftline.text.canonical import digest
 from weftline.tools.base import Tool, ToolContext, WillNotHappen

@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from campaigns.simulation.loop import VirtualLoop
+from campaigns.simulation.server import WallClock
 
 from runtime.kit import MoodyStore, ended, engine_on, plan
 from weftline.plan import LocalRef
 from weftline.store.memory import MemoryDisk
-from weftline.testing.simulation.loop import VirtualLoop
-from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 
 SCRIPTS: dict[str, Any] = {"ask": {"turns": [{"tool_calls": [{"name": "ask", "args": {}}]}, {"text": "thanks"}]}}

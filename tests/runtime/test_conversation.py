@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from campaigns.simulation.conversation import naive_conversation, naive_exchange
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -29,7 +30,6 @@ from weftline.messages import Assistant, File, Image, Text, ToolCall, ToolResult
 from weftline.runtime.conversation import KINDS, Conversation
 from weftline.runtime.message_parts import blobs_of
 from weftline.store.rows import Item
-from weftline.testing.simulation.conversation import naive_conversation, naive_exchange
 
 PICTURE = Image("image/png", data="aGk=")
 SEEN_IN_WORDS = Text("[An image (image/png) that this model cannot see.]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from campaigns.simulation.conversation import naive_conversation
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ from weftline.kernel.entries import HistoryPinned
 from weftline.messages import Assistant, Image, Message, System, Text, ToolCall, ToolResult, ToolResults, User
 from weftline.runtime.conversation import Conversation
 from weftline.runtime.model_calls.cutting import Cut, Span, message_bytes, new_cut, transcript, with_summary
-from weftline.testing.simulation.conversation import naive_conversation
 
 words = st.sampled_from(["", "Look at it.", "é" * 40, "long " * 200])
 causes = st.sampled_from(["size", "context_window"])

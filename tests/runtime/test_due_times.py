@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
+from campaigns.simulation.loop import VirtualLoop
+from campaigns.simulation.server import WallClock
 from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import replace
@@ -37,8 +39,6 @@ from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.store.memory import MemoryDisk
 from weftline.testing.code import IdleCode
-from weftline.testing.simulation.loop import VirtualLoop
-from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 
 SCRIPTS: dict[str, Any] = {

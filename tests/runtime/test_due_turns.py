@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from campaigns.simulation.server import WallClock
 
 from runtime.test_parked import HOUR_US, World, asking, on_virtual_time
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet import due_runs
 from weftline.runtime.fleet.due_runs import MAX_LOADING
 from weftline.store.memory import MemoryDisk
-from weftline.testing.simulation.server import WallClock
 
 MANY = 3 * MAX_LOADING
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from campaigns.simulation.loop import VirtualLoop
+from campaigns.simulation.server import WallClock
 from msgspec.structs import replace
 
 from runtime.kit import MoodyLog, MoodyStore, engine_on, plan, until
@@ -15,8 +17,6 @@ from weftline.plan import ServerRef
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.log import MemoryLog
 from weftline.store.rows import Write, Written
-from weftline.testing.simulation.loop import VirtualLoop
-from weftline.testing.simulation.server import WallClock
 from weftline.tools.decorator import tool
 
 TURNS = 1_000

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from campaigns.simulation.server import WallClock
 
 from runtime.kit import MoodyStore, engine_on, plan, until
 from runtime.test_parked import on_virtual_time
@@ -18,7 +19,6 @@ from weftline.plan import LocalRef, ServerRef
 from weftline.runtime.fleet.fleet import LAST_TRY_S
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import Write, Written
-from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
 

@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from campaigns.simulation.loop import VirtualLoop
+from campaigns.simulation.server import WallClock
 from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, engine_on, facts, plan
@@ -17,8 +19,6 @@ from weftline.plan import LocalRef, ServerRef
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
-from weftline.testing.simulation.loop import VirtualLoop
-from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
 

@@ -6,6 +6,8 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from campaigns.simulation.loop import VirtualLoop
+from campaigns.simulation.server import WallClock
 from msgspec.json import encode
 from msgspec.structs import replace
 
@@ -29,8 +31,6 @@ from weftline.store.memory import MemoryDisk
 from weftline.testing.code import IdleCode
 from weftline.testing.engine import World
 from weftline.testing.engine.world import Delegate
-from weftline.testing.simulation.loop import VirtualLoop
-from weftline.testing.simulation.server import WallClock
 from weftline.tools.asking import Ask
 from weftline.tools.base import ToolContext
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from campaigns.simulation.server import WallClock
 
 from runtime.kit import MoodyStore, ended, engine_on, plan, until
 from runtime.test_parked import on_virtual_time
@@ -13,7 +14,6 @@ from weftline.errors import StoreError
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime.fleet import idle_runs
 from weftline.store.memory import MemoryDisk
-from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from campaigns.simulation.loop import VirtualLoop
+from campaigns.simulation.server import WallClock
 from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, facts, plan
@@ -14,8 +16,6 @@ from weftline.providers.base import Chunk, Finish, ModelInfo, ModelRequest, Prov
 from weftline.providers.catalog import Catalog
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.store.memory import MemoryDisk
-from weftline.testing.simulation.loop import VirtualLoop
-from weftline.testing.simulation.server import WallClock
 
 DAY_S = 86_400
 

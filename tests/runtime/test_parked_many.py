@@ -9,6 +9,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from campaigns.simulation.server import WallClock
 from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, engine_on, plan
@@ -19,7 +20,6 @@ from weftline.runtime.limits import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.run import MemoryRun
 from weftline.testing import ScriptedModel, calls
-from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 
 MANY = 10_000

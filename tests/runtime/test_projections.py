@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from campaigns.simulation.conversation import naive_exchange
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -42,7 +43,6 @@ from weftline.store.base import LogReader, Store
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.records import threads
 from weftline.store.rows import Item, RunFilter, RunRow, Write, Written
-from weftline.testing.simulation.conversation import naive_exchange
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
 

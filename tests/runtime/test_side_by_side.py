@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from campaigns.simulation.loop import VirtualLoop
+from campaigns.simulation.server import WallClock
 from msgspec.structs import replace
 
 from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, plan, until
@@ -22,8 +24,6 @@ from weftline.runtime.fleet.timers import CLIENT_GRACE_US
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step
 from weftline.store.memory import MemoryDisk
-from weftline.testing.simulation.loop import VirtualLoop
-from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
 from weftline.tools.function import FunctionTool

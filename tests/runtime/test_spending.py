@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 import pytest
+from campaigns.simulation.server import WallClock
 
 from runtime.kit import MoodyStore
 from runtime.test_parked import on_virtual_time
@@ -23,7 +24,6 @@ from weftline.runtime.live import WorkingSet
 from weftline.runtime.model_calls.model_call import abandoned
 from weftline.runtime.model_calls.spending import ModelUsage, spent
 from weftline.store.memory import MemoryDisk
-from weftline.testing.simulation.server import WallClock
 
 END = Finish("end_turn")
 

@@ -7,6 +7,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from campaigns.simulation.loop import VirtualLoop
+from campaigns.simulation.server import WallClock
 from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, engine_on, facts, plan
@@ -18,8 +20,6 @@ from weftline.plan import LocalRef, ServerRef
 from weftline.runtime.clock import SteadyClock
 from weftline.runtime.fleet.timers import CLIENT_GRACE_US, MAX_GRACE_US
 from weftline.store.memory import MemoryDisk
-from weftline.testing.simulation.loop import VirtualLoop
-from weftline.testing.simulation.server import WallClock
 from weftline.tools.base import ToolOutput
 
 SCRIPTS: dict[str, Any] = {

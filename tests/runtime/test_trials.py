@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
+from campaigns.simulation.loop import VirtualLoop
 from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, engine_on, plan
@@ -23,7 +24,6 @@ from weftline.runtime.trials import MAX_READYING, PROBE_S, TRIAL_S
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.run import MemoryRun
 from weftline.testing.code import IdleCode
-from weftline.testing.simulation.loop import VirtualLoop
 
 _HANGS = {"deltas": ["a", "b"], "delay_ms": 3_600_000}
 

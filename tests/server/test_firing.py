@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from campaigns.simulation.loop import VirtualLoop
+from campaigns.simulation.server import WallClock
 from msgspec import Struct
 from msgspec.json import decode, encode
 
@@ -27,8 +29,6 @@ from weftline.store.database import Query, statement
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.records.schedules import ScheduleRow, due_workspaces
 from weftline.store.rows import RunFilter
-from weftline.testing.simulation.loop import VirtualLoop
-from weftline.testing.simulation.server import WallClock
 from weftline.workspace import agents, schedules, workspaces
 from weftline.workspace.agents import AgentDraft
 from weftline.workspace.context import Workspaces

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 
 import pytest
+from campaigns.simulation import Histories, Violation, simulate
+from campaigns.simulation.slow import SlowBuild
 from hypothesis import settings
 
 from forked import run_python
 from simulation.planted import BUGS, SEEDS, Bug
 from weftline.runtime.fleet import timers
-from weftline.testing.simulation import Histories, Violation, simulate
-from weftline.testing.simulation.slow import SlowBuild
 
 CAMPAIGN = 5000 if settings.get_current_profile_name() == "deep" else 25
 BLOCK = 25
@@ -77,5 +77,5 @@ def first_violation(bug: Bug) -> Violation:
 
 
 def test_the_command_runs_as_many_histories_as_it_is_told() -> None:
-    done = run_python("-m", "weftline.testing.simulation", "--seeds", "3", "--from", "40")
+    done = run_python("-m", "campaigns.simulation", "--seeds", "3", "--from", "40")
     assert (done.returncode, done.stdout) == (0, "3 histories from seed 40: 0 failures\n"), done.stderr

@@ -10,21 +10,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from campaigns.torture import Evidence, Scene, volume
+from campaigns.torture.ledger import Asked
+from campaigns.torture.volume import INSIDE
 from hypothesis import settings
 from msgspec.structs import replace
 
 from forked import run_python
 from weftline.kernel.entries import RunEnded
-from weftline.testing.torture import Evidence, Scene, volume
-from weftline.testing.torture.ledger import Asked
-from weftline.testing.torture.volume import INSIDE
 
 
 @pytest.mark.requirement("run.crash.ends")
 def test_a_server_that_is_killed_and_runs_out_of_disk_loses_and_repeats_nothing() -> None:
     # As if it were in a namespace of its own: it mounts here, if it may, and its servers are forked like all others.
     env = {**os.environ} if settings.get_current_profile_name() == "deep" else {**os.environ, INSIDE: "1"}
-    done = run_python("-m", "weftline.testing.torture", "--seconds", "1", "--seed", "1", "--load", "6", env=env)
+    done = run_python("-m", "campaigns.torture", "--seconds", "1", "--seed", "1", "--load", "6", env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2  mishap: kill\n" in done.stdout and "1  mishap: full disk\n" in done.stdout
 

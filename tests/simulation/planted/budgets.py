@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from campaigns.simulation.store import SimulatedLog
 from msgspec.structs import replace
 
 from simulation.planted.bug import BUDGETS, Bug
@@ -14,7 +15,6 @@ from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step
 from weftline.store.budgets import Booking
 from weftline.store.rows import Write, Written
-from weftline.testing.simulation.store import SimulatedLog
 
 
 def forgets_reservations(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:

@@ -6,6 +6,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from campaigns.simulation import Build
+from campaigns.simulation.disk import FAST_S
+from campaigns.simulation.model import catalog
+from campaigns.simulation.odds import Odds
+from campaigns.simulation.orders import Order
+from campaigns.simulation.server import WallClock
+from campaigns.simulation.store import SimulatedLog, SimulatedStore, Wires
+from campaigns.simulation.subagents import tools_of
+from campaigns.simulation.world import Life
+
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
 from weftline.kernel.state import State
@@ -18,15 +28,6 @@ from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step, take_in
 from weftline.store.base import LogStore
 from weftline.store.rows import Write, Written
-from weftline.testing.simulation import Build
-from weftline.testing.simulation.disk import FAST_S
-from weftline.testing.simulation.model import catalog
-from weftline.testing.simulation.odds import Odds
-from weftline.testing.simulation.orders import Order
-from weftline.testing.simulation.server import WallClock
-from weftline.testing.simulation.store import SimulatedLog, SimulatedStore, Wires
-from weftline.testing.simulation.subagents import tools_of
-from weftline.testing.simulation.world import Life
 from weftline.workspace.context import Workspaces
 from weftline.workspace.firing import ScheduleAlarm, Start, Started
 

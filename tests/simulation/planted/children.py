@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Self
 
+from campaigns.simulation.store import SimulatedLog
 from msgspec.structs import replace
 
 from simulation.planted.bug import AGENTS, AGENTS_UNDER_BUDGETS, CALM, KILLS, MANY_KILLS, Bug, Flushes
@@ -18,7 +19,6 @@ from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.live import Draft, LiveRun, WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.store.rows import Item, Write, Written
-from weftline.testing.simulation.store import SimulatedLog
 
 
 class BeginsChildrenApart(SimulatedLog):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from campaigns.simulation.orders import Order
 from msgspec.structs import replace
 
 from simulation.planted.bug import CALM, KILLS, PEOPLE, QUESTIONS, Bug, DecidesOnAnotherState, Flushes
@@ -16,7 +17,6 @@ from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.step import Step
 from weftline.store.rows import Write
-from weftline.testing.simulation.orders import Order
 
 
 def asks_nobody(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int) -> Step:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from campaigns.simulation.orders import Order
+from campaigns.simulation.store import SimulatedLog
 from msgspec.structs import replace
 
 from simulation.planted.bug import KILLS, POLICIES, Bug, DecidesOnAnotherState
@@ -12,8 +14,6 @@ from weftline.kernel.policy import PolicyRule
 from weftline.kernel.state import ActiveTime, State
 from weftline.runtime.driver import TakeStep
 from weftline.store.rows import Loaded
-from weftline.testing.simulation.orders import Order
-from weftline.testing.simulation.store import SimulatedLog
 
 
 def sees(**use: Any) -> Callable[[], TakeStep]:

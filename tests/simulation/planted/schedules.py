@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from campaigns.simulation.store import SimulatedLog
 from msgspec.structs import replace
 
 from simulation.planted.bug import SCHEDULES, Bug
 from weftline.store.records import schedules
 from weftline.store.records.schedules import ScheduleRow
 from weftline.store.rows import Write, Written
-from weftline.testing.simulation.store import SimulatedLog
 from weftline.workspace.firing import ScheduleAlarm
 from weftline.workspace.schedules import timing_of
 

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from campaigns.simulation.odds import Odds
+from campaigns.simulation.store import SimulatedLog
 from msgspec.structs import replace
 
 from simulation.planted.bug import GIVEN_IDS, KILLS, LEASES, Bug, Flushes
 from store.planted import EpochsOnlyForWorkInFlight
 from weftline.store.base import LogStore
 from weftline.store.rows import Item, Loaded, Write, Written
-from weftline.testing.simulation.odds import Odds
-from weftline.testing.simulation.store import SimulatedLog
 
 
 class Reads(SimulatedLog):

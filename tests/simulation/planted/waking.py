@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Self
 
+from campaigns.simulation.odds import Odds
+
 from simulation.planted.bug import CALM, CODE, PEOPLE, Bug, asks_in_vain
 from weftline.runtime.clock import Clock
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.hub import Subscription
 from weftline.runtime.live import LiveRun
-from weftline.testing.simulation.odds import Odds
 
 
 class DropsEarlyTimers:
