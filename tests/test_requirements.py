@@ -1,0 +1,80 @@
+"""Every behaviour that we promise (`requirements/*.toml`) is shown by a test that names it, or is on the list below."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+NOT_BUILT = (
+    "thread.",
+    "run.fork.isolated",
+    "run.tree.concurrent",
+    "run.engine.boundary",
+    "run.engine.conformance",
+    "run.engine.continue_as_new",
+    "run.engine.ended_outside",
+    "run.engine.failover",
+    "run.engine.fanout",
+    "run.engine.fencing",
+    "run.engine.history_replay",
+    "run.engine.mailbox",
+    "run.engine.options_temporal",
+    "run.engine.ready",
+    "run.engine.references",
+    "run.engine.retries",
+    "run.engine.retry_policy",
+    "run.engine.servers",
+    "run.engine.signals",
+    "run.engine.stores",
+    "run.engine.task_queue",
+)
+"""Threads, and what needs more than one server. A name that ends in a dot stands for all below it."""
+
+
+@cache
+def promised() -> list[str]:
+    files = sorted((TESTS / "requirements").glob("*.toml"))
+    return [one["id"] for file in files for one in tomllib.loads(file.read_text(encoding="utf-8"))["requirement"]]
+
+
+@cache
+def shown() -> set[str]:
+    return {name for path in TESTS.rglob("*.py") for name in marks(path.read_text(encoding="utf-8"))}
+
+
+def marks(source: str) -> Iterable[str]:
+    if "requirement(" not in source:
+        return
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "requirement":
+            yield from (one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str))
+
+
+def is_not_built(name: str) -> bool:
+    return any(name == one or (one.endswith(".") and name.startswith(one)) for one in NOT_BUILT)
+
+
+def test_each_promise_is_made_once() -> None:
+    assert [name for name, times in Counter(promised()).items() if times > 1] == []
+
+
+def test_each_mark_names_a_promise() -> None:
+    assert sorted(shown() - set(promised())) == []
+
+
+def test_each_promise_is_shown_or_listed_as_not_built() -> None:
+    assert [name for name in promised() if name not in shown() and not is_not_built(name)] == []
+
+
+def test_what_is_shown_is_not_listed_as_not_built() -> None:
+    assert sorted(filter(is_not_built, shown())) == []
+
+
+def test_marks_are_found_in_calls_and_decorators() -> None:
+    source = '@pytest.mark.requirement("a.b", "c.d")\ndef test(): ...\nx = requirement("e.f")\n'
+    assert set(marks(source)) == {"a.b", "c.d", "e.f"}
