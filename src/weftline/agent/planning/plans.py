@@ -18,7 +18,7 @@ from weftline.agent.policy import Policy, rule_of
 from weftline.agent.settings import Limits, Settings
 from weftline.engine_options import EngineOptions
 from weftline.errors import InvalidRequest
-from weftline.kernel.deploys import stricter
+from weftline.kernel.control import stricter
 from weftline.kernel.entries import Limits as StoredLimits
 from weftline.kernel.policy import PolicyRule
 from weftline.messages import Message, User
