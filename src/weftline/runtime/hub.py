@@ -198,6 +198,11 @@ class Hub:
                 raise RateLimited(message, code="too_many_streams", retry_after_s=5, limit=limit)
             self._streams[workspace] = streams + 1
 
+    @property
+    def open_streams(self) -> int:
+        """How many streams of workspaces are open, or reserved."""
+        return sum(self._streams.values())
+
     async def until_ended(self, run: int, run_id: str, *, after: int) -> None:
         """Returns when the run has ended, or the server is stopping. It does not count as one of the workspace's
         streams, because a cancel must be possible however many of those are open.
