@@ -41,7 +41,7 @@ async def test_what_runs_did_is_in_the_metrics(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, tools=TOOLS) as server:
         async with aiohttp.ClientSession() as http:
             api = Api(http, server.url, "acme", new_key(server))
-            await api.play("hello")
+            await api.play("echo")
             waiting = await api.start("mixed", tools=[local_tool()])
             async with api.stream(waiting) as stream:
                 await stream.until("local_tool_call")
@@ -50,7 +50,7 @@ async def test_what_runs_did_is_in_the_metrics(tmp_path: Path) -> None:
     assert now["weftline_runs_ended_total status=succeeded"] == now["weftline_run_duration_seconds_count"] == 1
     assert now["weftline_runs_unfinished status=running"] == 1
     assert now["weftline_runs_active"] + now["weftline_runs_parked"] == 1
-    assert now["weftline_turns_total"] == now["weftline_model_calls_total outcome=completed"] == 2
+    assert now["weftline_turns_total"] == now["weftline_model_calls_total outcome=completed"] == 3
     assert now["weftline_tool_calls_total outcome=ok"] == 1
     assert now["weftline_tokens_total kind=output"] > 0
     assert now["weftline_streams_open"] == 1
