@@ -19,10 +19,10 @@ from weftline.agent.engine.budget_methods import BudgetUse
 from weftline.agent.results import OutputT, RunResult
 from weftline.agent.run import Run, Status
 from weftline.agent.stored_messages import SavedMessage
-from weftline.concurrency.background import LoopThread
 from weftline.errors import short_traceback
 from weftline.events import AnyEvent
 from weftline.runtime.tool_calls.provided import Provided
+from weftline.work.loop_thread import LoopThread
 
 T = TypeVar("T")
 

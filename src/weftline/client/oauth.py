@@ -25,7 +25,7 @@ from weftline.client.credentials import DEFAULT_BASE_URL, setting
 from weftline.client.errors import ClientError, OAuthError, api_error
 from weftline.client.http import exchange
 from weftline.client.single_flight import SingleFlight
-from weftline.concurrency.background import LoopThread
+from weftline.work.loop_thread import LoopThread
 
 T = TypeVar("T")
 

@@ -31,8 +31,8 @@ from weftline.client.session import AsyncSession
 from weftline.client.spec import MessageOptions, RunOptions, SessionOptions
 from weftline.client.tools import ToolLike
 from weftline.client.usage import CancelReceipt
-from weftline.concurrency.background import LoopThread
 from weftline.events import TextDelta
+from weftline.work.loop_thread import LoopThread
 
 T = TypeVar("T")
 
