@@ -16,6 +16,7 @@ import pytest
 
 from weftline import Agent, ToolContext, tool
 from weftline.agent import sync
+from weftline.details import PhaseChanged
 from weftline.events import TextDelta
 from weftline.testing import ScriptedModel, calls
 from weftline.work import loop_thread
@@ -41,6 +42,27 @@ def test_a_blocking_stream() -> None:
     with agent.stream_sync("Hi.") as run:
         assert list(run.text()) == ["Hel", "lo."]
         assert [event.text for event in run if isinstance(event, TextDelta)] == ["Hel", "lo."]
+        assert run.result().text == "Hello."
+
+
+def test_blocking_run_has_the_log_usage_and_receipt() -> None:
+    agent = Agent(ScriptedModel([{"deltas": ["Hel", "lo."]}]))
+    with agent.stream_sync("Hi.") as run:
+        assert list(run.partials()) == ["Hel", "Hello."]
+        assert any(isinstance(event, PhaseChanged) for event in run.events(profile="all"))
+        assert run.entries(limit=1).entries[0].seq == 1
+        assert [usage.output > 0 for usage in run.usage().values()] == [True]
+        assert run.snapshot().status == "succeeded"
+        assert run.cancel("late", by="ann").status == "succeeded"
+
+
+def test_leaving_blocking_events_early_ends_their_generator() -> None:
+    agent = Agent(ScriptedModel([{"deltas": ["Hel", "lo."]}]))
+    with agent.stream_sync("Hi.") as run:
+        events = run.events()
+        next(events)
+        events.close()
+        assert list(events) == []
         assert run.result().text == "Hello."
 
 

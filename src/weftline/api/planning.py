@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from weftline.errors import InvalidRequest, WeftlineError
 from weftline.plan import RunPlan
-from weftline.wire.plan import plan_from_spec
+from weftline.wire.plan import asked_of, plan_from_spec
 from weftline.wire.refusals import as_sent
 from weftline.wire.responses import RequestWarning, Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
@@ -29,7 +29,7 @@ def plan_of(at: Workspaces, spec: bytes, *, requested_by: str = "") -> RunPlan:
         return plan
     agent = at.code.by_id(plan.agent_id)
     if agent is not None:
-        return replace(agent.plan(plan), requested_by=requested_by)
+        return replace(agent.plan(plan, asked_of(spec)), requested_by=requested_by)
     if not STORED_ID.fullmatch(plan.agent_id):
         raise no_such_agent(plan.agent_id)
     return plan

@@ -15,8 +15,8 @@ import click
 from weftline.cli.output import CODE
 
 if TYPE_CHECKING:
+    from weftline.agent._sync import SyncRun
     from weftline.agent.agent import Agent
-    from weftline.agent.sync import SyncRun
     from weftline.events import AwaitOpened
     from weftline.messages import Message
 
