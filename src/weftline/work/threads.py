@@ -149,7 +149,7 @@ class Threads:
     def too_many_stuck(self, count: int) -> Exception:
         return RuntimeError(prompts.remote.too_many_stuck(count))
 
-    def _no_thread(self, cause: Exception, job: _Job[Any]) -> Exception:
+    def _refused(self, cause: Exception, job: _Job[Any]) -> Exception:
         error = self.no_thread()
         error.__cause__ = cause
         set_not_started(error, job.tool)
@@ -216,7 +216,7 @@ class Threads:
                 executing = self._turns.places.taken - len(self._ready)
                 if not executing and not self._idle:
                     for owner in self._waiting():
-                        self._refuse(owner, partial(self._no_thread, error.with_traceback(None)))
+                        self._refuse(owner, partial(self._refused, error.with_traceback(None)))
                 return
             self._idle += 1
 
