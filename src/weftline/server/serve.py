@@ -270,6 +270,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         read_document=partial(read_document, pages),
         code=agents.code if agents else NO_CODE,
         every_route=_every_route,
+        operator_routes=_operator_routes,
     )
     deliveries = WebhookDeliveries(
         app.workspaces,
@@ -287,7 +288,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         app.auth.forget()
 
     async def list_own_tools() -> list[LoadedTool]:
-        return loaded_tools(own_tools)
+        return app.own_tools()
+
+    app.own_tools = partial(loaded_tools, own_tools)
 
     def load_operations() -> Mapping[str, Operation]:
         from weftline.api.operations import operations  # only a command of an administrator needs them
@@ -369,6 +372,12 @@ async def _after_hold(engine: Engine, work: Callable[[], Awaitable[None]]) -> No
 
 def _every_route() -> tuple[Route, ...]:
     from weftline.server.routes.every import ROUTES  # takes as long as the whole start
+
+    return ROUTES
+
+
+def _operator_routes() -> tuple[Route, ...]:
+    from weftline.server.routes.operator import ROUTES  # only a command of an administrator needs them
 
     return ROUTES
 

@@ -110,8 +110,9 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
     sent, unknown = await request.read(_ANSWER)
     warnings = app.unknown_fields.warnings(request, unknown)
     who = principal.who
-    # The same answer from somebody else is a different one, so that it is clear whose answer counted.
-    request_id = token_hex(16) if once is None else f"{who} {once}"
+    # The same answer from somebody else is a different one, so that it is clear whose answer counted. An operator
+    # who repeats a command repeats the answer.
+    request_id = f"{who} {once}" if once is not None else "" if principal.operator else token_hex(16)
     with request.may_end_waits():
         answered = await answer_run(
             app.workspaces,
