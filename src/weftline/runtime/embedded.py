@@ -17,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
-from weftline.concurrency.deadlines import Deadlines
 from weftline.errors import LOG_DAMAGED, StoreError, Unavailable, WeftlineError, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts
 from weftline.kernel.entries import (
@@ -69,6 +68,7 @@ from weftline.store.naming import db_option
 from weftline.store.records import workspaces
 from weftline.store.rows import IdempotencyKey, Write, Written
 from weftline.tools.base import Tool, ToolOutput
+from weftline.work.deadlines import Deadlines
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from weftline.concurrency.interruption import is_being_cancelled
 from weftline.errors import StoreError, Unavailable, WeftlineError
 from weftline.kernel.bodies import encode
 from weftline.kernel.entries import FORMAT, KIND, CallClosed, TurnCompleted
@@ -32,6 +31,7 @@ from weftline.runtime.metrics import Metrics
 from weftline.runtime.noted_facts import NOTED, note
 from weftline.store.base import LogStore
 from weftline.store.rows import ITEM_BYTES, LEAVE_DUE, Item, Progress, ThreadEnd, Write, Written
+from weftline.work.outcomes import is_being_cancelled
 
 logger = logging.getLogger(__name__)
 

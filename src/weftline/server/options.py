@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from weftline.config import Config
 from weftline.errors import WeftlineError
 from weftline.net.address import InvalidAddress, parse
-from weftline.process.watchdog import default_stall_s
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.model_calls.model_call import MODEL_RETRIES_TIMEOUT_S, MODEL_TIMEOUT_S
 from weftline.runtime.public_errors import CODES
@@ -24,6 +23,7 @@ from weftline.server import cors
 from weftline.server.connections import ConnectionLimits, Network
 from weftline.server.cors import Cors
 from weftline.server.names import host_name
+from weftline.server.process import default_stall_s
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
 from weftline.text.suggestions import did_you_mean
 from weftline.tools.asking import checked_template
