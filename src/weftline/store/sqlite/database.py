@@ -13,11 +13,11 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import apsw
 
-from weftline.concurrency.round_robin import RoundRobin, on_behalf_of
 from weftline.errors import StoreError
 from weftline.store.database import Query
 from weftline.store.sqlite.connection import connect, records_schema, snapshot, write_error
 from weftline.store.sqlite.rows import rows_of
+from weftline.work.turns import RoundRobin, on_behalf_of
 
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
