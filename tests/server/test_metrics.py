@@ -41,7 +41,7 @@ async def test_what_runs_did_is_in_the_metrics(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, tools=TOOLS) as server:
         async with aiohttp.ClientSession() as http:
             api = Api(http, server.url, "acme", new_key(server))
-            await api.play("echo")
+            await api.play("echo", tools=[{"kind": "server", "name": "echo"}])
             waiting = await api.start("mixed", tools=[local_tool()])
             async with api.stream(waiting) as stream:
                 await stream.until("local_tool_call")
