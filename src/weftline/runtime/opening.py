@@ -25,6 +25,7 @@ from weftline.runtime.recovery import adoption
 from weftline.runtime.tool_calls.memory import RunMemory
 from weftline.runtime.tool_calls.toolbox import RunName, ToolSource
 from weftline.store.base import LogStore
+from weftline.work.heavy import in_turn
 
 _CODE_ON_LOOP_BYTES = 64 * 1024
 """Starting a thread costs more than encoding or decoding this little."""
@@ -83,7 +84,7 @@ class RunOpener:
             stored = await self._store.thread_messages(run.thread)
             summary = await inherited_by(run, self._store) if stored else None
             size = sum([len(message) for message in stored])
-            history = _decoded(stored) if size <= _CODE_ON_LOOP_BYTES else await asyncio.to_thread(_decoded, stored)
+            history = _decoded(stored) if size <= _CODE_ON_LOOP_BYTES else await in_turn(_decoded, stored)
         contents = {} if run.driving.opened else await self._contents(run, history)
         code = work.toolbox.code if work.toolbox is not None else None
         shared = work.conversation.shared
@@ -164,4 +165,4 @@ def _decoded(messages: Sequence[bytes]) -> list[Message]:
 async def _base64(data: bytes) -> str:
     if len(data) <= _CODE_ON_LOOP_BYTES:
         return b64encode(data).decode()
-    return (await asyncio.to_thread(b64encode, data)).decode()
+    return (await in_turn(b64encode, data)).decode()

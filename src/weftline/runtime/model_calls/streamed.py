@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -14,6 +13,7 @@ from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, TextDelta, ThinkingDelta
 from weftline.store.base import LogReader
 from weftline.store.rows import Item
+from weftline.work.heavy import in_turn
 
 _PAGE_BYTES = 256 * 1024
 _DECODE_ON_LOOP_BYTES = 64 * 1024
@@ -39,7 +39,7 @@ async def streamed_answer(store: LogReader, key: int) -> Assembler | None:
         if sum([item.size for item in deltas]) <= _DECODE_ON_LOOP_BYTES:
             chunks = _chunks(deltas)
         else:
-            chunks = await asyncio.to_thread(_chunks, deltas)
+            chunks = await in_turn(_chunks, deltas)
         answer.feed(chunks)
         begun = begun or bool(chunks)
         after = page.last_seq
