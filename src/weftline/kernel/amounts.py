@@ -20,7 +20,7 @@ def greatest(unit: Unit) -> int:
 
 
 def amount_issue(unit: Unit, amount: object) -> str:
-    """What is wrong with an amount, or "" if it is valid."""
+    """Returns the problem with an amount, or "" if it is valid."""
     if isinstance(amount, bool) or not isinstance(amount, int | float) or amount != amount:
         return "must be a number"
     if amount < 0:

@@ -31,8 +31,8 @@ class _Head(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True,
 
 
 class BudgetRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """What one run may spend, including everything below it. Stored in full, like `Limits`. None is unlimited; 0 allows
-    nothing.
+    """The most that one run may spend, including everything below it. Stored in full, like `Limits`. None is unlimited;
+    0 allows nothing.
     """
 
     nusd: int | None = None

@@ -22,7 +22,7 @@ def stricter(one: OnDeploy, other: OnDeploy) -> OnDeploy:
 
 
 class Digests(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """What a run depends on. Equal definitions have equal digests, in every process and on every machine."""
+    """The definitions that a run depends on. Equal ones have equal digests, in every process and on every machine."""
 
     prompt: str
     tools: str
@@ -59,6 +59,6 @@ def changes(before: Digests, now: Digests) -> dict[Part, Change]:
 
 
 def adopted(before: Digests, changed: dict[Part, Change]) -> Digests:
-    """What a run depends on after it has adopted a deploy."""
+    """Returns the digests of a run after it has adopted a deploy."""
     after = {part: changed[part].after if part in changed else getattr(before, part) for part in PARTS}
     return Digests(after["prompt"], after["tools"], after["code"], before.given)

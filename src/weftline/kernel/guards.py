@@ -32,7 +32,7 @@ def after_turn(streak: Streak, sign: str, limits: Limits) -> Streak:
 
 
 def repetitions(streak: Streak) -> tuple[int, Literal["calls", "cycle"]]:
-    """How often the latest sequence of turns occurred in a row, including the first time."""
+    """Returns how often the latest sequence of turns occurred in a row, including the first time."""
     one, two, three, four = streak.matches
     same, cycle = one + 1, max(two // 2, three // 3, four // 4) + 1
     return (same, "calls") if same >= cycle else (cycle, "cycle")

@@ -22,7 +22,7 @@ MAX_LEASE_US = 600_000_000
 
 
 class LeaseRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """What happens when a lease is lost. Stored in full, like `Limits`."""
+    """The rule for a lost lease. Stored in full, like `Limits`."""
 
     on_lost: OnLost = "reoffer"
     fallbacks: dict[str, str] = {}

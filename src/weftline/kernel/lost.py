@@ -1,4 +1,4 @@
-"""What happens to work that an earlier process had begun and that nobody is executing any more.
+"""Work that an earlier process had begun and that nobody is executing any more.
 
 `run.adopted` has marked it as lost (`evolve`). From here on the log alone decides:
 

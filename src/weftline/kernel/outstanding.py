@@ -1,4 +1,4 @@
-"""Whether the outcome of a running command can still change anything. If not, the command is cancelled."""
+"""Tells whether the outcome of a running command can still change anything. If not, the command is cancelled."""
 
 from __future__ import annotations
 

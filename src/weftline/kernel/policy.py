@@ -75,7 +75,7 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Whether the agent's code is asked about each turn with calls."""
 
     def allows(self, tool: str, tags: frozenset[str]) -> bool:
-        """Whether the filters leave a tool with this name and these tags."""
+        """Returns True if the filters leave a tool with this name and these tags."""
         if self.restrict_to_tool is not None and tool != self.restrict_to_tool:
             return False
         clauses = (TagClause(self.allowed_tags, self.denied_tags), *self.tag_clauses)
@@ -120,7 +120,7 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
     @property
     def filters(self) -> bool:
-        """Whether there is anything that `allows` could reject."""
+        """True if there is anything that `allows` could reject."""
         given = self.restrict_to_tool is not None or self.allowed_tags is not None
         return given or bool(self.denied_tags or self.tag_clauses)
 
@@ -172,7 +172,7 @@ class RunUnattended(_Head, frozen=True, tag="run.unattended"):
 
 
 class PolicyDecided(_Head, frozen=True, tag="policy.decided"):
-    """What the policy engine decided about the calls of a turn. Body: `PolicyBody`.
+    """The policy engine's decision about the calls of a turn. Body: `PolicyBody`.
 
     `failed` means that the engine raised, or returned something malformed: no call of the turn may run.
     """

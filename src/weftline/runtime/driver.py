@@ -518,8 +518,8 @@ def _take_back(work: WorkingSet) -> None:
 
 
 def _is_unfinished(run: LiveRun) -> bool:
-    """Whether watchers are being called, or a paused run still has a command running. The log may not show it: nothing
-    records that a gate is being asked, and if it were interrupted it would be asked again.
+    """Returns True if watchers are being called, or a paused run still has a command running. The log may not show it:
+    nothing records that a gate is being asked, and if it were interrupted it would be asked again.
     """
     if not run.driving.tasks or run.log.state.ended:
         return False

@@ -148,7 +148,7 @@ class Trials:
         return False
 
     def is_waiting(self, key: int) -> bool:
-        """Whether it is a suspect whose trial is still to come."""
+        """Returns True if it is a suspect whose trial is still to come."""
         return key in self._waiting
 
     def driven_before(self, key: int) -> None:
@@ -286,8 +286,8 @@ def _trial_s(row: DueRun) -> float:
 
 
 def _control_s(row: DueRun) -> float:
-    """How long the process must survive without the run before it is tried again: longer than the trial, and before the
-    last one longer than that may take if the run gets back to work slowly.
+    """Returns how long the process must survive without the run before it is tried again: longer than the trial, and
+    before the last one longer than that may take if the run gets back to work slowly.
     """
     if not row.deaths_alone:
         return 0.0

@@ -59,7 +59,7 @@ def resume_point(request: Request) -> int:
 
 
 def is_event_source(request: Request) -> bool:
-    """Whether this may be an `EventSource` that continues from an event.
+    """Returns True if this may be an `EventSource` that continues from an event.
 
     It sends no `Last-Event-ID` before its first event, and later repeats its URL with a newer one. Other clients send
     the same value in both.

@@ -49,7 +49,7 @@ class OpenAwait(Struct, frozen=True):
 
 
 class AwaitFilter(Struct, frozen=True, kw_only=True):
-    """What a page of open awaits must match, and where it begins: after the run and id in `after`."""
+    """A filter of open awaits, and the place where a page begins: after the run and id in `after`."""
 
     workspace: int
     after: tuple[int, str] = (0, "")

@@ -115,7 +115,7 @@ class ToolWorkers:
 
     @property
     def abandoned(self) -> int:
-        """How many threads still execute abandoned calls."""
+        """The number of threads that still execute abandoned calls."""
         return self._abandoned.total
 
     async def run(self, call: Callable[[], T], *, tool: object = None) -> T:
@@ -161,7 +161,7 @@ class ToolWorkers:
             return False
 
     def _is_stuck(self, owner: int | None) -> bool:
-        """Whether no call of a workspace may begin any more."""
+        """Returns True if no call of a workspace may begin any more."""
         return bool(self._abandoned.total) and not self._abandoned.has_room(
             owner, self._max_abandoned, workspaces=WORKSPACES_ALL_STUCK
         )
@@ -258,7 +258,7 @@ class ToolWorkers:
 
 
 class _Count:
-    """How many there are of each workspace, and in all."""
+    """The number of threads of each workspace, and in all."""
 
     def __init__(self) -> None:
         self._by_owner: dict[int | None, int] = {}

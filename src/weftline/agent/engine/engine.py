@@ -131,7 +131,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
 
     @property
     def _lives_here(self) -> bool:
-        """Whether the engine was opened on the running loop."""
+        """True if the engine was opened on the running loop."""
         return self._loop is asyncio.get_running_loop()
 
     @property

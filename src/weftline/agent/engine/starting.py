@@ -1,4 +1,4 @@
-"""What an engine's run is started with: its code, its plan and its model."""
+"""Starting an engine's runs: their code, plan and model."""
 
 from __future__ import annotations
 

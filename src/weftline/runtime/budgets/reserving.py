@@ -154,7 +154,7 @@ def raised(state: State, await_id: str, ledger: Ledger, *, by: str = "") -> Awai
 
 
 def budget_body(state: State) -> AwaitBody:
-    """What a person is asked about a call that does not fit."""
+    """Returns the question to a person about a call that does not fit."""
     refused = state.budget.refused
     assert refused is not None
     prompt = f"{sentence(refused)} Raise the limit and continue? Otherwise the run answers with what it has."

@@ -22,7 +22,7 @@ class Scheduler:
         self._queues: dict[int, OrderedDict[int, LiveRun]] = {}
 
     def queued(self, workspace: int) -> int:
-        """How many runs of the workspace are queued."""
+        """Returns the number of queued runs of the workspace."""
         return len(self._queues.get(workspace, ()))
 
     def submit(self, run: LiveRun) -> None:

@@ -1,4 +1,4 @@
-"""Whether the process is alive, and whether it accepts work."""
+"""Health of the process: it is alive, and it accepts work."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""What a SQLite error means for the write or read that failed."""
+"""The meaning of a SQLite error for the write or read that failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Fenced(Exception):
 
 
 def failure(error: Exception) -> Written:
-    """How to treat a write that failed on its own: retry later, decide again, or give up."""
+    """Returns how to treat a write that failed on its own: retry later, decide again, or give up."""
     if isinstance(error, Moved):
         return moved_on()
     if isinstance(error, apsw.ConstraintError):

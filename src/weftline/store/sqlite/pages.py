@@ -15,7 +15,7 @@ from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS, stored_as_b
 
 
 class ReadLimit(Struct, frozen=True):
-    """How much may be read in one go, whatever the page's own limit."""
+    """The limit of one read, whatever the page's own limit."""
 
     bytes: int
     rows: int

@@ -1,6 +1,6 @@
 # apsw's stubs name a type that Python 3.11 does not have.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""What the log knows about threads: their messages, whose long strings are with the log, and their runs."""
+"""Threads in the log: their messages, whose long strings are with the log, and their runs."""
 
 from __future__ import annotations
 
