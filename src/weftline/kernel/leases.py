@@ -66,7 +66,9 @@ def _offered(s: State, head: CallClaimed | CallUnclaimed) -> Question | None:
 
 
 def claimable(question: Question, token: str, *, renewed: bool = False) -> bool:
-    """Returns True if a client with this token may claim the call; with `renewed`, only if it already holds the lease."""
+    """Returns True if a client with this token may claim the call; with `renewed`, only if it already holds the
+    lease.
+    """
     lease = question.lease
     if renewed:
         return lease is not None and lease.token == token

@@ -150,7 +150,9 @@ def earliest_deadline(questions: Questions, *, after: int = 0) -> int | None:
 
 
 def is_overdue(s: State) -> bool:
-    """Returns True if a deadline has passed and not been acted on. Nothing begins until then, because the run may end."""
+    """Returns True if a deadline has passed and not been acted on. Nothing begins until then, because the run may
+    end.
+    """
     due_at = s.questions.due_at
     if due_at is None or due_at > s.now:
         return False

@@ -228,7 +228,9 @@ class _Replay:
         return True
 
     def _drafted(self, new: New, log: Fact) -> Draft:
-        """Returns the entries that would be appended. What no replay can know, such as a price, is taken from the log."""
+        """Returns the entries that would be appended. What no replay can know, such as a price, is taken from the
+        log.
+        """
         match new.head, log:
             case AttemptStarted() as now, AttemptStarted():
                 size = self._work.conversation.estimate(self._known.toolbox) if self._sized else log.estimate

@@ -233,7 +233,7 @@ class EmbeddedEngine:
         if resumed.held:
             await self._log_store.lift_hold()
             if self._recovery.held:  # no other caller was quicker
-                self._fleet.timers.was_away()
+                self._fleet.timers.grant_grace()
                 await self._continue_runs()
         return resumed
 

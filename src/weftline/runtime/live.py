@@ -326,7 +326,9 @@ class Driving(Struct, eq=False):
 
     @property
     def is_getting_ready(self) -> bool:
-        """True if a driver has nothing under way yet: the tools are being opened, or watchers hold its commands back."""
+        """True if a driver has nothing under way yet: the tools are being opened, or watchers hold its commands
+        back.
+        """
         return self.waits_to_open or (WATCHING in self.tasks and len(self.tasks) == 1)
 
     def pop_facts(self) -> tuple[Fact, ...]:

@@ -496,7 +496,9 @@ class Log:
 
 
 def _results(batch: _Batch, flushing: asyncio.Future[list[Written]]) -> Sequence[Written]:
-    """Returns the outcome of each write. If nobody knows, its run is read again: it continues from whatever is stored."""
+    """Returns the outcome of each write. If nobody knows, its run is read again: it continues from whatever is
+    stored.
+    """
     try:
         results = flushing.result()
         if len(results) != len(batch.writes):

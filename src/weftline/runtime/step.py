@@ -45,7 +45,7 @@ from weftline.kernel.policy import CapReached
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
 from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
-from weftline.runtime.budgets.reserving import budget_body, settled_if_raised, weighed
+from weftline.runtime.budgets.reserving import budget_body, reserved, settled_if_raised
 from weftline.runtime.conversation import PARTS
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls import compacting
@@ -102,7 +102,7 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
         decision = decide(state)
         if decision.append and account is not None:
             if limited:
-                decision = weighed(decision, state, work, account, at=at)
+                decision = reserved(decision, state, work, account, at=at)
             if state.budget.refused is not None:
                 decision = settled_if_raised(decision, state, account)
         if not decision.append:

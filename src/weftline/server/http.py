@@ -249,7 +249,7 @@ class Request(Struct, eq=False):
         for room in rooms:
             room.free()
 
-    def let_go(self) -> None:
+    def release_input(self) -> None:
         """Releases what only the handler needed, as a response may take hours."""
         self.scope["headers"].clear()
         self._first.clear()

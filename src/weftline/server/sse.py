@@ -111,7 +111,7 @@ def send_events(
 
     `headers` are additional ones for the response. `view` is for a stream with a profile.
     """
-    request.let_go()
+    request.release_input()
     return _Sender(request, request.scope.get(FLOW), engine, key, follower, backlog, view or sse_frames).run(headers)
 
 

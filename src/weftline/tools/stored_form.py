@@ -164,7 +164,9 @@ class StoredForm:
 
 
 def validation_error() -> type[ValidationError]:
-    """Returns the error of validators. Imported when it is needed: a tool that has any has imported pydantic by then."""
+    """Returns the error of validators. Imported when it is needed: a tool that has any has imported pydantic by
+    then.
+    """
     from pydantic import ValidationError
 
     return ValidationError

@@ -103,7 +103,9 @@ class ScheduleAlarm:
             self._lanes.discard(workspace)
 
     async def fire_due(self, workspace: int) -> int | None:
-        """Returns how many schedules of the workspace have handled what was due; None if some have to be tried again."""
+        """Returns how many schedules of the workspace have handled what was due; None if some have to be tried
+        again.
+        """
         now = self._at.clock.now_us()
         after, fired, again = (0, 0), 0, False
         try:

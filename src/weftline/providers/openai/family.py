@@ -481,7 +481,9 @@ def is_textual(media_type: str) -> bool:
 
 
 def is_readable(media_type: str) -> bool:
-    """Returns True if the API accepts a file of this type. Audio, video and untyped bytes would fail the whole request."""
+    """Returns True if the API accepts a file of this type. Audio, video and untyped bytes would fail the whole
+    request.
+    """
     return not media_type.startswith(("audio/", "video/", "image/")) and media_type != "application/octet-stream"
 
 

@@ -403,7 +403,9 @@ def time_reserve_us(limit: Limit) -> int:
 
 
 def used_by(before: State, head: Fact, held: Held) -> tuple[Need, int]:
-    """Returns the usage of a call that ends with this fact, and its duration. If nobody knows, it is what was reserved."""
+    """Returns the usage of a call that ends with this fact, and its duration. If nobody knows, it is what was
+    reserved.
+    """
     match head:
         case TurnCompleted() | AttemptFailed() | ContextCompacted() | CompactionFailed():
             tokens = head.usage.input + head.usage.output

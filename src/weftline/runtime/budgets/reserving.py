@@ -40,7 +40,7 @@ MIN_TOKENS = 2_048
 """A final turn requests a shorter answer than these if that is all that fits, but no shorter than this."""
 
 
-def weighed(decision: Decision, state: State, work: WorkingSet, account: Account, *, at: int) -> Decision:
+def reserved(decision: Decision, state: State, work: WorkingSet, account: Account, *, at: int) -> Decision:
     """The decision with its reservations, or instead the fact that something of it does not fit."""
     calls = 0
     model_call: AttemptStarted | CompactionStarted | None = None

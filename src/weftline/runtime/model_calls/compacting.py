@@ -253,7 +253,9 @@ def summary_model(state: State, work: WorkingSet) -> ResolvedModel | None:
 
 
 def _max_bytes(state: State, model: ResolvedModel | None, cause: Cause) -> int:
-    """Returns how much the summarizing model is given to read; less than what another model has rejected as too long."""
+    """Returns how much the summarizing model is given to read; less than what another model has rejected as too
+    long.
+    """
     rule = state.limits.compaction
     tokens = state.compaction.tokens
     if cause == "context_window":

@@ -77,7 +77,9 @@ def refused_sampling(plan: RunPlan, model: ResolvedModel) -> list[Issue]:
 
 
 def _takes_reasoning(model: ResolvedModel) -> bool:
-    """Returns True if the model has a reasoning setting at all; a family that declares nothing is assumed to have one."""
+    """Returns True if the model has a reasoning setting at all; a family that declares nothing is assumed to have
+    one.
+    """
     asked = getattr(model.provider, "takes_reasoning", None)
     return True if asked is None else bool(asked(model.vendor_id))
 

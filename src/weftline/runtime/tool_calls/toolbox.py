@@ -119,7 +119,9 @@ class ToolSource(Protocol):
         ...
 
     def digests(self, plan: RunPlan) -> Digests | None:
-        """Returns the digests of a run with this plan in this process; None if it needs no code, or they are unknown."""
+        """Returns the digests of a run with this plan in this process; None if it needs no code, or they are
+        unknown.
+        """
         ...
 
     def required_labels(self, plan: RunPlan) -> frozenset[str]:

@@ -396,7 +396,9 @@ def output_of(result: CallToolResult) -> ToolOutput:
 
 
 def _is_value(parts: list[UserPart], result: CallToolResult) -> bool:
-    """Returns True if the text is that of a value which the server wraps, since structured content must be an object."""
+    """Returns True if the text is that of a value which the server wraps, since structured content must be an
+    object.
+    """
     match result.structured_content, parts:
         case {"result": bool() | int() | float() | None as value, **others}, [Text(text=text)] if not others:
             return text == msgspec.json.encode(value).decode()
