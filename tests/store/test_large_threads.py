@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from weftline.concurrency.round_robin import on_behalf_of
 from weftline.store.sqlite import reader_threads
 from weftline.store.sqlite.reader_threads import ReaderThreads
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.store.subject import chain_of, commit, new_thread, new_workspace
+from weftline.work.turns import on_behalf_of
 
 from .kit import TIMEOUT_S
 from .subjects import SqliteSubject

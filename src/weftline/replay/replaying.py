@@ -14,7 +14,6 @@ from typing import NoReturn
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from weftline.concurrency.deadlines import Deadlines
 from weftline.kernel import bodies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import TurnBody, turn_args
@@ -67,6 +66,7 @@ from weftline.runtime.step import take_in, write_down
 from weftline.runtime.tool_calls.preparing import prepare_call, prepare_calls
 from weftline.runtime.tool_calls.toolbox import RunName
 from weftline.store.rows import Item
+from weftline.work.deadlines import Deadlines
 
 _PIPELINE_FIELDS = ("invalid", "ask")
 _BY_TOOLS = EXECUTED | frozenset[How]({"in_doubt", "not_run"})

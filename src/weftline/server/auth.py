@@ -57,7 +57,7 @@ class Authenticator:
             raise invalid_credential()
 
     async def check(self, request: Request, route: Route) -> Principal:
-        secret = _credential(request)
+        secret = credential_of(request)
         if secret is None:
             raise Unauthorized(
                 "API key or OAuth access token required: send Authorization: Bearer or X-API-Key.", error="Unauthorized"
@@ -158,7 +158,7 @@ def invalid_credential() -> Unauthorized:
     return Unauthorized("Invalid API key or OAuth access token", invalid_token=True)
 
 
-def _credential(request: Request) -> str | None:
+def credential_of(request: Request) -> str | None:
     bearer = request.header(b"authorization")
     if bearer is not None:
         scheme, _, value = bearer.partition(" ")

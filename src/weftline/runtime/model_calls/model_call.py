@@ -12,7 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_being_cancelled, is_interruption
 from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.bodies import note_body
@@ -49,6 +48,7 @@ from weftline.text.canonical import NotCanonical, canonical
 from weftline.text.fences import without_fence
 from weftline.text.json_size import excess
 from weftline.tools.checking import issues_of
+from weftline.work.outcomes import is_being_cancelled, is_interruption
 
 logger = logging.getLogger(__name__)
 

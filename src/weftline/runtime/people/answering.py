@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from weftline.concurrency.interruption import as_errors
 from weftline.errors import (
     LOG_DAMAGED,
     Conflict,
@@ -34,6 +33,7 @@ from weftline.store.base import LogReader
 from weftline.text.canonical import NotCanonical, canonical_value, digest
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.asking import describe_invalid
+from weftline.work.outcomes import as_errors
 
 AnswerOutcome: TypeAlias = Literal["approved", "denied", "answered"]
 

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import apsw
 
-from weftline.concurrency.round_robin import RoundRobin, on_behalf_of
 from weftline.errors import StoreError
 from weftline.store.sqlite.connection import connect, snapshot
+from weftline.work.turns import RoundRobin, on_behalf_of
 
 T = TypeVar("T")
 
