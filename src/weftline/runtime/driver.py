@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import StateBody, encode
+from weftline.kernel.decide import is_outstanding
 from weftline.kernel.entries import CallAsked, CallStarted, Fact, Parent, StateChanged, TimerFired, TurnCompleted
-from weftline.kernel.outstanding import is_outstanding
 from weftline.kernel.policy import RunUnattended
 from weftline.kernel.state import (
     CallModel,

@@ -17,8 +17,8 @@ from typing import Any, Protocol, Self, TypeAlias, TypedDict, TypeVar, Unpack
 from msgspec import Struct
 
 from weftline.kernel.bodies import Origin
+from weftline.kernel.control import LEASE_US
 from weftline.kernel.entries import AwaitOutcome, Fact
-from weftline.kernel.lease import LEASE_US
 from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock

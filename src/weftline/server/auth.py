@@ -14,7 +14,7 @@ from weftline.errors import Forbidden, NotFound, RateLimited, Unauthorized
 from weftline.server.http import Request
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE, RateLimit
 from weftline.server.router import Route
-from weftline.store.hashing import SecretHash
+from weftline.store.sealing import SecretHash
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import ACCESS, find_token, stored_token
 from weftline.workspace.keys import by_secret_hash, hash_secret

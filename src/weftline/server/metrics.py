@@ -14,7 +14,7 @@ from pathlib import Path
 
 from weftline._version import __version__
 from weftline.errors import Forbidden, Unauthorized
-from weftline.kernel.amounts import PARTS
+from weftline.kernel.policy import PARTS
 from weftline.runtime.engine import Engine
 from weftline.runtime.metrics import Histogram, Measured
 from weftline.store.rows import RunFilter

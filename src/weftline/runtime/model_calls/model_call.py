@@ -16,12 +16,9 @@ from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.bodies import note_body
 from weftline.kernel.budgeting import attempt_slot
-from weftline.kernel.entries import (
-    PROVIDER_CALL,
-    AttemptFailed,
-    TurnCompleted,
-)
-from weftline.kernel.guards import signature
+from weftline.kernel.calls import signature
+from weftline.kernel.entries import AttemptFailed, TurnCompleted
+from weftline.kernel.notes import PROVIDER_CALL
 from weftline.kernel.state import CallModel, State
 from weftline.log_context import fields
 from weftline.messages import Assistant, AssistantPart, ProviderCall, Text, ToolCall

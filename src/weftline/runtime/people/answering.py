@@ -23,7 +23,8 @@ from weftline.errors import (
     run_has_ended,
 )
 from weftline.kernel.bodies import AnswerBody, AskBody, Pattern, decode_answer, encode
-from weftline.kernel.entries import ANSWERS, KIND, OF_RUN, AwaitClosed, AwaitOutcome, decode_fact
+from weftline.kernel.control import ANSWERS, OF_RUN
+from weftline.kernel.entries import KIND, AwaitClosed, AwaitOutcome, decode_fact
 from weftline.kernel.state import Question
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.people.awaits import covers, may_decide, question_of
