@@ -106,8 +106,10 @@ async def test_path_of_the_store_may_be_long(tmp_path: Path) -> None:
 
 
 async def test_other_users_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stranger = os.geteuid() + 4711
-    monkeypatch.setattr(local_serving, "_uid_of", lambda _: stranger)
+    def stranger(connection: socket.socket) -> int:
+        return os.geteuid() + 4711
+
+    monkeypatch.setattr(local_serving, "_uid_of", stranger)
     async with opened(tmp_path / "data") as path:
         status, body = await asked(path)
     assert (status, body["code"]) == (403, "forbidden")
