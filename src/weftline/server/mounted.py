@@ -75,7 +75,7 @@ class Mounted:
         """The runtime that this served until it was closed. An engine that is opened again has another one."""
         self._opening = asyncio.Lock()
         if not engine.is_open:
-            engine._alongside(self._served)
+            engine._add_companion(self._served)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -104,7 +104,7 @@ class Mounted:
         if self._app is None:
             async with self._opening:
                 if self._app is None and await self._engine.runtime() is not self._left:
-                    await self._engine._attend(self._served)
+                    await self._engine._enter_companion(self._served)
         return self._app
 
     async def _live(self, receive: Receive, send: Send) -> None:

@@ -461,7 +461,7 @@ class HttpProtocol(asyncio.Protocol):
 
     @property
     def _answered(self) -> bool:
-        """Whether no response is in progress."""
+        """True if no response is in progress."""
         return self._latest is None or self._latest.response_complete
 
     def _head_bytes(self) -> int:

@@ -188,7 +188,7 @@ def _url(sock: socket.socket) -> str:
 
 
 def _is_local(settings: Settings, options: ServerOptions) -> bool:
-    """Whether the server serves only this machine. Behind a proxy, it listens on loopback for everybody."""
+    """Returns True if the server serves only this machine. Behind a proxy, it listens on loopback for everybody."""
     if options.trusted_proxies or not is_loopback(settings.host):
         return False
     return not options.public_url or is_loopback(parse(options.public_url).host)

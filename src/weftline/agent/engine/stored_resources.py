@@ -1,5 +1,5 @@
-"""What a durable engine shares with a server on the same store: the tools and providers that clients stored there, and
-the socket over which commands reach it.
+"""The part that a durable engine shares with a server on the same store: the tools and providers that clients stored
+there, and the socket over which commands reach it.
 """
 
 from __future__ import annotations
