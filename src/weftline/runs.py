@@ -1,4 +1,4 @@
-"""What runs are started with and what they leave: failures by class, questions, messages, traces. See docs/library.md.
+"""Starting runs, and what they leave: failures by class, questions, messages, traces. See docs/library.md.
 
 Each name is imported on first use.
 """
