@@ -286,9 +286,9 @@ class Store(Protocol):
         """True if another process, and so other code, may continue its runs."""
         ...
 
-    def announce(self, *, admin_socket: str) -> None:
-        """Publishes the address of the owner's control interface, for commands that cannot open the store
-        themselves.
+    def announce(self, *, admin_socket: str = "", socket: str = "") -> None:
+        """Publishes where the owner's socket is, for commands that cannot open the store themselves: its path, relative
+        to the folder.
         """
         ...
 

@@ -257,6 +257,8 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             closing.push_async_callback(self._guests.aclose)
             if self._stored is not None and self._stored.control is not None:
                 closing.push_async_callback(self._stored.control.stop)
+            if self._stored is not None and self._stored.own_socket is not None:
+                closing.push_async_callback(self._stored.own_socket.stop)
 
     async def _stop_host(self) -> None:
         host, self._host = self._host, None
