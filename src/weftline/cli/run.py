@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from weftline.cli.in_process import LocalHost
     from weftline.cli.screen import Screen
     from weftline.client import AsyncClient, AsyncRun
-    from weftline.client.events import Frame
+    from weftline.client.events import Frame, OfferedCall
     from weftline.events import AwaitOpened
+    from weftline.tools.asking import Ask
 
 _LOCAL_WORKSPACE = "local"
 _CANCEL_WAIT_S = 5.0
@@ -154,14 +155,20 @@ def _without_final_newline(text: str) -> str:
 async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
     from weftline.cli.asking import ShownRun
     from weftline.cli.interrupts import Interrupts
-    from weftline.cli.local_tools import tools_of_file
     from weftline.cli.target import connected
     from weftline.client import BadRequest
+    from weftline.client.function_tools import FunctionHere
     from weftline.errors import WeftlineError
+    from weftline.tools.loader import load_tools
 
-    handed_over = tools_of_file(asked.tools) if asked.tools is not None else []
+    run: AsyncRun | None = None
+    shown: asyncio.Future[ShownRun] = asyncio.get_running_loop().create_future()
+
+    async def ask(call: OfferedCall, run_id: str, question: Ask) -> str:
+        return await (await shown).ask_here(call, run_id, question.prompt)
+
+    tools = [FunctionHere(one, ask=ask) for one in load_tools(asked.tools).values()] if asked.tools is not None else []
     async with connected(url, asked.workspace) as client:
-        run: AsyncRun | None = None
 
         def print_hint() -> None:
             where = f"{run.id} --url {url}" if run is not None else ""
@@ -182,13 +189,14 @@ async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
                     agent_id=agent_id,
                     model_id=asked.model,
                     system_prompt=asked.system,
-                    tools=handed_over,
+                    tools=tools,
                     attachments=asked.attachments,
                     run_id=asked.run_id,
                 )
             except BadRequest as error:
                 raise WeftlineError(_with_candidates(error.message, error.candidates), code="invalid_request") from None
-            return await ShownRun(_Server(client, run, url, asked.workspace), screen).show(run.id)
+            shown.set_result(ShownRun(_Server(client, run, url, asked.workspace), screen))
+            return await shown.result().show(run.id)
 
         async def leave() -> bool:
             if run is None:
@@ -202,6 +210,8 @@ async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
 
 class _Server:
     """The server of the run that this client has started; see `weftline.cli.asking.Place`."""
+
+    others_answer = True
 
     def __init__(self, client: AsyncClient, run: AsyncRun, url: str, workspace: str | None) -> None:
         self._client = client
@@ -327,6 +337,7 @@ class _Process:
         self._here = here
         self._workspace = workspace
         self._db = db
+        self.others_answer = db is not None
 
     async def frames(self, run_id: str) -> AsyncGenerator[Frame]:
         from weftline.cli.events import live_frames

@@ -314,6 +314,12 @@ def _as_tool(given: ToolLike) -> Tool:
         return ServerTool(dict(cast("Mapping[str, Any]", given)))
     if hasattr(given, "acquire"):
         return given  # pyright: ignore[reportReturnType]  (a function has no such attribute)
+    if hasattr(given, "asks_people"):
+        from weftline.client.function_tools import FunctionHere
+        from weftline.tools.function import FunctionTool  # heavy, for a client that has no such tools
+
+        if isinstance(given, FunctionTool):
+            return FunctionHere(cast("FunctionTool[..., Any, Any]", given))
     if callable(given):
         return LocalTool(given)
     raise InvalidSpec(f"{given!r} is not a tool")
