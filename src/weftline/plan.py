@@ -19,10 +19,9 @@ from msgspec.json import Decoder, Encoder
 from msgspec.structs import replace
 
 from weftline.engine_options import EngineOptions
-from weftline.kernel.budget import OnExceeded
-from weftline.kernel.deploys import Digests
+from weftline.kernel.control import Digests
 from weftline.kernel.entries import Limits
-from weftline.kernel.policy import PolicyRule
+from weftline.kernel.policy import OnExceeded, PolicyRule
 from weftline.messages import Message, OutputSchema, Sampling
 from weftline.reminders import Reminder
 from weftline.trace_context import Trace

@@ -16,11 +16,11 @@ import pytest
 
 from weftline import Agent, ToolContext, tool
 from weftline.agent import sync
-from weftline.concurrency import background
-from weftline.concurrency.background import LoopThread
 from weftline.details import PhaseChanged
 from weftline.events import TextDelta
 from weftline.testing import ScriptedModel, calls
+from weftline.work import loop_thread
+from weftline.work.loop_thread import LoopThread
 
 who: ContextVar[str] = ContextVar("who", default="nobody")
 
@@ -129,7 +129,7 @@ def pythons() -> list[str]:
 SCRIPT = """
 import asyncio, atexit, sys, threading
 sys.path.insert(0, sys.argv[1])
-from weftline.concurrency.background import LoopThread
+from weftline.work.loop_thread import LoopThread
 
 begun = threading.Event()
 
@@ -149,7 +149,7 @@ begun.wait()
 
 
 def test_a_script_that_used_threads_ends_without_a_word() -> None:
-    source = str(Path(background.__file__).parents[2])
+    source = str(Path(loop_thread.__file__).parents[2])
     for python in pythons():
         # Without `-I`, a variable of the suite's could load more than the module itself needs.
         script = subprocess.run([python, "-I", "-c", SCRIPT, source], capture_output=True, text=True, check=False)
@@ -202,7 +202,7 @@ def test_a_script_that_ran_code_leaves_nothing_behind(language: str, source: str
 INTERRUPTED = """
 import asyncio, os, signal, sys, time, weakref
 sys.path.insert(0, sys.argv[1])
-from weftline.concurrency.background import LoopThread
+from weftline.work.loop_thread import LoopThread
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 gone = []
@@ -228,7 +228,7 @@ for waiting in (work, long):
 
 
 def test_ctrl_c_is_never_lost_while_a_blocking_call_waits() -> None:
-    source = str(Path(background.__file__).parents[2])
+    source = str(Path(loop_thread.__file__).parents[2])
     command = [sys.executable, "-I", "-c", INTERRUPTED, source]
     script = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (script.returncode, script.stdout, script.stderr) == (0, "heard True\ntidied up\nheard True\n", "")

@@ -42,7 +42,7 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
     assert {".".join(name.split(".")[:2]) for name in ours} <= {
         "weftline._version",
         "weftline.a2a_responses",
-        "weftline.concurrency",
+        "weftline.work",
         "weftline.text",
         "weftline.client",
         "weftline.events",

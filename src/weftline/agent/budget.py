@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.kernel.amounts import PARTS, amount_issue, smallest
-from weftline.kernel.budget import BudgetRule, OnExceeded
+from weftline.kernel.policy import PARTS, BudgetRule, OnExceeded, amount_issue, smallest
 
 
 class Budget(Struct, frozen=True, kw_only=True):

@@ -16,8 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from weftline.agent.results import OutputT
 from weftline.agent.run import Run
-from weftline.concurrency.background import LoopThread
 from weftline.errors import short_traceback
+from weftline.work.loop_thread import LoopThread
 
 T = TypeVar("T")
 FaceT = TypeVar("FaceT")

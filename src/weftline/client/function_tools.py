@@ -12,12 +12,12 @@ from weftline.client.context import ToolContext as ClientContext
 from weftline.client.errors import InvalidSpec, ToolError
 from weftline.client.events import OfferedCall
 from weftline.client.tools import Handler
-from weftline.client.workers import HandlerWorkers
 from weftline.messages import Text
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.asking import Ask, ask_of
 from weftline.tools.base import ToolContext
 from weftline.tools.function import FunctionTool
+from weftline.work.threads import Threads
 
 AskPerson: TypeAlias = Callable[[OfferedCall, str, Ask], Awaitable[str]]
 """Asks the person at this client, given the run's id; returns what the model reads of a refusal, empty if approved."""
@@ -67,7 +67,7 @@ class _Call:
         self._call = call
         self._ask = ask
 
-    async def __call__(self, args: dict[str, Any], context: ClientContext, workers: HandlerWorkers) -> str:
+    async def __call__(self, args: dict[str, Any], context: ClientContext, workers: Threads) -> str:
         tool = self._tool
         try:
             prepared = await tool.prepare(json.dumps(args))

@@ -17,7 +17,7 @@ from weftline.client.results import Totals
 from weftline.client.retry import Retry
 from weftline.client.run import AsyncRun
 from weftline.client.session import AsyncSession
-from weftline.concurrency.background import LoopThread
+from weftline.work.loop_thread import LoopThread
 
 T = TypeVar("T")
 CoreT = TypeVar("CoreT")

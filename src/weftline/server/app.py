@@ -12,12 +12,10 @@ from functools import partial
 from weftline.api.cursors import SealedCursors
 from weftline.api.display_hints import DisplayHints
 from weftline.api.principal import NOBODY, Principal
-from weftline.concurrency.round_robin import on_behalf_of
 from weftline.errors import RateLimited, WeftlineError
 from weftline.log_context import RequestInfo, current_request
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
-from weftline.runtime.fair_queue import FairQueue
 from weftline.runtime.ids import new_salt
 from weftline.server.a2a.sending import Deliveries
 from weftline.server.access_log import AccessLine, access
@@ -27,6 +25,7 @@ from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import PEER, Receive, Request, Response, Scope, Send, StreamedResponse, send_response
 from weftline.server.large import LARGE_BYTES, LargeResponses
 from weftline.server.large_bodies import LargeBodies
+from weftline.server.metrics import MetricsPage
 from weftline.server.names import OwnNames
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.open_streams import OpenStreams
@@ -36,11 +35,11 @@ from weftline.server.refusal_log import RefusedRequests
 from weftline.server.router import Match, Route, Router, no_such_route
 from weftline.server.sse import Backlog, view_with
 from weftline.server.unknown_fields import UnknownFields
-from weftline.server.workspace_slots import WorkspaceSlots
 from weftline.store.base import Store
 from weftline.tools.own_tools import LoadedTool
 from weftline.trace_context import incoming_traceparent
 from weftline.wire.errors import error_body, wire_code
+from weftline.work.turns import FairSemaphore, LoopQueue, on_behalf_of
 from weftline.workspace.client_documents import ReadDocument
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
 from weftline.workspace.context import Change, Workspaces
@@ -105,11 +104,12 @@ class App:
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.streams = OpenStreams(self.auth)
         self.large = LargeResponses()
-        self.list_queue = FairQueue()
-        self.pages = WorkspaceSlots(PAGES_AT_ONCE)
+        self.list_queue = LoopQueue()
+        self.pages = FairSemaphore(per_owner=PAGES_AT_ONCE)
         """Limits how many pages of lists are built at once, as they may have several megabytes."""
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
+        self.metrics = MetricsPage(engine, folder=store.folder, local=options.local, token=options.metrics_token)
         self.backlog = Backlog()
         self.hints = DisplayHints(options.display_hints)
         self.view = view_with(self.hints)

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from weftline.api.parsing import parsed
 from weftline.api.principal import Principal
-from weftline.concurrency.callers import current_caller
 from weftline.errors import InvalidRequest, TooLarge
 from weftline.log_context import RequestInfo
 from weftline.server.declared import NOTHING, AnyBody, Body, Declared, Undeclared
@@ -22,6 +21,7 @@ from weftline.server.memory_budget import Reservation
 from weftline.text.percent import fields
 from weftline.text.surrogates import may_have_nul
 from weftline.wire.json_text import refuse_nul
+from weftline.work.turns import current_caller
 
 T = TypeVar("T")
 

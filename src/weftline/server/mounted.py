@@ -12,6 +12,7 @@ what belongs to a process: listening, stopping, limits on connections.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -32,7 +33,7 @@ from weftline.runtime.engine import Engine as Runtime
 from weftline.server.app import App, refusal
 from weftline.server.http import PEER, Receive, Request, Scope, Send, send_response
 from weftline.server.oauth.documents import read_document
-from weftline.server.options import ServerOptions
+from weftline.server.options import ServerOptions, metrics_token
 from weftline.server.routes.every import ROUTES
 from weftline.server.routes.operator import ROUTES as OPERATORS
 from weftline.server.sse import BEAT_S
@@ -134,7 +135,7 @@ class Mounted:
             store,
             stored.catalogs,
             ROUTES,
-            options=ServerOptions(public_url=self._public_url),
+            options=ServerOptions(public_url=self._public_url, metrics_token=metrics_token(os.environ)),
             read_document=partial(read_document, pages),
             operator_routes=lambda: OPERATORS,
             code=code_agents(engine.agents, models, now_us=host.clock.now_us(), to_spec=code_spec),

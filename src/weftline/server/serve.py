@@ -27,9 +27,6 @@ from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from, is_loopback
 from weftline.net.transport import AiohttpTransport, Transport
-from weftline.process.memory import return_large_blocks
-from weftline.process.stopping import LOST_ANSWERS, Stopping, finish_within
-from weftline.process.watchdog import LoopWatchdog
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
@@ -44,6 +41,7 @@ from weftline.server.connections import Connections
 from weftline.server.listener import Listener
 from weftline.server.oauth.documents import read_document
 from weftline.server.options import ServerOptions, server_options
+from weftline.server.process import LOST_ANSWERS, LoopWatchdog, Stopping, finish_within, return_large_blocks
 from weftline.server.protocol import HttpProtocol
 from weftline.server.router import Route
 from weftline.server.routes import FIRST

@@ -62,7 +62,7 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
         agents=wanted.agents,
         metadata=wanted.metadata,
     )
-    async with app.pages.of(principal.workspace):
+    async with app.pages.place(principal.workspace):
         return await _page_of_runs(app, request, matching)
 
 

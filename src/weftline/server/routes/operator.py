@@ -29,7 +29,7 @@ from weftline.server.declared import QueryParameter
 from weftline.server.http import Request, Response
 from weftline.server.operators import PATHS
 from weftline.server.router import Handler, Route
-from weftline.store.copies import Copied
+from weftline.store.rows import Copied
 from weftline.tools.mcp.login import Login
 from weftline.tools.own_tools import LoadedTool
 from weftline.wire.responses import Ok, iso

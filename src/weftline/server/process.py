@@ -1,4 +1,6 @@
-"""Stops the server on SIGTERM and SIGINT, within bounded time whatever hangs.
+"""The server's own process: its signals, an event loop that stalls, and the memory that it gives back.
+
+It stops on SIGTERM and SIGINT, within bounded time whatever hangs:
 
               SIGTERM                 second signal               third signal
     SERVING ──────────▶ DRAINING ───────────────────▶ HURRYING ──────────────▶ exit 1
@@ -14,6 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import ctypes
+import faulthandler
 import logging
 import os
 import select
@@ -26,7 +30,7 @@ from enum import IntEnum
 from types import TracebackType
 from typing import Any, Self
 
-from weftline.concurrency.interruption import ignore_signal
+from weftline.work.outcomes import ignore_signal
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +44,14 @@ _LEAVING_S = 3.0
 _FINAL_LOG_S = 0.5
 LOST_ANSWERS = 74
 """The exit code if the store refused results of runs: EX_IOERR of sysexits.h."""
+
+STALL_S = 30.0
+BEAT_S = 1.0
+_MAX_CORES = 8
+LARGE_BYTES = 1024 * 1024
+"""Blocks from this size on go back to the system when they are freed."""
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+_ARENAS = 2
 
 
 class Phase(IntEnum):
@@ -160,3 +172,59 @@ async def finish_within(seconds: float, work: Awaitable[object], *, what: str) -
         task.cancel()
     elif not task.cancelled() and (error := task.exception()) is not None:
         logger.error("%s failed", what, exc_info=error)
+
+
+def default_stall_s() -> float:
+    """Returns more on machines with more processors, as other threads use the process's CPU time too."""
+    return STALL_S * max(1.0, min(os.cpu_count() or 1, _MAX_CORES) / 2)
+
+
+class LoopWatchdog:
+    """Ends the process with SIGPROF if the loop does not run for `stall_s` of CPU time; 0 disables it.
+
+    The loop resets it once a second. The stacks of all threads are written to stderr first.
+
+    Untrusted input is bounded before it reaches the loop. If something slips through (a tool that never yields, a bug
+    in a library), the server would stall forever, and so would every process that takes over its runs. Exiting instead
+    makes it an ordinary crash: the runs in progress are suspects at the next start, and only the one that stalls the
+    loop repeatedly is given up (`weftline.runtime.recovery`).
+
+    The limit is CPU time: a process that is frozen, swapped out or on a busy machine does not use any, and is left
+    alone. The kernel delivers the signal even while a library holds the interpreter's lock.
+    """
+
+    def __init__(self, stall_s: float) -> None:
+        self._stall_s = stall_s
+        self._next: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        if self._stall_s > 0:
+            faulthandler.register(signal.SIGPROF, file=2, all_threads=True, chain=True)
+            self._beat()
+
+    def stop(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            faulthandler.unregister(signal.SIGPROF)
+            self._next = None
+
+    def _beat(self) -> None:
+        signal.setitimer(signal.ITIMER_PROF, self._stall_s)
+        self._next = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+
+
+def return_large_blocks() -> bool:
+    """Makes large blocks return to the system when they are freed; returns False if that cannot be set.
+
+    Once glibc has seen a large block freed, it takes blocks of that size from its heaps, one per thread: a server that
+    has read a few bodies of many megabytes would keep several hundred megabytes forever. Settings in the environment
+    are left as they are.
+    """
+    if any(name.startswith("MALLOC_") for name in os.environ):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False  # another C library, which works differently
+    return bool(mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)) and bool(mallopt(_M_ARENA_MAX, _ARENAS))

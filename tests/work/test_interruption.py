@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from weftline import Agent, Engine, tool
-from weftline.concurrency.interruption import as_errors, is_interruption
 from weftline.testing import ScriptedModel
+from weftline.work.outcomes import as_errors, is_interruption
 
 OWN = [Exception("x"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), BaseException("x")]
 

@@ -16,15 +16,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter, OrderedDict, deque
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import BinaryIO, cast
 
 import msgspec
 
-from weftline.bounded.worker import Request, Response, write_frame
-from weftline.concurrency.round_robin import on_behalf_of
+from weftline.work.process_worker import Request, Response, write_frame
+from weftline.work.turns import Turns, on_behalf_of
 
 CPU_S = 2.0
 """CPU time of one job, which is the same however busy the machine is."""
@@ -34,7 +33,7 @@ MAX_PROCESSES = max(2, min(4, os.cpu_count() or 1))
 IDLE_S = 60.0
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 
-_START = "import sys; sys.path[:] = sys.argv[1:]; from weftline.bounded.worker import main; main()"
+_START = "import sys; sys.path[:] = sys.argv[1:]; from weftline.work.process_worker import main; main()"
 _encode_request = msgspec.msgpack.Encoder().encode
 _decode_response = msgspec.msgpack.Decoder(Response).decode
 
@@ -72,11 +71,7 @@ class Workers:
         self._wall_s = wall_s
         self._idle_s = idle_s
         self._changed = threading.Condition()
-        self._waiting: OrderedDict[int | None, deque[_Job]] = OrderedDict()
-        """Jobs by owner; the owner whose turn it is comes first."""
-        self._under_way: Counter[int | None] = Counter()
-        self._max_per_owner = max(1, max_processes - 1)
-        self._queued = 0
+        self._turns: Turns[_Job] = Turns(lambda job: job.owner, per_owner=max(1, max_processes - 1))
         self._idle = 0
         self._threads = 0
 
@@ -85,11 +80,10 @@ class Workers:
         request = _encode_request(Request(job, list(arguments), self._cpu_s))
         waiting = _Job(request, on_behalf_of.get())
         with self._changed:
-            self._waiting.setdefault(waiting.owner, deque()).append(waiting)
-            self._queued += 1
+            self._turns.queue.put(waiting, owner=waiting.owner)
             if self._idle:
                 self._changed.notify()
-            if self._idle < self._queued and self._threads < self._max_processes:
+            if self._idle < len(self._turns.queue) and self._threads < self._max_processes:
                 self._threads += 1
                 threading.Thread(target=self._serve, name="weftline-bounded", daemon=True).start()
         return await asyncio.wrap_future(waiting.future)
@@ -128,34 +122,20 @@ class Workers:
     def _next(self) -> _Job | None:
         """The next job of the owner whose turn it is; None if there has been none for a while."""
         with self._changed:
-            while (job := self._take()) is None:
+            while (job := self._turns.admit()) is None:
                 self._idle += 1
                 notified = self._changed.wait(self._idle_s)
                 self._idle -= 1
-                if not notified and not self._waiting:
+                if not notified and not self._turns.queue:
                     self._threads -= 1
                     return None
-            if self._idle and self._waiting:
+            if self._idle and self._turns.queue:
                 self._changed.notify()  # it may be another owner's turn by now
             return job
 
-    def _take(self) -> _Job | None:
-        for owner, jobs in self._waiting.items():
-            if self._under_way[owner] < self._max_per_owner:
-                job = jobs.popleft()
-                self._queued -= 1
-                self._under_way[owner] += 1
-                del self._waiting[owner]
-                if jobs:
-                    self._waiting[owner] = jobs
-                return job
-        return None
-
     def _done(self, job: _Job) -> None:
         with self._changed:
-            self._under_way[job.owner] -= 1
-            if not self._under_way[job.owner]:
-                del self._under_way[job.owner]
+            self._turns.places.remove(job.owner)
 
 
 class _Process:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from weftline.bounded.pool import GaveUp, Workers
-from weftline.concurrency.round_robin import on_behalf_of
+from weftline.work.processes import GaveUp, Workers
+from weftline.work.turns import on_behalf_of
 
 from . import jobs
 

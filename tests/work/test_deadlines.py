@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from campaigns.simulation.loop import VirtualLoop
 
-from weftline.concurrency.deadlines import Deadline, Deadlines
+from weftline.work.deadlines import Deadline, Deadlines
 
 
 async def slept(deadlines: Deadlines, limit_s: float, work_s: float) -> str:
