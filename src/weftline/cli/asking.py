@@ -54,10 +54,10 @@ def can_ask() -> bool:
     return all(stream is not None and is_terminal(stream) for stream in (sys.stdin, sys.stderr))
 
 
-def how_to_answer(asked: AwaitOpened, where: str) -> str:
+def how_to_answer(run_id: str, await_id: str, kind: str, where: str) -> str:
     """Returns the commands with which somebody answers from elsewhere; `where` is an option that names the place."""
-    ref = shlex.quote(f"{asked.run_id}/{asked.id}")
-    if asked.kind in ("question", "clarification"):
+    ref = shlex.quote(f"{run_id}/{await_id}")
+    if kind in ("question", "clarification"):
         return f"To answer: weftline answer {ref} ANSWER{where}"
     return f"To answer: weftline approve {ref}{where}\n       or: weftline deny {ref} REASON{where}"
 
@@ -112,7 +112,7 @@ class ShownRun:
         try:
             while (frame := await self._frames.get()) is not None:
                 if isinstance(frame, _QuestionHere):
-                    await self._ask_here(frame)
+                    await self._ask_about_call(frame)
                     continue
                 event = frame.event
                 if event.run_id == run_id:
@@ -126,7 +126,7 @@ class ShownRun:
             await asyncio.gather(following, *self._below, return_exceptions=True)
         return 1 if code is None else code
 
-    async def ask_here(self, call: OfferedCall, run_id: str, question: str) -> str:
+    async def confirm(self, call: OfferedCall, run_id: str, question: str) -> str:
         """Asks about a call that this process executes; returns what the model reads if it may not begin.
 
         Cancelling it withdraws the question.
@@ -153,7 +153,7 @@ class ShownRun:
             return ""
         return prompts.people.denied(reply["reason"]) if reply["reason"] else prompts.people.DENIED
 
-    async def _ask_here(self, here: _QuestionHere) -> None:
+    async def _ask_about_call(self, here: _QuestionHere) -> None:
         if here.reply.done():
             return
         self._screen.announce(here.asked, with_question=not can_ask())

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from weftline.client import AsyncClient, AsyncRun
     from weftline.client.events import Frame, OfferedCall
     from weftline.events import AwaitOpened
-    from weftline.tools.asking import Ask
 
 _LOCAL_WORKSPACE = "local"
 _CANCEL_WAIT_S = 5.0
@@ -155,19 +154,18 @@ def _without_final_newline(text: str) -> str:
 async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
     from weftline.cli.asking import ShownRun
     from weftline.cli.interrupts import Interrupts
+    from weftline.cli.local_tools import tools_of_file
     from weftline.cli.target import connected
     from weftline.client import BadRequest
-    from weftline.client.function_tools import FunctionHere
     from weftline.errors import WeftlineError
-    from weftline.tools.loader import load_tools
 
     run: AsyncRun | None = None
-    shown: asyncio.Future[ShownRun] = asyncio.get_running_loop().create_future()
+    followed: asyncio.Future[ShownRun] = asyncio.get_running_loop().create_future()
 
-    async def ask(call: OfferedCall, run_id: str, question: Ask) -> str:
-        return await (await shown).ask_here(call, run_id, question.prompt)
+    async def ask(call: OfferedCall, run_id: str, question: str) -> str:
+        return await (await followed).confirm(call, run_id, question)
 
-    tools = [FunctionHere(one, ask=ask) for one in load_tools(asked.tools).values()] if asked.tools is not None else []
+    handed_over = tools_of_file(asked.tools, ask=ask) if asked.tools is not None else []
     async with connected(url, asked.workspace) as client:
 
         def print_hint() -> None:
@@ -189,14 +187,14 @@ async def _on_server(url: str, asked: RunRequest, screen: Screen) -> int:
                     agent_id=agent_id,
                     model_id=asked.model,
                     system_prompt=asked.system,
-                    tools=tools,
+                    tools=handed_over,
                     attachments=asked.attachments,
                     run_id=asked.run_id,
                 )
             except BadRequest as error:
                 raise WeftlineError(_with_candidates(error.message, error.candidates), code="invalid_request") from None
-            shown.set_result(ShownRun(_Server(client, run, url, asked.workspace), screen))
-            return await shown.result().show(run.id)
+            followed.set_result(ShownRun(_Server(client, run, url, asked.workspace), screen))
+            return await followed.result().show(run.id)
 
         async def leave() -> bool:
             if run is None:
@@ -241,7 +239,7 @@ class _Server:
     def elsewhere(self, asked: AwaitOpened) -> str:
         from weftline.cli.asking import at_server, how_to_answer
 
-        return how_to_answer(asked, at_server(self._url, self._workspace))
+        return how_to_answer(asked.run_id, asked.id, asked.kind, at_server(self._url, self._workspace))
 
 
 async def _agent_of(client: AsyncClient, name: str) -> str:
@@ -362,7 +360,7 @@ class _Process:
         from weftline.store.naming import db_option
 
         if self._db is not None:
-            return how_to_answer(asked, db_option(self._db))
+            return how_to_answer(asked.run_id, asked.id, asked.kind, db_option(self._db))
         return (
             "Nobody can answer it here. Run the command in a terminal, which asks you, or give it --url: a run on a"
             " server waits for `weftline approve`, `deny` or `answer`."

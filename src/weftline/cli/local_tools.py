@@ -1,4 +1,4 @@
-"""Functions of `@weftline.tool` that a client runs, as a run's server would."""
+"""The tools of a file that are executed here, for a run on a server elsewhere."""
 
 from __future__ import annotations
 
@@ -14,29 +14,27 @@ from weftline.client.events import OfferedCall
 from weftline.client.tools import Handler
 from weftline.messages import Text
 from weftline.tools.arguments import InvalidArguments
-from weftline.tools.asking import Ask, ask_of
+from weftline.tools.asking import ask_of
 from weftline.tools.base import ToolContext
 from weftline.tools.function import FunctionTool
+from weftline.tools.loader import load_tools
 from weftline.work.threads import Threads
 
-AskPerson: TypeAlias = Callable[[OfferedCall, str, Ask], Awaitable[str]]
-"""Asks the person at this client, given the run's id; returns what the model reads of a refusal, empty if approved."""
+AskPerson: TypeAlias = Callable[[OfferedCall, str, str], Awaitable[str]]
+"""Asks the person here, given the run's id and the question; returns what the model reads of a refusal, empty if the
+call may begin."""
 
 
-class FunctionHere:
-    """A function of `@weftline.tool` whose calls this client executes, once for each offered call.
+def tools_of_file(given: str, *, ask: AskPerson) -> list[HandedOver]:
+    return [HandedOver(tool, ask) for tool in load_tools(given).values()]
 
-    Without `ask`, a function that asks people is refused: nobody would be asked.
-    """
 
-    def __init__(self, tool: FunctionTool, *, ask: AskPerson | None = None) -> None:
+class HandedOver:
+    """A server tool that a client runs, once for each offered call."""
+
+    def __init__(self, tool: FunctionTool, ask: AskPerson) -> None:
         if tool.client is not None:
             raise InvalidSpec(f"The tool {tool.name} is executed outside (external=True), never here.")
-        if tool.asks and ask is None:
-            raise InvalidSpec(
-                f"The tool {tool.name} asks a person before each call (confirm=…), which a client cannot do: give the"
-                " tool to the server (`weftline serve --tools …`), or take confirm away and ask in the function itself."
-            )
         if len(tool.asks) > 1:
             raise InvalidSpec(
                 f"The tool {tool.name} names its approvers, whom only a server knows: give the tool to the server"
@@ -62,7 +60,7 @@ class _Call:
     timeout_s: float | None = None
     """The tool's limit begins once a person has approved the call."""
 
-    def __init__(self, tool: FunctionTool, call: OfferedCall, ask: AskPerson | None) -> None:
+    def __init__(self, tool: FunctionTool, call: OfferedCall, ask: AskPerson) -> None:
         self._tool = tool
         self._call = call
         self._ask = ask
@@ -73,7 +71,7 @@ class _Call:
             prepared = await tool.prepare(json.dumps(args))
         except InvalidArguments as error:
             raise ToolError(error.message) from None
-        if self._ask is not None and (refusal := await self._refusal(prepared, context.run_id, self._ask)):
+        if refusal := await self._refusal(prepared, context.run_id):
             return refusal
         here = ToolContext[Any](
             run_id=context.run_id,
@@ -100,7 +98,7 @@ class _Call:
             raise ToolError(text)
         return text
 
-    async def _refusal(self, args: bytes, run_id: str, ask: AskPerson) -> str:
+    async def _refusal(self, args: bytes, run_id: str) -> str:
         """Asks a person if the tool does; returns what the model reads if the call may not begin."""
         try:
             question = ask_of(self._tool, args)
@@ -111,6 +109,6 @@ class _Call:
             return ""
         try:
             async with asyncio.timeout(question.timeout_s):
-                return await ask(self._call, run_id, question)
+                return await self._ask(self._call, run_id, question.prompt)
         except TimeoutError:
             return prompts.people.EXPIRED
