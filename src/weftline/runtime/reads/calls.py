@@ -32,8 +32,8 @@ from weftline.store.base import LogReader
 from weftline.store.rows import AwaitFilter, Item, RunFilter, RunRow
 
 CallState: TypeAlias = Literal["awaiting", "opened", "started", "closed", "in_doubt"]
-"""A person is asked whether it may begin; announced; begun; closed with its one result; or begun without anybody knowing
-whether it happened."""
+"""A person is asked whether it may begin; announced; begun; closed with its one result; or begun without anybody
+knowing whether it happened."""
 _PAGE = 200
 PAGE_BYTES = 1024 * 1024
 """How much arguments and results of a page may take, unless one call has more."""
