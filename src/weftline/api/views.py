@@ -39,7 +39,13 @@ class RunSource(Protocol):
     async def session_id(self, thread: int | None) -> str | None: ...
     async def receipt(self, key: int) -> CancelReceipt: ...
     async def asked_doubts(self, row: RunRow) -> tuple[CallName, ...]: ...
+
+
+class AwaitSource(Protocol):
+    """Where the questions of runs are read from."""
+
     async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]: ...
+    async def session_id(self, thread: int | None) -> str | None: ...
 
 
 async def run_view(engine: RunSource, row: RunRow, *, max_bytes: int | None = None) -> RunView:
@@ -65,7 +71,7 @@ async def run_summary(engine: RunSource, row: RunRow, *, max_bytes: int | None =
         return snapshots.damaged_run(row, run_id=ids.run_id(row.key, row.salt), error=error)
 
 
-async def awaits_of(engine: RunSource, row: RunRow) -> list[awaits.OpenAwait]:
+async def awaits_of(engine: AwaitSource, row: RunRow) -> list[awaits.OpenAwait]:
     """Returns what the run, and those below it, ask people."""
     if row.ended_at is not None:
         return []

@@ -228,7 +228,7 @@ class LocalRuns:
     async def _describe(self, row: RunRow) -> dict[str, Any]:
         return decode(encode(listed_run(await run_summary(self, row), agent_id=row.agent)))
 
-    # Methods of a `RunSource`
+    # Methods of a `RunSource` and an `AwaitSource`
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
         return await self._store.log.entry(key, seq, max_bytes=max_bytes)
