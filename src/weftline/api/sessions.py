@@ -19,7 +19,6 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime import ids
-from weftline.store.records import threads as threads_records
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
 from weftline.store.rows import IdempotencyKey, RunFilter, RunRow
@@ -172,7 +171,7 @@ async def origins(app: Host, thread: ThreadRow, *, calls: bool = False) -> list[
         runs.update((row.key, row) for row in rows)
     found: list[Origin] = []
     called: dict[int, list[Call]] = {}
-    for position, key in enumerate(await app.workspaces.records.read(threads_records.runs_of_messages(thread.key))):
+    for position, key in enumerate(await threads.runs_of_messages(app.workspaces, thread.key)):
         row = runs.get(key)
         if row is None:  # it has been created since
             break
