@@ -18,11 +18,22 @@ from campaigns.simulation.disk import Disk
 from campaigns.simulation.trace import require
 from weftline.kernel.context import CompactionStarted
 from weftline.kernel.entries import KIND, AttemptStarted, CallStarted
-from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import LogStore, Store
-from weftline.store.copies import Copied
 from weftline.store.database import Database, Query
-from weftline.store.rows import DueRun, Item, Loaded, Page, RunFilter, RunRow, TimedRun, Write, Written
+from weftline.store.rows import (
+    AwaitFilter,
+    Copied,
+    DueRun,
+    Item,
+    Loaded,
+    OpenAwait,
+    Page,
+    RunFilter,
+    RunRow,
+    TimedRun,
+    Write,
+    Written,
+)
 
 T = TypeVar("T")
 
@@ -310,8 +321,8 @@ class SimulatedStore:
     def die(self) -> None:
         self._wires.dead = True
 
-    def announce(self, *, admin_socket: str) -> None:
-        self._inner.announce(admin_socket=admin_socket)
+    def announce(self, *, admin_socket: str = "", socket: str = "") -> None:
+        self._inner.announce(admin_socket=admin_socket, socket=socket)
 
     async def back_up(self, to: Path) -> Copied:
         return await self._wires.read(self._inner.back_up(to))

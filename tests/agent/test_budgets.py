@@ -13,7 +13,7 @@ from weftline.agent.budget import rule_of
 from weftline.agent.engine.budget_methods import BudgetUse
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.events import AwaitClosed, AwaitOpened, Event
-from weftline.kernel.budget import BudgetRule
+from weftline.kernel.policy import BudgetRule
 from weftline.testing import ScriptedModel, calls
 
 from .kit import asked

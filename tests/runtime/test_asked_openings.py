@@ -13,7 +13,7 @@ from runtime.kit import MoodyStore, engine_on, plan
 from runtime.test_parked import on_virtual_time
 from weftline.errors import Conflict, StoreError, Unavailable
 from weftline.kernel.calls import external_id
-from weftline.kernel.lease import MAX_LEASE_US
+from weftline.kernel.control import MAX_LEASE_US
 from weftline.plan import RunPlan, ServerRef
 from weftline.runtime.asked_openings import OPEN_S
 from weftline.runtime.people.answering import AwaitAnswer

@@ -24,9 +24,8 @@ from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.reads import calls
 from weftline.runtime.reads.receipts import asked_doubts
-from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
-from weftline.store.rows import Item, RunFilter
+from weftline.store.rows import AwaitFilter, Item, RunFilter
 from weftline.tools.base import ToolContext, Unknown
 from weftline.tools.workers import shared_workers
 from weftline.wire.plan import plan_from_spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weftline.store.hashing import SecretHash
+from weftline.store.sealing import SecretHash
 
 _NEVER = 2**63
 

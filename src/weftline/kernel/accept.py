@@ -8,13 +8,12 @@ changes nothing.
 
 from __future__ import annotations
 
-from weftline.kernel import leases, policies
+from weftline.kernel import policies, questions
 from weftline.kernel.calls import asks_about_doubt
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
+from weftline.kernel.control import ANSWERS, OF_RUN, CallClaimed, CallUnclaimed
 from weftline.kernel.entries import (
-    ANSWERS,
     KNOWN_RULES,
-    OF_RUN,
     AttemptFailed,
     AwaitClosed,
     AwaitOpened,
@@ -38,7 +37,6 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
-from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.questions import is_overdue
 from weftline.kernel.state import Call, Question, State
@@ -74,7 +72,7 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     if type(head) is MessageQueued:
         return not s.control.cancel and len(s.control.queue) < MAX_QUEUED
     if type(head) is CallClaimed or type(head) is CallUnclaimed:
-        return leases.accepts(s, head)
+        return questions.accepts(s, head)
     if type(head) is CallStarted:
         return _starts_again(s, head, attempt)
     if type(head) is CallAsked:
@@ -128,7 +126,7 @@ def open_await(s: State, id: str) -> Question | None:
 
 
 def _answers(s: State, head: AwaitClosed) -> bool:
-    """Whether a person, or code acting for one, may close the await with this outcome."""
+    """Returns True if a person, or code acting for one, may close the await with this outcome."""
     question = open_await(s, head.id)
     if question is None or question.kind == "call" or head.outcome not in ANSWERS[question.kind]:
         return False
@@ -142,7 +140,7 @@ def _answers(s: State, head: AwaitClosed) -> bool:
 
 
 def _leaves_to_people(s: State, head: AwaitOpened, attempt: int) -> bool:
-    """Whether a tool may leave this to a person: as a question instead of a result, or because it was asked to
+    """Returns True if a tool may leave this to a person: as a question instead of a result, or because it was asked to
     reconcile a call, does not know, and the run asks people about calls in doubt.
     """
     call = _call(s, head)
@@ -173,11 +171,11 @@ def _closes(s: State, head: CallClosed, attempt: int) -> bool:
             return call.stage == "opened" and attempt == 1  # its run could not be created
         return call.stage == "started" and call.attempt == attempt and not call.waits_for_child
     question = open_question(s, call.id)
-    return question is not None and head.how in _ANSWERS and leases.answerable(question, head.lease)
+    return question is not None and head.how in _ANSWERS and questions.answerable(question, head.lease)
 
 
 def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
-    """Whether a call may be started from outside the kernel.
+    """Returns True if a call may be started from outside the kernel.
 
     There are two cases: a tool has made sure that a call begun before a crash will not take effect, or the child run of
     a call has been created.
@@ -194,7 +192,7 @@ def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
 
 
 def _asks_further(s: State, head: CallAsked, attempt: int) -> bool:
-    """Whether a running call may ask for another one."""
+    """Returns True if a running call may ask for another one."""
     batch = s.batch
     if s.control.cancel or head.turn != s.turn - 1 or head.index != len(batch.calls) or batch.nested >= MAX_NESTED:
         return False

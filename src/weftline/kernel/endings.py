@@ -7,8 +7,8 @@ from typing import Literal
 from weftline import prompts
 from weftline.kernel import compaction
 from weftline.kernel.batch import await_id
+from weftline.kernel.control import OF_RUN
 from weftline.kernel.entries import (
-    OF_RUN,
     AttemptFailed,
     AwaitClosed,
     AwaitKind,
@@ -118,7 +118,9 @@ def result_of_answer(s: State, index: int) -> tuple[New, ...]:
 
 
 def _may_have_happened(call: Call) -> bool:
-    """Whether a call that has begun and has no result may have taken effect. A tool that asked a person has ended."""
+    """Returns True if a call that has begun and has no result may have taken effect. A tool that asked a person has
+    ended.
+    """
     if call.asked_back:
         return False
     return call.effect != "read" if call.child is None else call.waits_for_child

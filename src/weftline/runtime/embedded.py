@@ -19,12 +19,12 @@ from typing import Self, cast
 
 from weftline.errors import LOG_DAMAGED, StoreError, Unavailable, WeftlineError, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts
+from weftline.kernel.control import LEASE_US
 from weftline.kernel.entries import (
     AwaitOutcome,
     CancelRequested,
     Fact,
 )
-from weftline.kernel.lease import LEASE_US
 from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -44,6 +44,7 @@ from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
+from weftline.runtime.metrics import Measured
 from weftline.runtime.model_calls.model_call import MODEL_RETRIES_TIMEOUT_S, MODEL_TIMEOUT_S
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.people.answering import AwaitAnswer
@@ -233,7 +234,7 @@ class EmbeddedEngine:
         if resumed.held:
             await self._log_store.lift_hold()
             if self._recovery.held:  # no other caller was quicker
-                self._fleet.timers.was_away()
+                self._fleet.timers.grant_grace()
                 await self._continue_runs()
         return resumed
 
@@ -275,6 +276,10 @@ class EmbeddedEngine:
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
         """Calls `ended` after each commit that ended a run or opened an await; None switches this off."""
         self._fleet.commits.watch_ends(ended)
+
+    def measure(self) -> Measured:
+        """What the engine has counted since its start, and how much is going on now."""
+        return self._fleet.measure()
 
     def require_accepting(self) -> None:
         """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""
@@ -389,7 +394,7 @@ class EmbeddedEngine:
         return await self._await_answers.answer(key, await_id, answer, by=by, person_of=person_of)
 
     async def waits_for_people(self, key: int) -> bool:
-        """Whether neither the run nor any run below it can advance before a person has answered."""
+        """Returns True if neither the run nor any run below it can advance before a person has answered."""
         return await waits_for_people(key, load=self._load, settled=self._settled)
 
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:

@@ -17,11 +17,12 @@ from typing import Any, Protocol, Self, TypeAlias, TypedDict, TypeVar, Unpack
 from msgspec import Struct
 
 from weftline.kernel.bodies import Origin
+from weftline.kernel.control import LEASE_US
 from weftline.kernel.entries import AwaitOutcome, Fact
-from weftline.kernel.lease import LEASE_US
 from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
+from weftline.runtime.metrics import Measured
 from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import PersonOf
 from weftline.runtime.reads.reading import StoredRuns
@@ -40,7 +41,7 @@ QUIET_BEATS = 3
 
 
 class CreateOptions(TypedDict, total=False):
-    """What a run may be created with in addition to its plan."""
+    """Options for creating a run, in addition to its plan."""
 
     sent: bytes | None
     """The client's own bytes, returned in snapshots."""
@@ -159,7 +160,7 @@ class StreamPlace(Protocol):
 
 
 class Readiness(Protocol):
-    """Whether an engine takes requests, and whether its runs may proceed."""
+    """Readiness of an engine to take requests, and of its runs to proceed."""
 
     @property
     def clock(self) -> Clock: ...
@@ -292,7 +293,7 @@ class Requests(Protocol):
 
 
 class OfferedCalls(Protocol):
-    """What clients do with the calls offered to them."""
+    """Answers of clients to the calls offered to them."""
 
     async def answer(
         self,
@@ -374,8 +375,8 @@ class People(Protocol):
         ...
 
     async def waits_for_people(self, key: int) -> bool:
-        """Whether neither the run nor any run below it can advance before a person has answered: `awaits` then lists
-        everything.
+        """Returns True if neither the run nor any run below it can advance before a person has answered: `awaits` then
+        lists everything.
         """
         ...
 
@@ -416,6 +417,10 @@ class Streams(Protocol):
 
 class Upkeep(Protocol):
     """Operations on the store and its limits."""
+
+    def measure(self) -> Measured:
+        """What the engine has counted since its start, and how much is going on now."""
+        ...
 
     async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
         """Called when somebody has changed limits: they apply from the next call of every run, and runs that wait for

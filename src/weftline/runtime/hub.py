@@ -88,7 +88,7 @@ class Subscription(Struct, eq=False):
 
     @property
     def complete(self) -> bool:
-        """Whether the reader has everything up to the end of the run."""
+        """True if the reader has everything up to the end of the run."""
         return self.ended and not self._over and not self._batches
 
     def push(self, batch: EntryBatch) -> None:
@@ -197,6 +197,11 @@ class Hub:
                 message = f"{limit} streams of this workspace are already open."
                 raise RateLimited(message, code="too_many_streams", retry_after_s=5, limit=limit)
             self._streams[workspace] = streams + 1
+
+    @property
+    def open_streams(self) -> int:
+        """How many streams of workspaces are open, or reserved."""
+        return sum(self._streams.values())
 
     async def until_ended(self, run: int, run_id: str, *, after: int) -> None:
         """Returns when the run has ended, or the server is stopping. It does not count as one of the workspace's

@@ -27,6 +27,7 @@ from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime.batching import FairBatches
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
+from weftline.runtime.metrics import Metrics
 from weftline.runtime.noted_facts import NOTED, note
 from weftline.store.base import LogStore
 from weftline.store.rows import ITEM_BYTES, LEAVE_DUE, Item, Progress, ThreadEnd, Write, Written
@@ -63,15 +64,18 @@ class CommitObserver(Protocol):
 
 
 class _Batch(NamedTuple):
-    """What one flush writes: runs, and what it writes of each."""
+    """The runs of one flush, and what it writes of each."""
 
     runs: list[LiveRun]
     writes: list[Write]
+    began_s: float
+    """By the loop's clock."""
 
 
 class Log:
-    def __init__(self, store: LogStore, *, clock: Clock, observer: CommitObserver) -> None:
+    def __init__(self, store: LogStore, *, clock: Clock, observer: CommitObserver, metrics: Metrics) -> None:
         self._store = store
+        self._metrics = metrics
         self._clock = clock
         self._observer = observer
         self._loop = asyncio.get_running_loop()
@@ -344,7 +348,7 @@ class Log:
         """Takes what is waiting, as it will be written. Whatever cannot be encoded is left out, so that it does not
         block the others.
         """
-        batch = _Batch([], [])
+        batch = _Batch([], [], self._loop.time())
         waiting, self._touched = self._fair.divide(self._touched)
         for run in waiting:
             try:
@@ -378,6 +382,7 @@ class Log:
 
     def _written(self, batch: _Batch, flushing: asyncio.Future[list[Written]]) -> None:
         results = _results(batch, flushing)
+        self._metrics.flushed(self._loop.time() - batch.began_s)
         refused: list[tuple[LiveRun, Write]] = []
         written = list(zip(batch.runs, batch.writes, results, strict=True))
         for run, write, result in written:
@@ -496,7 +501,9 @@ class Log:
 
 
 def _results(batch: _Batch, flushing: asyncio.Future[list[Written]]) -> Sequence[Written]:
-    """What became of each write. If nobody knows, its run is read again: it continues from whatever is stored."""
+    """Returns the outcome of each write. If nobody knows, its run is read again: it continues from whatever is
+    stored.
+    """
     try:
         results = flushing.result()
         if len(results) != len(batch.writes):
@@ -511,7 +518,7 @@ def _results(batch: _Batch, flushing: asyncio.Future[list[Written]]) -> Sequence
 
 
 def _is_at_work(run: LiveRun, write: Write) -> bool:
-    """Whether dropping the run would lose what a model or a tool has done, or is doing at the moment."""
+    """Returns True if dropping the run would lose what a model or a tool has done, or is doing at the moment."""
     later = run.log.outbox.pending
     return run.task is not None or bool(write.progress) or (later is not None and bool(later.progress))
 

@@ -25,6 +25,7 @@ from weftline.server.hosted_mcp import HostedMcp
 from weftline.server.http import PEER, Receive, Request, Response, Scope, Send, StreamedResponse, send_response
 from weftline.server.large import LARGE_BYTES, LargeResponses
 from weftline.server.large_bodies import LargeBodies
+from weftline.server.metrics import MetricsPage
 from weftline.server.names import OwnNames
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.open_streams import OpenStreams
@@ -108,6 +109,7 @@ class App:
         """Limits how many pages of lists are built at once, as they may have several megabytes."""
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
+        self.metrics = MetricsPage(engine, folder=store.folder, local=options.local, token=options.metrics_token)
         self.backlog = Backlog()
         self.hints = DisplayHints(options.display_hints)
         self.view = view_with(self.hints)

@@ -44,6 +44,10 @@ class HtmlPage:
     """A response that is an HTML page."""
 
 
+class PlainText:
+    """A response that is plain text."""
+
+
 class Redirect:
     """A response that redirects the browser."""
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec import Raw, Struct, json
 
-from weftline.kernel.amounts import PARTS, smallest
-from weftline.kernel.budget import BudgetRule, OnExceeded
+from weftline.kernel.policy import PARTS, BudgetRule, OnExceeded, smallest
 from weftline.wire.json_text import encode
 
 

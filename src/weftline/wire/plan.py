@@ -8,9 +8,8 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 from msgspec.structs import replace
 
-from weftline.kernel.deploys import OnDeploy
+from weftline.kernel.control import LeaseRule, OnDeploy, OnLost
 from weftline.kernel.entries import Limits
-from weftline.kernel.lease import LeaseRule, OnLost
 from weftline.messages import Assistant, Message, OutputSchema, Sampling, System, Text, User
 from weftline.plan import (
     A2ALocalRef,

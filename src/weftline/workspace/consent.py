@@ -18,11 +18,11 @@ from msgspec.json import decode, encode
 
 from weftline.errors import InvalidRequest
 from weftline.store.database import Query
-from weftline.store.hashing import Minted
 from weftline.store.records import grants, users
 from weftline.store.records.apps import StoredApp
 from weftline.store.records.grants import NewCode
 from weftline.store.records.users import Membership, User
+from weftline.store.sealing import Minted
 from weftline.workspace.apps import find_app
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import CODE
@@ -82,7 +82,7 @@ class AuthorizeRequest(Struct, frozen=True):
 
 
 class ConsentQuestion(Struct, frozen=True):
-    """What the user is asked: in which of `choices` to allow the app. `token` must come back with the answer."""
+    """The question to the user: in which of `choices` to allow the app. `token` must come back with the answer."""
 
     choices: Sequence[Membership]
     token: str
@@ -161,7 +161,7 @@ async def read_request(
 async def question(
     at: Workspaces, app: StoredApp, asked: AuthorizeRequest, user: User, *, session: str
 ) -> ConsentQuestion | None:
-    """What to ask a signed-in user; None if the user has no workspace in which the app can be used."""
+    """Returns the question to a signed-in user; None if the user has no workspace in which the app can be used."""
     choices = await _choices(at, app, user, asked)
     if not choices:
         return None

@@ -29,7 +29,7 @@ from weftline.store.database import Query
 from weftline.store.records import providers
 from weftline.store.records.pages import RowPage
 from weftline.store.records.providers import ProviderColumns, ProviderRow
-from weftline.store.secrets import Vault
+from weftline.store.sealing import Vault
 from weftline.text.redaction import REDACTED, redact_url
 from weftline.workspace.context import Change, Workspaces
 
@@ -95,7 +95,7 @@ class ProviderSecrets(Struct, frozen=True, omit_defaults=True):
 
 
 class ProviderChanges(Struct, frozen=True, kw_only=True):
-    """What to change; UNSET fields are left unchanged."""
+    """Changes to a provider; UNSET fields are left unchanged."""
 
     name: str | UnsetType = UNSET
     family: str | UnsetType = UNSET

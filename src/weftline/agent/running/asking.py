@@ -18,7 +18,7 @@ from weftline.kernel.bodies import decode_await
 from weftline.kernel.entries import AwaitKind
 from weftline.runtime import ids
 from weftline.runtime.agent_code.code import CodeAnswer, PendingAwait
-from weftline.store.awaits import OpenAwait
+from weftline.store.rows import OpenAwait
 from weftline.text.canonical import canonical_value
 from weftline.tools.base import Tool
 from weftline.work.outcomes import attempt

@@ -1,5 +1,4 @@
-"""What people have allowed a run to do, according to its log: the exact arguments, who, when, for how long, and its
-use.
+"""Approvals of a run, according to its log: the exact arguments, who gave them, when, for how long, and their use.
 
 Everything is in the entries, so an exported log contains the same.
 """
@@ -12,10 +11,10 @@ from msgspec import UNSET, Raw, Struct
 
 from weftline.errors import entry_damaged
 from weftline.kernel.bodies import AnswerBody, Pattern, decode_answer, decode_await
+from weftline.kernel.control import OF_RUN
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
     FORMAT,
-    OF_RUN,
     AwaitClosed,
     AwaitKind,
     AwaitOpened,

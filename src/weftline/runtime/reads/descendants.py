@@ -10,15 +10,15 @@ from weftline.errors import NotFound
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import KIND, Parent, RunCreated, decode_fact
 from weftline.runtime import ids
-from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import LogReader
+from weftline.store.rows import AwaitFilter, OpenAwait
 
 _BETWEEN = ":"
 """Separates the id of a run below from that of its await, where the await is addressed through a run above."""
 
 
 async def is_below(store: LogReader, key: int, above: int) -> bool:
-    """Whether a run was started by another one, directly or through runs in between."""
+    """Returns True if a run was started by another one, directly or through runs in between."""
     while (link := await _parent_of(store, key)) is not None:
         key = ids.parent_key(link)
         if key == above:

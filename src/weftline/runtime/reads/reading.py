@@ -13,9 +13,8 @@ from weftline.runtime.reads.finding import row_of
 from weftline.runtime.reads.parents import parent_of
 from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
 from weftline.runtime.reads.turns import LoggedTurn, turn_of
-from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import LogReader, LogStore
-from weftline.store.rows import Item, RunFilter, RunRow
+from weftline.store.rows import AwaitFilter, Item, OpenAwait, RunFilter, RunRow
 
 
 class StoredRuns:
@@ -33,7 +32,7 @@ class StoredRuns:
         return row
 
     async def receipt(self, key: int) -> CancelReceipt:
-        """How the calls of a run were closed, as `Engine.cancel` returns it."""
+        """Returns how the calls of a run were closed, as `Engine.cancel` does."""
         row = await self._log_store.run(key)
         return await stored_receipt(self._log_store, key, "" if row is None else row.status)
 
@@ -54,7 +53,7 @@ class StoredRuns:
         return await turn_of(self._log_store, row, turn, max_bytes=max_bytes)
 
     async def grants(self, row: RunRow) -> list[LoggedGrant]:
-        """What people have allowed a run to do, in order."""
+        """Returns the approvals of a run, in order."""
         return await grants_of(self._log_store, row)
 
     async def calls_in_doubt(
@@ -79,7 +78,7 @@ class StoredRuns:
         return await self._log_store.runs(wanted)
 
     async def count_runs(self, wanted: RunFilter) -> int:
-        """How many runs match, wherever the page begins."""
+        """Returns the number of runs that match, wherever the page begins."""
         return await self._log_store.count_runs(wanted)
 
     async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:

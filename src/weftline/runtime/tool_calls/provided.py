@@ -16,7 +16,7 @@ from weftline.errors import Conflict, InvalidRequest, Issue, invalid
 from weftline.failure import Failure
 from weftline.kernel.bodies import decode_closed
 from weftline.kernel.entries import KIND, CallClosed, decode_fact
-from weftline.kernel.leases import answerable
+from weftline.kernel.questions import answerable
 from weftline.kernel.state import Question, State
 from weftline.outcome import Bounds
 from weftline.runtime.tool_calls.answers import is_repeated
@@ -172,7 +172,7 @@ def _issues(
 async def was_provided(
     store: LogReader, run: int, results: Sequence[Provided], toolbox: Toolbox | None, *, idempotency_key: str
 ) -> bool:
-    """Whether the same set, sent under the same key before, has closed its calls.
+    """Returns True if the same set, sent under the same key before, has closed its calls.
 
     Raises `Conflict` (`idempotency_conflict`) if a different one under this key has.
     """

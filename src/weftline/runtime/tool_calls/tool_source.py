@@ -11,7 +11,7 @@ from msgspec import json
 
 from weftline import prompts
 from weftline.errors import StoreError, invalid_field
-from weftline.kernel.deploys import Digests
+from weftline.kernel.control import Digests
 from weftline.net.dial import Dialer
 from weftline.plan import (
     A2ALocalRef,
@@ -30,7 +30,7 @@ from weftline.sandbox.sandbox import Sandbox
 from weftline.store.database import Database
 from weftline.store.records import tools
 from weftline.store.records.tools import ToolRow
-from weftline.store.secrets import Headers, Vault
+from weftline.store.sealing import Headers, Vault
 from weftline.text.redaction import SEALED_URL
 from weftline.tools.a2a import A2AForms, A2ATool
 from weftline.tools.a2a_tasks import Cancellations
@@ -215,7 +215,7 @@ class DialledTools:
     async def _listed(
         self, run: int, addresses: Mapping[str, McpAddress | StoreError]
     ) -> Sequence[tuple[McpEntry, ...] | str]:
-        """What each server offers, or why it offers nothing; all servers are asked concurrently."""
+        """Returns what each server offers, or why it offers nothing; all servers are asked concurrently."""
         return await asyncio.gather(*(self._catalog(run, name, address) for name, address in addresses.items()))
 
     async def _catalog(self, run: int, name: str, address: McpAddress | StoreError) -> tuple[McpEntry, ...] | str:

@@ -23,7 +23,7 @@ from weftline.runtime import ids
 from weftline.runtime.people.awaits import in_words
 from weftline.server.a2a.parts import Content
 from weftline.server.a2a.rpc import RpcError, invalid
-from weftline.store.awaits import OpenAwait
+from weftline.store.rows import OpenAwait
 
 MAX_QUESTIONS = 50
 """How many questions a status lists."""
@@ -124,7 +124,7 @@ def answered_by(asked: Sequence[OpenAwait], *, task: int) -> OpenAwait | None:
 
 
 def is_answerable(one: OpenAwait) -> bool:
-    """Whether a message can answer it; otherwise it is decided over HTTP."""
+    """Returns True if a message can answer it; otherwise it is decided over HTTP."""
     return one.kind in _ANSWERABLE
 
 

@@ -42,8 +42,8 @@ from weftline.server.routes.lists import (
     unusable,
 )
 from weftline.server.routes.runs import PATH, idempotency_key
-from weftline.store.awaits import AwaitFilter
 from weftline.store.records.pages import PAGE_BYTES
+from weftline.store.rows import AwaitFilter
 from weftline.wire.awaits import AwaitPage
 from weftline.wire.limits import MAX_RESULT_BYTES
 from weftline.wire.responses import Time

@@ -6,8 +6,7 @@ from msgspec import Struct
 from msgspec.json import encode
 
 from weftline.store import crashpoints
-from weftline.store.columns import Columns
-from weftline.store.database import Query, Row, one, statement
+from weftline.store.database import Columns, Query, Row, one, statement
 from weftline.store.records.pages import RowPage, fitting
 
 _KEY = (
@@ -77,7 +76,7 @@ def page(*, workspace: int, after: int, limit: int, revoked: bool = False) -> Qu
 
 
 def has_credentials() -> Query[bool]:
-    """Whether any key works, or an OAuth app could get a token."""
+    """Returns True if any key works, or an OAuth app could get a token."""
     row = yield from one(
         "SELECT 1 WHERE EXISTS (SELECT 1 FROM api_keys WHERE revoked_at IS NULL) OR EXISTS (SELECT 1 FROM oauth_apps)"
     )

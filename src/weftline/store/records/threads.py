@@ -9,8 +9,7 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline.store import crashpoints
-from weftline.store.columns import Columns
-from weftline.store.database import Query, Row, SqlValue, one, statement
+from weftline.store.database import Columns, Query, Row, SqlValue, one, statement
 
 _NAMES = (
     "key",
@@ -47,7 +46,7 @@ class ThreadRow(Struct, frozen=True):
     active_run: int | None
     spec_bytes: int
     damaged: str = ""
-    """The first damaged column, or ""; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.database`."""
 
 
 class NewThread(Struct, frozen=True, kw_only=True):
@@ -62,7 +61,7 @@ class NewThread(Struct, frozen=True, kw_only=True):
 
 
 class ThreadFilter(Struct, frozen=True, kw_only=True):
-    """What a page of threads must match, and where it begins: below the key `before`, `offset` threads later."""
+    """A filter of threads, and the place where a page begins: below the key `before`, `offset` threads later."""
 
     workspace: int
     before: int | None = None
@@ -218,7 +217,7 @@ def page(wanted: ThreadFilter) -> Query[list[ThreadRow]]:
 
 
 def count(wanted: ThreadFilter) -> Query[int]:
-    """How many threads match, on all pages."""
+    """Returns the number of threads that match, on all pages."""
     matching, _, values = _matching(wanted)
     row = yield from one(f"SELECT count(*) {matching}", *values)
     return 0 if row is None else row[0]

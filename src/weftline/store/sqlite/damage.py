@@ -1,12 +1,4 @@
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Finds acknowledged commits in the write-ahead log that SQLite ignores because of damage before them.
-
-SQLite uses a write-ahead log up to the first frame with a wrong checksum and says nothing about the rest: this is how
-it drops a transaction that a crash cut off. One damaged byte in the middle drops every commit behind it in the same
-way. Each commit is synced before the next one begins, so a crash leaves at most one that is incomplete: if a
-transaction follows another after the point where SQLite stopped, at least one acknowledged commit was dropped.
-"""
+"""Finds damage: in the structure of the file, in its values, and in what SQLite ignores of the write-ahead log."""
 
 from __future__ import annotations
 
@@ -14,15 +6,149 @@ import logging
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import apsw
-from msgspec import Struct
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
 
 from weftline.errors import StoreError
+from weftline.kernel.bodies import decode_created, decode_message
+from weftline.kernel.damage import UNREADABLE, fact_is_readable, observations_are_readable
+from weftline.kernel.entries import FORMAT
+from weftline.kernel.state import FOLD, decode_state
+from weftline.plan import decode_content
+from weftline.store.rows import Unreadable
 from weftline.store.sqlite.directory import WAL
+from weftline.store.sqlite.pieces import BODY, MESSAGE
+
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+
+CHECK_S = 1.0
+"""How long this may delay a start: enough for a few hundred megabytes."""
+_STEPS = 1000
+"""SQLite VM instructions between two checks of the clock."""
+
+
+def find_damage(db: apsw.Connection, *, path: Path, limit_s: float | None = None, thorough: bool = False) -> bool:
+    """Raises `StoreError` if it finds damage. Returns whether everything was checked in time.
+
+    With `thorough`, also checks the indexes.
+    """
+    until_s = None if limit_s is None else monotonic() + limit_s
+    if until_s is not None:
+        db.set_progress_handler(lambda: monotonic() > until_s, _STEPS)
+    try:
+        found: Any = db.execute(f"PRAGMA {'integrity_check' if thorough else 'quick_check'}(1)").fetchall()
+    except apsw.InterruptError:
+        if until_s is None:
+            raise
+        return False
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        raise _damaged(path, str(error)) from None
+    except apsw.Error as error:
+        raise StoreError(f"The store {path} cannot be read: {error}.") from None
+    finally:
+        if until_s is not None:
+            db.set_progress_handler(None)
+    if found != [("ok",)]:
+        raise _damaged(path, " ".join(str(found[0][0]).split()))
+    return True
+
+
+def _damaged(path: Path, what: str) -> StoreError:
+    return StoreError(
+        f"The store {path} is damaged: {what.rstrip('.')}. Move it aside and restore a backup,"
+        " or copy what can be read with `weftline salvage`."
+    )
+
+
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+
+_decode_any = Decoder(dict[str, Raw]).decode
+
+# Texts are read as bytes, because apsw raises on those that are not UTF-8. Rows written by newer code are not checked.
+_ENTRIES = (
+    f"SELECT runs.key, CAST(runs.salt AS BLOB), seq, CAST(kind AS BLOB), head, {BODY}"
+    " FROM entries JOIN runs ON runs.key = entries.run WHERE runs.format <= ?"
+)
+_DELTAS = (
+    "SELECT runs.key, CAST(runs.salt AS BLOB), seq, CAST(kind AS BLOB), bodies, count"
+    " FROM deltas JOIN runs ON runs.key = deltas.run WHERE runs.format <= ?"
+)
+_RUNS = (
+    "SELECT key, CAST(salt AS BLOB), CAST(metadata AS BLOB), CASE WHEN fold = ?2 THEN state ELSE x'' END"
+    " FROM runs WHERE format <= ?1"
+)
+_MESSAGES = (
+    f"SELECT runs.key, CAST(runs.salt AS BLOB), pos, {MESSAGE} FROM thread_messages"
+    " JOIN runs ON runs.key = thread_messages.run WHERE runs.format <= ?"
+)
+_SPECS = (
+    "SELECT 'session', CAST(name AS BLOB), spec, CAST(metadata AS BLOB) FROM threads"
+    " UNION ALL SELECT 'agent', CAST(name AS BLOB), spec, CAST(metadata AS BLOB) FROM agents"
+    " UNION ALL SELECT 'tool', CAST(name AS BLOB), spec, x'7b7d' FROM tools"
+)
+_BLOBS = "SELECT CAST(id AS BLOB), data FROM blobs"
+
+
+def unreadable(db: apsw.Connection) -> Iterator[Unreadable]:
+    """Everything in the store that should be JSON of ours and is not, and the attachments whose content has changed.
+
+    Damage that turns a value into another valid one is not noticed.
+    """
+    for key, salt, seq, kind, head, body in _rows(db, _ENTRIES, FORMAT):
+        readable = fact_is_readable(_text(kind), head, body)
+        if not readable or (seq == 1 and not _decodes(_plan, body)):
+            yield Unreadable(f"entry {seq}", key, _text(salt))
+    for key, salt, seq, kind, bodies, count in _rows(db, _DELTAS, FORMAT):
+        if not observations_are_readable(_text(kind), bodies, count):
+            yield Unreadable(f"entry {seq}", key, _text(salt))
+    for key, salt, metadata, state in _rows(db, _RUNS, FORMAT, FOLD):
+        if not _decodes(_decode_any, metadata) or (state and not _decodes(decode_state, state)):
+            yield Unreadable("the row", key, _text(salt))
+    for key, salt, pos, message in _rows(db, _MESSAGES, FORMAT):
+        if not _decodes(decode_message, message):
+            yield Unreadable(f"message {pos}, in its session,", key, _text(salt))
+    for kind, name, spec, metadata in _rows(db, _SPECS):
+        if not _decodes(_decode_any, spec) or not _decodes(_decode_any, metadata):
+            yield Unreadable(f"the {kind} {_text(name)!r}")
+    for id, data in _rows(db, _BLOBS):
+        if sha256(data).hexdigest() != _text(id):
+            yield Unreadable(f"the attachment or long text {_text(id)}")
+
+
+def _rows(db: apsw.Connection, query: str, *values: int) -> Any:
+    return db.execute(query, values)
+
+
+def _text(stored: bytes) -> str:
+    return stored.decode(errors="replace")
+
+
+def _plan(created: bytes) -> object:
+    return decode_content(decode_created(created).plan)
+
+
+def _decodes(decode: Callable[[bytes], object], stored: bytes) -> bool:
+    try:
+        decode(stored)
+    except UNREADABLE:
+        return False
+    return True
+
+
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +161,7 @@ _LEAF = 13
 
 
 class Dropped(Struct):
-    """What SQLite ignores at the end of a write-ahead log although it was acknowledged."""
+    """The end of a write-ahead log that SQLite ignores although it was acknowledged."""
 
     frames: int
     commits: int
@@ -85,7 +211,7 @@ def _one(db: apsw.Connection, query: str) -> int:
 
 
 def _find_dropped(wal: Path, *, used: int, page_size: int) -> Dropped | None:
-    """What follows the first `used` frames. Only headers are read unless there is something.
+    """Returns the frames after the first `used` ones. Only headers are read unless there is something.
 
     Opening this file is safe: SQLite's locks are on others.
     """
@@ -136,7 +262,9 @@ def _checksum(data: bytes, order: str, before: tuple[int, ...]) -> tuple[int, in
 
 
 def _runs_lost(db: apsw.Connection, pages: list[bytes]) -> tuple[int, int]:
-    """How many runs in these pages the database does not have, and how many others it knows in an older version."""
+    """Returns the number of runs in these pages that the database does not have, and of those that it knows in an older
+    version.
+    """
     columns = [name for (name,) in db.execute("SELECT name FROM pragma_table_info('runs')")]
     if "next_seq" not in columns:
         return 0, 0
