@@ -20,7 +20,7 @@ from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.arguments import InvalidArguments, Issue, StaleArguments, described
-from weftline.tools.asking import Ask, checked_approvers, checked_template, rendered, require_arguments
+from weftline.tools.asking import Ask, checked_approvers, checked_confirm, checked_template, rendered, require_arguments
 from weftline.tools.base import (
     ClientKind,
     Happened,
@@ -123,7 +123,7 @@ class FunctionTool(Generic[P, R, D]):
             raise ValueError(f"tool {self.name!r}: timeout_s must be a positive number of seconds, not {timeout_s!r}")
         if confirm_timeout_s is not None and not 0 < confirm_timeout_s < float("inf"):
             raise ValueError(f"tool {self.name!r}: confirm_timeout_s must be positive, not {confirm_timeout_s!r}")
-        self._confirm = checked_template(confirm, tool=self.name) if isinstance(confirm, str) else confirm
+        self._confirm = checked_confirm(confirm, tool=self.name)
         self._confirm_timeout_s = confirm_timeout_s
         self._approvers = checked_approvers(approvers, where=f"tool {self.name!r}")
         if self._approvers and confirm is None:
