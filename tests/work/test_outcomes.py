@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from weftline import Agent, Engine, tool
 from weftline.testing import ScriptedModel
-from weftline.work.outcomes import as_errors, is_interruption
+from weftline.work.outcomes import as_errors, attempt, is_interruption
 
 OWN = [Exception("x"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), BaseException("x")]
 
@@ -129,3 +130,36 @@ def test_ctrl_c_ends_program_whose_loop_does_not_handle_it() -> None:
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
     assert "went on" not in ended.stdout
     assert "KeyboardInterrupt" in ended.stderr
+
+
+@pytest.mark.parametrize("raised", [ValueError("no"), SystemExit(3), asyncio.CancelledError()], ids=type)
+async def test_what_code_raises_is_logged_and_found_afterwards(
+    raised: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    with attempt(logging.getLogger("weftline.test"), "the code of %s failed", "ann") as trying:
+        raise raised
+    assert trying.error is raised and caplog.messages == ["the code of ann failed"]
+
+
+def test_errors_that_the_caller_handles_are_raised() -> None:
+    with pytest.raises(LookupError), attempt(but=(LookupError,)):
+        raise KeyError("x")
+
+
+@pytest.mark.parametrize("or_cancelled", [True, False])
+async def test_an_error_of_cancelled_code_is_a_cancellation_if_the_caller_says_so(or_cancelled: bool) -> None:
+    handled: list[str] = []
+
+    async def work() -> None:
+        with attempt(or_cancelled=or_cancelled) as trying:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise ValueError("while it cleans up")
+        handled.append(str(trying.error))
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert (task.cancelled(), handled) == (or_cancelled, [] if or_cancelled else ["while it cleans up"])
