@@ -162,7 +162,7 @@ async def test_messages_to_a_busy_session_wait_in_line(api: Api) -> None:
 
 
 @pytest.mark.requirement("wire.session.queue")
-async def test_a_queued_run_can_be_followed_and_cancelled_without_disturbing_the_line(api: Api) -> None:
+async def test_queued_run_can_be_followed_and_cancelled_without_disturbing_line(api: Api) -> None:
     session = await api.session("lookup", tools=[local_tool()])
     first, second, third = [await api.send(session, f"m{number}") for number in range(3)]
     async with api.stream(second) as queued:
@@ -179,7 +179,7 @@ async def test_a_queued_run_can_be_followed_and_cancelled_without_disturbing_the
 
 
 @pytest.mark.requirement("wire.session.overrides")
-async def test_what_a_message_sets_anew_holds_for_its_run_alone(api: Api) -> None:
+async def test_message_settings_hold_for_its_run_alone(api: Api) -> None:
     session = await api.session("inside", reasoningLevel="low", tools=[local_tool("a")])
     cases: list[tuple[Json, str]] = [
         ({}, "|a|30"),
@@ -281,7 +281,7 @@ async def test_a_repeated_message_with_one_idempotency_key_is_one_run(api: Api) 
     assert len((await api.get(f"agent-sessions/{session}")).json["messages"]) == 2
 
 
-async def test_a_repeated_message_finds_its_run_though_the_session_has_ended(api: Api) -> None:
+async def test_repeated_message_finds_its_run_though_session_has_ended(api: Api) -> None:
     session = await api.session("seen")
     body, headers = {"prompt": "once"}, {"Idempotency-Key": "m-1"}
     first = await api.post(f"agent-sessions/{session}/messages", body, headers=headers)
@@ -303,7 +303,7 @@ async def test_many_sessions_keep_their_conversations_apart(api: Api) -> None:
     ]
 
 
-async def test_a_fork_of_a_sessions_run_has_a_session_of_its_own(api: Api) -> None:
+async def test_fork_of_sessions_run_has_session_of_its_own(api: Api) -> None:
     session = await api.session("seen", name="talk", metadata={"a2a_context_id": "c", "team": "red"})
     await api.events(await api.send(session, "one"))
     run = await api.send(session, "two")
