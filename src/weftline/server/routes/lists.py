@@ -108,7 +108,7 @@ async def sessions(app: App, request: Request, principal: Principal) -> Response
     more = cursor_of(page[-1].key) if len(rows) > wanted.limit else None
     # A client that follows a cursor had the total on its first page; counting again may cost more than the page.
     total = await threads.count(app.workspaces, matching) if wanted.before is None else UNSET
-    listed = [_session(row) for row in page]
+    listed = [listed_session(row) for row in page]
     return Response(encode(SessionPage(listed, more, limit=wanted.limit, offset=offset, total=total)))
 
 
@@ -126,7 +126,7 @@ async def listed_run(engine: Engine, row: RunRow) -> ListedRun:
     return run_responses.listed_run(await run_summary(engine.stored, row), agent_id=row.agent)
 
 
-def _session(row: ThreadRow) -> ListedSession:
+def listed_session(row: ThreadRow) -> ListedSession:
     identity = ids.session_id(row.key, row.salt)
     created, used = iso(row.created_at), iso(row.last_used_at)
     return ListedSession(
