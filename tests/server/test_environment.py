@@ -1,4 +1,4 @@
-"""Settings that the environment can give as well: tokens, and what a wrapper's own `--config` would be in the way of."""
+"""Settings that the environment can give too, for secrets and where another program owns `--config`."""
 
 from __future__ import annotations
 
