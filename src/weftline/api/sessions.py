@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.json import encode
 
 from weftline.api.agent_specs import RunSpec, effective, merged, require_named
@@ -26,11 +26,11 @@ from weftline.store.rows import IdempotencyKey, RunFilter, RunRow
 from weftline.wire.attachments import TakenAttachment
 from weftline.wire.bodies import MessageBody, SessionBody
 from weftline.wire.calls import Call
-from weftline.wire.damage import session_damaged
+from weftline.wire.damage import error_code, session_damaged
 from weftline.wire.refusals import as_sent
 from weftline.wire.requests import parse_message, parse_session
-from weftline.wire.responses import Warnings, request_warnings
-from weftline.wire.session_responses import Origin
+from weftline.wire.responses import Warnings, iso, request_warnings
+from weftline.wire.session_responses import ListedSession, Origin
 from weftline.wire.sessions import effective_spec
 from weftline.workspace import agents, threads
 from weftline.workspace.context import Workspaces
@@ -161,6 +161,26 @@ async def _send(
         )
     except InvalidRequest as error:
         raise as_sent(error, body.unknown) from None
+
+
+def listed_session(row: ThreadRow) -> ListedSession:
+    """Returns a session as lists show it."""
+    identity = ids.session_id(row.key, row.salt)
+    created, used = iso(row.created_at), iso(row.last_used_at)
+    return ListedSession(
+        identity,
+        identity,
+        row.name,
+        "active" if row.ended_at is None else "ended",
+        row.agent,
+        Raw(row.metadata.encode()),
+        created,
+        used,
+        None if row.ended_at is None else iso(row.ended_at),
+        created,
+        used,
+        error_code(row.damaged),
+    )
 
 
 async def origins(

@@ -80,7 +80,7 @@ def show(session_id: str, url: str | None, workspace: str | None, db: Path, as_j
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
-        _show(found)
+        _print_session(found)
 
 
 def _columns(session: dict[str, Any]) -> dict[str, str]:
@@ -96,7 +96,7 @@ def _columns(session: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _show(session: dict[str, Any]) -> None:
+def _print_session(session: dict[str, Any]) -> None:
     from weftline.cli.screen import cost
     from weftline.cli.terminal import ago, clean, styled
 
@@ -157,8 +157,8 @@ async def _in_store(
     """As `_at_server`, in all workspaces unless one is named."""
     from msgspec.json import decode, encode
 
+    from weftline.api.sessions import listed_session
     from weftline.runtime.clock import SystemClock
-    from weftline.server.routes.lists import listed_session
     from weftline.store import open_for_reading
     from weftline.store.records.threads import ThreadFilter, ThreadRow
     from weftline.workspace import agents, threads, workspaces
