@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from weftline.errors import Conflict
 from weftline.kernel.bodies import RenderedBody, decode_message, encode
@@ -21,6 +21,7 @@ from weftline.runtime.fleet.roles import RunLoader, RunMover
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.message_parts import blobs_of
 from weftline.runtime.model_calls.inheriting import Inherited, as_fact, inherited_by
+from weftline.runtime.reads.names import StoredNames
 from weftline.runtime.recovery import adoption
 from weftline.runtime.tool_calls.memory import RunMemory
 from weftline.runtime.tool_calls.toolbox import RunName, ToolSource
@@ -30,17 +31,10 @@ _CODE_ON_LOOP_BYTES = 64 * 1024
 """Starting a thread costs more than encoding or decoding this little."""
 
 
-class Names(Protocol):
-    """Public names of keys."""
-
-    async def workspace(self, key: int) -> str: ...
-    async def session(self, thread: int) -> str | None: ...
-
-
 class RunOpener:
     """`connect` passes it the parts that refer to it, before the first run is opened."""
 
-    def __init__(self, store: LogStore, *, models: WorkspaceCatalogs, tools: ToolSource, names: Names) -> None:
+    def __init__(self, store: LogStore, *, models: WorkspaceCatalogs, tools: ToolSource, names: StoredNames) -> None:
         self._store = store
         self._models = models
         self._tools = tools
