@@ -15,7 +15,7 @@ from weftline.kernel.state import State
 from weftline.replay.recorded import StoredRun
 from weftline.replay.refusing import find_run
 from weftline.replay.replaying import replay_run
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.calls import entries
 from weftline.testing import ScriptedModel, calls
 
 _TURNS = 100

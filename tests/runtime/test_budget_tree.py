@@ -44,7 +44,7 @@ from weftline.runtime.budgets.reserving import settled_if_raised
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet import fleet
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.store.budgets import (
     Limit,
     SetLimit,

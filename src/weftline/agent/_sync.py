@@ -19,7 +19,7 @@ from weftline.details.snapshot import RunSnapshot
 from weftline.events import AnyEvent, TextDelta
 from weftline.messages import Usage
 from weftline.runtime.people.answering import NAMELESS
-from weftline.runtime.reads.receipts import CancelReceipt
+from weftline.runtime.reads.calls import CancelReceipt
 from weftline.runtime.tool_calls.provided import Provided
 
 

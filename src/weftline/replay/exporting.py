@@ -30,7 +30,7 @@ from weftline.replay.format import (
 )
 from weftline.replay.refusing import children_of, find_run, readable_entries, require_whole
 from weftline.runtime import ids
-from weftline.runtime.message_parts import blobs_of
+from weftline.runtime.model_view import blobs_of
 from weftline.store.base import LogReader
 from weftline.store.database import Database
 from weftline.store.records import threads

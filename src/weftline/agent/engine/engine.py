@@ -40,7 +40,7 @@ from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import Engine as Runtime
 from weftline.runtime.engine import OwnedEngine
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.new_engine import new_engine
 from weftline.store import open_store_off_loop
 from weftline.store.base import Store

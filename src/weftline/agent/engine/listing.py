@@ -22,7 +22,7 @@ from weftline.messages import Usage
 from weftline.plan import RunPlan, agent_of, decode_plan, limits_of
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
-from weftline.runtime.reads import prefixes
+from weftline.runtime.reads import finding
 from weftline.store.records.threads import ThreadFilter, ThreadRow
 from weftline.store.rows import AwaitFilter, Item, RunFilter, RunRow
 from weftline.workspace import agents, threads
@@ -112,8 +112,8 @@ async def page_of_runs(
     )
     if prefix is None:
         rows = await host.stored.runs(wanted)
-    elif prefixes.is_prefix(prefix):
-        rows = await prefixes.runs_with_prefix(host.stored, prefix, wanted)
+    elif finding.is_prefix(prefix):
+        rows = await finding.runs_with_prefix(host.stored, prefix, wanted)
     else:
         raise InvalidRequest(f"id_prefix: {prefix!r} is not the beginning of a run's id.")
     names, metadata = await _names_of(at, workspace, query.agent), query.metadata.items()

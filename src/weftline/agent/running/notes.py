@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from weftline.agent.prompting import NO_PROMPTS, RunPrompts
 from weftline.kernel import bodies
 from weftline.kernel.notes import PROMPT_NOTE, RUN_NOTE
-from weftline.runtime.agent_code.noting import MAX_NOTES, run_note
+from weftline.runtime.notes import MAX_NOTES, run_note
 
 
 class Notes:

@@ -1,10 +1,15 @@
-"""The step after every fact of a run: it is driven, parked, ended, or starts over from its log."""
+"""Who drives a run: what happens to it after every fact.
+
+It is driven, parked, cancelled, ended, or starts over from its log.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from weftline.errors import RateLimited, WeftlineError
 from weftline.kernel.accept import accepts
@@ -13,18 +18,114 @@ from weftline.kernel.entries import TimerFired
 from weftline.kernel.state import State
 from weftline.plan import RunPlan
 from weftline.runtime.driver import Driver
-from weftline.runtime.fleet.cancelling import Cancelling
-from weftline.runtime.fleet.drivers import Drivers
+from weftline.runtime.fleet.holding import Residents, WorkspaceLimits
 from weftline.runtime.fleet.lineage import Lineage
-from weftline.runtime.fleet.residents import Residents
-from weftline.runtime.fleet.task_set import TaskSet
+from weftline.runtime.fleet.scheduler import Scheduler
 from weftline.runtime.fleet.timers import Timers
-from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.live import BEHIND, DRIVEN, PARKED, Draft, LiveRun
+from weftline.runtime.live import BEHIND, DRIVEN, PARKED, SCHEDULED, Cut, Draft, LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.recovery import Recovery
+from weftline.runtime.tasks import TaskSet, wait_while_running
+
+
+class Drivers:
+    def __init__(
+        self, driver: Driver, *, max_per_workspace: int, left: Callable[[LiveRun, BaseException | None], None]
+    ) -> None:
+        """`left` is called when a driver has left: nothing is left to do, it was stopped, or it failed."""
+        self._driver = driver
+        self._left = left
+        self._loop = asyncio.get_running_loop()
+        self._scheduler = Scheduler(self._start, max_per_workspace=max_per_workspace)
+
+    def queued(self, workspace: int) -> int:
+        """Returns the number of queued runs of the workspace."""
+        return self._scheduler.queued(workspace)
+
+    def submit(self, run: LiveRun) -> None:
+        """Drives the run now, or when its workspace has a free slot."""
+        run.move(SCHEDULED)
+        self._scheduler.submit(run)
+
+    def withdraw(self, run: LiveRun) -> None:
+        """Withdraws a run that no longer needs a driver, if it is queued for one."""
+        if run.residency is SCHEDULED:
+            self._scheduler.withdraw(run)
+            run.move(PARKED)
+
+    def _start(self, run: LiveRun) -> None:
+        if not run.gone:
+            run.move(DRIVEN)
+        run.task = self._loop.create_task(self._driver.drive(run))
+        run.task.add_done_callback(partial(self._done, run))
+
+    def _done(self, run: LiveRun, task: asyncio.Task[None]) -> None:
+        run.task = None
+        self._scheduler.finished(run)
+        self._left(run, None if task.cancelled() else task.exception())
+
 
 logger = logging.getLogger(__name__)
+
+CANCEL_GRACE_S = 2.0
+"""How long a cancelled run's work has to stop before the run ends without it."""
+
+
+class Cancelling:
+    def __init__(
+        self,
+        driver: Driver,
+        drivers: Drivers,
+        log: Log,
+        lineage: Lineage,
+        tasks: TaskSet,
+        *,
+        failed: Callable[[LiveRun, BaseException], None],
+    ) -> None:
+        """`failed` is called for a run that could not be ended."""
+        self._driver = driver
+        self._drivers = drivers
+        self._log = log
+        self._lineage = lineage
+        self._tasks = tasks
+        self._failed = failed
+
+    def end(self, run: LiveRun) -> None:
+        """Ends a run that was cancelled, once its work has stopped or the grace period is over."""
+        match run.driving.cut:
+            case Cut.NO if run.task is not None and not self._driver.stopping:
+                run.log.due_at = 0  # the next process ends it, if this one does not
+                run.driving.cut = Cut.BEGUN
+                self._tasks.spawn(self._cut_and_end(run))
+            case Cut.BEGUN:
+                pass
+            case Cut.NO | Cut.DONE:
+                self._end_now(run)
+
+    async def _cut_and_end(self, run: LiveRun) -> None:
+        try:
+            await self._log.durable(run)  # the request is durable before anything is stopped
+        except WeftlineError:
+            return  # the run was dropped, and continues from a log in which nobody has cancelled it
+        if run.task is not None:
+            run.task.cancel()
+            await wait_while_running([run.task], timeout_s=CANCEL_GRACE_S)
+        run.driving.cut = Cut.DONE
+        if not run.gone and not run.state.ended:
+            self._end_now(run)
+
+    def _end_now(self, run: LiveRun) -> None:
+        try:
+            self._driver.advance(run)
+        except Exception as error:
+            logger.exception("run %s could not be ended", run.id)
+            self._failed(run, error)
+            return
+        self._drivers.withdraw(run)
+        if run.task is not None and run.driving.cut is Cut.NO:
+            run.task.cancel()
+        if not run.state.ended:
+            self._tasks.spawn(self._lineage.cancel(run.state.open_children, by=run.state.control.cancelled_by))
 
 
 class Dispatcher:
