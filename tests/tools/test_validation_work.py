@@ -21,11 +21,10 @@ from weftline.messages import joined_text
 from weftline.runtime.tool_calls import preparing
 from weftline.testing import ScriptedModel, calls
 from weftline.tools import validation_work
-from weftline.tools.arguments import InvalidArguments, pointer
+from weftline.tools.arguments import InvalidArguments, names_absent, path_in, pointer
 from weftline.tools.base import ToolContext
 from weftline.tools.decorator import tool
 from weftline.tools.function import FunctionTool
-from weftline.tools.locations import names_absent, path_in
 from weftline.tools.return_types import ReturnType
 from weftline.tools.validation_work import SMALL_BYTES
 from weftline.work.turns import on_behalf_of

@@ -13,7 +13,7 @@ from weftline.kernel.bodies import ProgressNote, ToolNote
 from weftline.kernel.notes import RUN_NOTE, TOOL_NOTE, TOOL_PROGRESS, RunNote
 from weftline.runtime.services import Sink
 from weftline.text.canonical import canonical_value
-from weftline.text.surrogates import storable
+from weftline.text.characters import storable
 from weftline.tools.base import ToolProgress
 
 MAX_NOTES = 200

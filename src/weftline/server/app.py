@@ -36,7 +36,7 @@ from weftline.server.router import Match, Route, Router, no_such_route
 from weftline.server.sse import Backlog, view_with
 from weftline.server.unknown_fields import UnknownFields
 from weftline.store.base import Store
-from weftline.tools.own_tools import LoadedTool
+from weftline.tools.loader import LoadedTool
 from weftline.trace_context import incoming_traceparent
 from weftline.wire.errors import error_body, wire_code
 from weftline.work.turns import FairSemaphore, LoopQueue, on_behalf_of

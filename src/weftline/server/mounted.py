@@ -38,7 +38,7 @@ from weftline.server.options import ServerOptions, metrics_token
 from weftline.server.routes.every import ROUTES
 from weftline.server.sse import BEAT_S
 from weftline.server.webhook_body import webhook_body
-from weftline.tools.own_tools import LoadedTool, loaded_tools, server_tools
+from weftline.tools.loader import LoadedTool, loaded_tools, server_tools
 from weftline.workspace.delivering import WebhookDeliveries
 from weftline.workspace.firing import ScheduleAlarm
 

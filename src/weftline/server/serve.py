@@ -50,7 +50,7 @@ from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
-from weftline.tools.own_tools import LoadedTool, loaded_tools, server_tools
+from weftline.tools.loader import LoadedTool, loaded_tools, server_tools
 from weftline.tools.workers import shared_workers
 from weftline.workspace.code_agents import NO_CODE
 from weftline.workspace.context import Workspaces

@@ -91,8 +91,7 @@ class LogMethods:
 
         Raises `Conflict` if the file exists, unless `force` is set.
         """
-        from weftline.replay.exporting import export_lines
-        from weftline.replay.files import write_file
+        from weftline.replay.exporting import export_lines, write_file
 
         async def work() -> Path:
             return await write_file(export_lines(self.store.log, await self._found(run_id)), Path(path), force=force)
@@ -104,8 +103,7 @@ class LogMethods:
 
         Raises `NotFound` for an unknown thread, and `Conflict` if the file exists, unless `force` is set.
         """
-        from weftline.replay.exporting import export_thread_lines
-        from weftline.replay.files import write_file
+        from weftline.replay.exporting import export_thread_lines, write_file
         from weftline.workspace import threads
 
         async def work() -> Path:

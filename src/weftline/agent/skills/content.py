@@ -15,7 +15,7 @@ from weftline.agent.skills.confined import Refused, open_inside
 from weftline.agent.skills.discovery import SKIPPED
 from weftline.agent.skills.format import FILE_NAMES, Skill
 from weftline.agent.skills.running import Runs
-from weftline.text.surrogates import whole
+from weftline.text.characters import whole
 
 MAX_RESOURCES = 50
 MAX_COMMANDS = 32

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from weftline import prompts
 from weftline.agent.skills.confined import Opened, Refused, open_inside, read_inside
-from weftline.text.surrogates import whole
+from weftline.text.characters import whole
 from weftline.tools.base import ToolFailed
 
 MAX_BYTES = 262_144

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from weftline.text.surrogates import whole
+from weftline.text.characters import whole
 
 if TYPE_CHECKING:
     from yaml.nodes import Node

@@ -16,7 +16,7 @@ from weftline.providers.base import CallArgs, CallStart, Chunk, TextDelta, Think
 from weftline.runtime.services import Sink
 from weftline.store.base import LogReader
 from weftline.store.rows import Item
-from weftline.text.surrogates import whole
+from weftline.text.characters import whole
 
 _encode_lines = Encoder().encode_lines
 _MAX_RUN = 512

@@ -41,7 +41,7 @@ from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.tool_calls.preparing import prepare_calls
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical
-from weftline.text.fences import without_fence
+from weftline.text.display import without_fence
 from weftline.text.json_size import excess
 from weftline.tools.checking import issues_of
 from weftline.work.outcomes import attempt, is_being_cancelled, is_interruption

@@ -30,7 +30,7 @@ from weftline.runtime.tool_calls.shaping import shaped_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical, digest
 from weftline.text.suggestions import did_you_mean
-from weftline.tools import hinting
+from weftline.tools import coercion
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import (
     Tool,
@@ -339,7 +339,7 @@ async def _prepared(
         text = (
             joined_text(input_invalid_result(tool, error).parts) if code is None else code.describe_invalid(tool, error)
         )
-        return _Rejected(text, hinting.invalid_arguments(tool, call, error))
+        return _Rejected(text, coercion.invalid_arguments(tool, call, error))
     except NotChecked as error:
         logger.warning("run %s: the arguments of %s were not checked: %s", work.run_id, call.name, error)
         text = prompts.calls.not_checked(call.name, str(error))

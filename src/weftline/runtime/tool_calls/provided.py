@@ -29,7 +29,7 @@ from weftline.store.base import LogReader
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.base import Tool, ToolOutput
 from weftline.tools.bounding import Bounded, bounded_of, bounds_problem, with_bounds
-from weftline.tools.contract import result_problem
+from weftline.tools.checking import result_problem
 from weftline.tools.results import output_of
 
 _LOOK_BACK = 1000

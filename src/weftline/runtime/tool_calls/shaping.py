@@ -14,7 +14,7 @@ from weftline.outcome import Audience, ServerData, Telemetry
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical_value
-from weftline.text.surrogates import storable
+from weftline.text.characters import storable
 from weftline.tools.base import ToolOutput
 from weftline.tools.shaping import Shaping, ToolsetCall, shaping_of
 

@@ -23,13 +23,11 @@ from weftline.store.records import mcp_logins, tools
 from weftline.store.records.tools import ToolRow
 from weftline.store.sealing import Headers, Vault
 from weftline.text.redaction import SEALED_URL, Redactor
-from weftline.tools.a2a import A2AForms, A2ATool
-from weftline.tools.a2a_tasks import Cancellations
+from weftline.tools.a2a import A2AForms, A2ATool, Cancellations
 from weftline.tools.base import Tool
 from weftline.tools.http import HttpSpec, HttpTool, whole_tool
 from weftline.tools.mcp.address import McpAddress
-from weftline.tools.mcp.asking import Responders
-from weftline.tools.mcp.forms import ServerQuestion
+from weftline.tools.mcp.asking import Responders, ServerQuestion
 from weftline.tools.mcp.login import Login, LoginLost, digest_of, place_of, renewed
 from weftline.tools.mcp.pool import McpPool
 from weftline.tools.mcp.tools import McpEntry, McpUnavailable, list_tools, offered, unavailable

@@ -1,15 +1,8 @@
-"""Characters that cannot be stored: unpaired surrogates, and U+0000.
-
-JSON and Python strings can contain unpaired surrogates, but UTF-8, and so the log, cannot. U+0000 is text, but not to
-Postgres, most model APIs or programs in C.
-
-Characters outside the Basic Multilingual Plane are two surrogates in UTF-16, and cutting such text by length may cut
-between the two. In the output of models and tools, two halves that belong together are joined, and one without the
-other becomes U+FFFD, as does U+0000. Requests of clients are refused instead, as clients can correct them.
-"""
+"""Characters that cannot be stored, unpaired surrogates and U+0000, and bytes in the encoding that a peer declares."""
 
 from __future__ import annotations
 
+import codecs
 import re
 
 _TOKEN = re.compile(
@@ -69,3 +62,16 @@ def whole_json(data: bytes) -> bytes:
     if not may_have_halves(data):
         return data
     return _TOKEN.sub(lambda found: REPLACEMENT if found["lone"] else found[0], data)
+
+
+_UNFIT = frozenset({"idna", "punycode", "raw_unicode_escape", "unicode_escape", "undefined"})
+"""Python's own codecs, which no page uses. The first two take quadratic time."""
+
+
+def decoded(data: bytes, charset: str | None) -> str:
+    """Decodes `data` with `charset`, or UTF-8 if that is unknown; undecodable bytes are replaced."""
+    try:
+        name = codecs.lookup(charset or "utf-8").name.replace("-", "_")
+        return data.decode("utf-8" if name in _UNFIT else name, "replace")
+    except (LookupError, ValueError):
+        return data.decode("utf-8", "replace")
