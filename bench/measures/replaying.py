@@ -8,7 +8,7 @@ import time
 from bench.machine import Machine
 from bench.rows import Row
 from weftline import Agent, Engine, Limits, tool
-from weftline.agent.engine.offline import AgentsToday
+from weftline.agent.engine.replaying import AgentsToday
 from weftline.kernel.entries import decode_fact
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State

@@ -290,7 +290,7 @@ async def test_deps_interrupted_by_engine_close_have_not_failed(
 async def test_deps_and_hooks_that_hang_keep_the_result_from_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("weftline.agent.running.teardown.LEAVE_S", 0.01)
+    monkeypatch.setattr("weftline.agent.running.deps.LEAVE_S", 0.01)
     monkeypatch.setattr("weftline.agent.planning.sources.LEAVE_S", 0.01)
     monkeypatch.setattr("weftline.agent.planning.sources._ABANDONED_S", 0.01)
     interrupted: list[str] = []

@@ -793,7 +793,7 @@ async def test_child_of_an_abandoned_parent_is_cancelled_on_return(tmp_path: Pat
 
 
 async def test_children_of_runs_in_memory_are_forgotten_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weftline.agent.engine.recent_logs.MAX_RETAINED", 1)
+    monkeypatch.setattr("weftline.agent.engine.logs.MAX_RETAINED", 1)
     model = ByTask({"Go.": [calls("spawn", task="1"), "Top."], "1": [calls("spawn", task="2"), "One."], "2": ["Two."]})
     agent = Agent(model, tools=[spawn()])
     async with Engine() as engine:

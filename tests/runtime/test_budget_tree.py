@@ -11,7 +11,7 @@ from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, facts, new_thread, plan, until
-from weftline.agent.engine.offline import NoAgents
+from weftline.agent.engine.replaying import NoAgents
 from weftline.errors import InvalidRequest
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.context import CompactionRule, CompactionStarted

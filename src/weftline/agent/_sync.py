@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from weftline.agent.budget import Budget
 from weftline.agent.engine.budget_methods import BudgetUse
-from weftline.agent.engine.log_pages import LogPage
+from weftline.agent.engine.logs import LogPage
 from weftline.agent.events.merged_events import Cursor
 from weftline.agent.events.profile_events import Profile
 from weftline.agent.results import OutputT, RunResult

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
 from weftline.agent.budget import Budget
 from weftline.agent.engine.budget_methods import BudgetUse
-from weftline.agent.engine.log_pages import LogPage, log_page
+from weftline.agent.engine.logs import LogPage, log_page
 from weftline.agent.events.merged_events import Cursor, with_children
 from weftline.agent.events.profile_events import Profile, classes_of, profiled_events
 from weftline.agent.events.projection import events_of

@@ -59,7 +59,7 @@ from weftline.workspace.firing import ScheduleAlarm
 from weftline.workspace.providers import own_providers
 
 if TYPE_CHECKING:
-    from weftline.agent.served_agents import ServedAgents
+    from weftline.agent.loader import ServedAgents
     from weftline.agent.tracing.run_traces import RunTraces
 
 logger = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
 def read_agents(given: str | Path | None, models: Catalog) -> ServedAgents | None:
     if given is None:
         return None
-    from weftline.agent.served_agents import ServedAgents  # with all of `weftline.agent`
+    from weftline.agent.loader import ServedAgents  # with all of `weftline.agent`
 
     return ServedAgents(given, models)
 

@@ -1,11 +1,11 @@
-"""Reads for an engine about its runs and threads: lists of them, their open questions, which of them lack their agents,
-and their logs.
-"""
+"""The logs of an engine's runs: entries, a page at a time, open questions, and runs whose owners have left."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
@@ -13,16 +13,19 @@ from msgspec.json import Decoder, decode
 
 from weftline.agent.engine.observing import FactsOf
 from weftline.agent.running.asking import Await, to_await
+from weftline.details.projection import facts_of
 from weftline.errors import LOG_DAMAGED, InvalidRequest, NotFound
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.damage import UNREADABLE
-from weftline.kernel.entries import AwaitKind
+from weftline.kernel.entries import KIND, AwaitKind, CallStarted, decode_fact
 from weftline.kernel.policy import PARTS
 from weftline.messages import Usage
 from weftline.plan import RunPlan, agent_of, decode_plan, limits_of
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.runtime.reads import finding
+from weftline.store.base import LogReader
+from weftline.store.memory import MemoryStore
 from weftline.store.records.threads import ThreadFilter, ThreadRow
 from weftline.store.rows import AwaitFilter, Item, RunFilter, RunRow
 from weftline.workspace import agents, threads
@@ -259,3 +262,88 @@ def facts_around(host: Engine, run_id: str, key: int) -> FactsOf:
         return await host.stored.newest_facts(found, kinds=kinds, limit=_MANY, max_bytes=_MANY)
 
     return facts_of
+
+
+MAX_RETAINED = 64
+_STARTED = KIND[CallStarted]
+
+
+class RecentLogs:
+    """The last `MAX_RETAINED` runs without an owner, each with the runs below it."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._keys: deque[int] = deque()
+
+    async def add(self, host: Engine, key: int) -> None:
+        self._keys.append(key)
+        if len(self._keys) > MAX_RETAINED:
+            for old in await _with_children(host, self._keys.popleft()):
+                self._store.remove_run(old)
+
+
+async def _with_children(host: Engine, key: int) -> list[int]:
+    """Returns a run and all runs below it."""
+    found = [key]
+    for fact in await host.stored.newest_facts(key, kinds=(_STARTED,), limit=_MANY, max_bytes=_MANY):
+        head = decode_fact.decode(fact.head)
+        if isinstance(head, CallStarted) and head.child:
+            found += await _with_children(host, ids.key_of(head.child))
+    return found
+
+
+_READ_BYTES = 256 * 1024
+
+
+class LogEntry(Struct, frozen=True, kw_only=True):
+    """One entry, as it is stored. `at` is in microseconds since the epoch, UTC. Observations have no head."""
+
+    run_id: str
+    seq: int
+    at: int
+    kind: str
+    head: dict[str, Any] | None
+    body: Any
+    turn_id: str = ""
+    """The turn id that the run was started with, or else the run's id."""
+
+
+class LogPage(Struct, frozen=True):
+    """Consecutive entries of a run. The next page is the one after `last_seq`."""
+
+    entries: tuple[LogEntry, ...]
+    last_seq: int
+    at_tail: bool
+    """Whether there were no further entries when the page was read."""
+
+
+async def log_page(log: LogReader, key: int, run_id: str, *, after: int, limit: int) -> LogPage:
+    """Returns a page of a run's log. Raises `InvalidRequest` for a limit below 1."""
+    if limit < 1:
+        raise InvalidRequest(f"limit must be 1 or more, not {limit}.")
+    first = await log.entry(key, 1)
+    turn_id = facts_of(run_id, created=None if first is None else first.body, thread=None).turn_id
+    found: list[LogEntry] = []
+    last = max(after, 0)
+    while True:
+        page = await log.page(key, after=last, max_bytes=_READ_BYTES)
+        if page is None:
+            raise NotFound(f"There is no run {run_id!r}.", code="unknown_run")
+        for entry in [entry for item in page.items for entry in _entries(run_id, turn_id, item) if entry.seq > last]:
+            if len(found) == limit:
+                return LogPage(tuple(found), last, at_tail=False)
+            found.append(entry)
+            last = entry.seq
+        last = max(last, page.last_seq)
+        if last >= page.upto:
+            return LogPage(tuple(found), last, at_tail=True)
+
+
+def _entries(run_id: str, turn_id: str, item: Item) -> list[LogEntry]:
+    if item.head:
+        body = decode(item.body) if item.body else None
+        head: dict[str, Any] = decode(item.head)
+        entry = LogEntry(run_id=run_id, seq=item.seq, at=item.at, kind=item.kind, head=head, body=body, turn_id=turn_id)
+        return [entry]
+    of_run = partial(LogEntry, run_id=run_id, turn_id=turn_id, at=item.at, kind=item.kind, head=None)
+    return [of_run(seq=item.seq + number, body=decode(body)) for number, body in enumerate(item.body.split(b"\n"))]
