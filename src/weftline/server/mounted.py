@@ -33,7 +33,7 @@ from weftline.runtime.engine import Engine as Runtime
 from weftline.server.app import App, refusal
 from weftline.server.http import PEER, Receive, Request, Scope, Send, send_response
 from weftline.server.local_serving import operator_routes
-from weftline.server.oauth.documents import read_document
+from weftline.server.oauth.app import read_document
 from weftline.server.options import ServerOptions, metrics_token
 from weftline.server.routes.every import ROUTES
 from weftline.server.sse import BEAT_S

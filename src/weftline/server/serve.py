@@ -40,7 +40,7 @@ from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.listener import Listener
 from weftline.server.local_serving import every_route, operator_routes
-from weftline.server.oauth.documents import read_document
+from weftline.server.oauth.app import read_document
 from weftline.server.options import ServerOptions, server_options
 from weftline.server.own_socket import OwnSocket
 from weftline.server.process import LOST_ANSWERS, LoopWatchdog, Stopping, finish_within, return_large_blocks
