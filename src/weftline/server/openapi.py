@@ -8,7 +8,8 @@ from pkgutil import resolve_name
 from typing import Annotated, Any, TypeAlias, cast, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
-from msgspec.json import schema, schema_components
+from msgspec.json import schema as schema_of
+from msgspec.json import schema_components
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -207,7 +208,7 @@ def _operation(route: Route, schemas: Schemas) -> Schema:
         for name in re.findall(r"{(\w+)}", route.path)
     ]
     parameters += [
-        {"name": one.name, "in": place, "description": one.about, "schema": schema(one.type)}
+        {"name": one.name, "in": place, "description": one.about, "schema": schema_of(one.type)}
         for place, declared in (("query", route.query), ("header", headers_of(route)))
         for one in declared
     ]
