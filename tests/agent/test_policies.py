@@ -22,8 +22,8 @@ from weftline.kernel.policy import PolicyRule
 from weftline.policies import BasicPolicy, Caps, Policy, PolicyDecision, PolicyTurn, TagClause
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.runtime.model_calls.models import attempt_limit
+from weftline.spec import groups
 from weftline.testing import ScriptedModel, calls
-from weftline.wire.policy_model import PolicyModel
 
 from .kit import results_in, scripted
 
@@ -544,4 +544,4 @@ def test_the_page_about_policies_has_every_rule_in_python_and_over_http() -> Non
     page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page, re.MULTILINE))
     assert [*rows] == [field.name for field in fields(Policy)]
-    assert {*rows.values()} == {*PolicyModel.model_fields}
+    assert {*rows.values()} == {*groups.Policy.__struct_encode_fields__}

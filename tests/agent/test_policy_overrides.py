@@ -18,10 +18,10 @@ from weftline.errors import InvalidRequest
 from weftline.kernel.entries import Limits
 from weftline.kernel.policy import PolicyRule
 from weftline.policies import Policy, TagClause
+from weftline.spec.door import parse_run
+from weftline.spec.merge import with_agent
+from weftline.spec.plan import plan_from_spec
 from weftline.testing import ScriptedModel
-from weftline.wire.agents import agent_spec_merge
-from weftline.wire.plan import plan_from_spec
-from weftline.wire.requests import parse_run
 
 CLAUSE, WIRE_CLAUSE = TagClause(("a",), ("b",)), {"allowedAny": ["a"], "deniedAny": ["b"]}
 FIELDS: list[tuple[str, Any, Any, str, Any, Any, Any]] = [
@@ -80,7 +80,7 @@ def library(agents: dict[str, Any] | None, own: dict[str, Any] | None) -> Limits
 def http(agents: dict[str, Any] | None, own: dict[str, Any] | None) -> Limits:
     above = {} if agents is None else {"policy": agents}
     body = parse_run(encode({"prompt": "x"} | ({} if own is None else {"policy": own})))
-    return plan_from_spec(agent_spec_merge(encode(above), body.spec, replaces=True)).limits
+    return plan_from_spec(with_agent(encode(above), body.spec, replaces=True)).limits
 
 
 @pytest.mark.requirement("run.policy.overrides")

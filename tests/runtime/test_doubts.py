@@ -25,12 +25,12 @@ from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.reads import calls
 from weftline.runtime.reads.receipts import asked_doubts
+from weftline.spec.plan import plan_from_spec
 from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import Item, RunFilter
 from weftline.tools.base import ToolContext, Unknown
 from weftline.tools.workers import shared_workers
-from weftline.wire.plan import plan_from_spec
 
 _PAY = {"name": "pay", "args": {"amount": 5}}
 SCRIPTS: dict[str, Any] = {

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from weftline.errors import InvalidRequest
-from weftline.wire.bodies import ToolResultBody
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
-from weftline.wire.requests import parse_tool_result
+from weftline.wire.requests import ToolResultBody, parse_tool_result
 
 GO = "Go-http-client/1.1"
 

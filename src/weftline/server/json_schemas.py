@@ -10,6 +10,8 @@ from msgspec.json import schema_components
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from weftline.spec.declare import schema_of_seconds
+
 Schema: TypeAlias = dict[str, Any]
 
 
@@ -48,7 +50,9 @@ def _of_models(models: Sequence[type[BaseModel]]) -> Schemas:
 
 
 def _of_structs(types: Sequence[Any]) -> Schemas:
-    schemas, components = schema_components(types, ref_template="#/components/schemas/{name}")
+    schemas, components = schema_components(
+        types, ref_template="#/components/schemas/{name}", schema_hook=schema_of_seconds
+    )
     for one in _structs(types):
         if one.__name__ not in components:
             raise ValueError(f"two types are named {one.__name__}")
@@ -88,7 +92,8 @@ _NAMED = frozenset({"properties", "$defs"})
 def _for_generators(value: Any) -> Any:
     """Adapts a schema to client generators.
 
-    These assume that a field with a default is always present, and that enumerations contain strings.
+    These assume that a field with a default is always present, and that enumerations contain strings. Patterns are those
+    of JavaScript.
     """
     if isinstance(value, list):
         return [_for_generators(one) for one in cast("list[Any]", value)]
@@ -97,6 +102,9 @@ def _for_generators(value: Any) -> Any:
     fields = cast("dict[str, Any]", value)
     if fields.get("enum") in ([True], [False]):
         return {"type": "boolean", "const": fields["enum"][0]}
+    pattern = fields.get("pattern")
+    if isinstance(pattern, str):
+        fields = {**fields, "pattern": pattern.replace(r"\A", "^").replace(r"\Z", "$")}
     return {
         name: _all_for_generators(one) if name in _NAMED else _for_generators(one)
         for name, one in fields.items()

@@ -13,8 +13,8 @@ from weftline.kernel.amounts import PARTS, amount_issue, smallest
 from weftline.kernel.budget import Level, OnExceeded, Period, Unit
 from weftline.store.budgets import Limit
 from weftline.wire.json_text import decode_object
+from weftline.wire.models import NO_NUL, Part
 from weftline.wire.responses import Time, Warnings, iso
-from weftline.wire.run_spec import NO_NUL, Part
 from weftline.wire.unknown_fields import UnknownField, shape_of, unknown_fields
 from weftline.workspace.budgets import Budget, Use, setter
 
