@@ -19,7 +19,7 @@ from msgspec.json import Decoder, Encoder
 from msgspec.structs import replace
 
 from weftline.engine_options import EngineOptions
-from weftline.kernel.deploys import Digests
+from weftline.kernel.control import Digests
 from weftline.kernel.entries import Limits
 from weftline.kernel.policy import PolicyRule
 from weftline.messages import Message, OutputSchema, Sampling

@@ -22,15 +22,8 @@ from weftline.details.projection import DetailProjection, RunFacts
 from weftline.errors import StoreError
 from weftline.events import AnyEvent, Event
 from weftline.kernel import bodies
-from weftline.kernel.entries import (
-    KIND,
-    PROVIDER_CALL,
-    TEXT_DELTA,
-    THINKING_DELTA,
-    TOOL_NOTE,
-    TOOL_PROGRESS,
-    Fact,
-)
+from weftline.kernel.entries import KIND, Fact
+from weftline.kernel.notes import PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_NOTE, TOOL_PROGRESS
 from weftline.messages import ProviderCall
 from weftline.net.sse import SseParser
 from weftline.runtime.engine import EntryBatch

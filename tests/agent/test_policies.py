@@ -7,7 +7,6 @@ import logging
 import re
 import threading
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from weftline.behaviors import Behavior, ToolBudget
 from weftline.events import FinalForced, PolicyDecided, TurnRestarted
 from weftline.failure import Hint
 from weftline.kernel.policy import PolicyRule
+from weftline.kernel.policy import TagClause as ClauseRule
 from weftline.policies import BasicPolicy, Caps, Policy, PolicyDecision, PolicyTurn, TagClause
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.runtime.model_calls.models import attempt_limit
@@ -111,7 +111,7 @@ def test_the_policy_of_a_run_takes_the_place_of_its_agents() -> None:
         restrict_to_tool="look",
         allowed_tags=("cheap",),
         denied_tags=("costly",),
-        tag_clauses=(TagClause(("a",), ("b",)),),
+        tag_clauses=(ClauseRule(("a",), ("b",)),),
     )
     assert not limits.interrupts_allowed
     assert limits.policy is not None
@@ -543,5 +543,5 @@ async def test_a_tool_has_one_budget_by_whatever_name_it_is_called_and_a_run_may
 def test_the_page_about_policies_has_every_rule_in_python_and_over_http() -> None:
     page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page, re.MULTILINE))
-    assert [*rows] == [field.name for field in fields(Policy)]
+    assert [*rows] == [*Policy.__struct_fields__]
     assert {*rows.values()} == {*groups.Policy.__struct_encode_fields__}

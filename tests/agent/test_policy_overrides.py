@@ -17,6 +17,7 @@ from weftline.agent.planning.plans import plan_of
 from weftline.errors import InvalidRequest
 from weftline.kernel.entries import Limits
 from weftline.kernel.policy import PolicyRule
+from weftline.kernel.policy import TagClause as ClauseRule
 from weftline.policies import Policy, TagClause
 from weftline.spec.door import parse_run
 from weftline.spec.merge import with_agent
@@ -53,7 +54,7 @@ FIELDS: list[tuple[str, Any, Any, str, Any, Any, Any]] = [
     ("restrict_to_tool", None, "look", "restrictToTool", None, "look", {"restrict_to_tool": "look"}),
     ("allowed_tags", None, ["a"], "allowedTags", None, ["a"], {"allowed_tags": ("a",)}),
     ("denied_tags", None, ["a"], "deniedTags", None, ["a"], {"denied_tags": ("a",)}),
-    ("tag_clauses", None, [CLAUSE], "tagClauses", None, [WIRE_CLAUSE], {"tag_clauses": (CLAUSE,)}),
+    ("tag_clauses", None, [CLAUSE], "tagClauses", None, [WIRE_CLAUSE], {"tag_clauses": (ClauseRule(("a",), ("b",)),)}),
     ("interrupts_allowed", None, False, "interruptsAllowed", None, False, {}),
 ]
 

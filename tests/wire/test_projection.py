@@ -14,8 +14,6 @@ from weftline.kernel import bodies
 from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     FACTS,
-    PROVIDER_CALL,
-    TEXT_DELTA,
     AskedCall,
     AttemptFailed,
     AttemptStarted,
@@ -43,6 +41,7 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
+from weftline.kernel.notes import PROVIDER_CALL, TEXT_DELTA
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import Assistant, Image, ProviderCall, Text, ToolCall, Usage
 from weftline.wire.events import INTERNAL, PROJECTIONS, project, project_stored

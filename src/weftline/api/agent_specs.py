@@ -14,7 +14,7 @@ from weftline.errors import Forbidden
 from weftline.spec.merge import agent_spec, with_agent
 from weftline.spec.tools import names_of_tools
 from weftline.store.records.agents import AgentRow
-from weftline.store.secrets import Headers
+from weftline.store.sealing import Headers
 from weftline.wire.refusals import as_sent, client_names
 from weftline.workspace import agents
 from weftline.workspace.code_agents import CodeAgent

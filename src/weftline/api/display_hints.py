@@ -9,8 +9,8 @@ from msgspec import Raw
 from msgspec.json import decode, encode
 
 from weftline.kernel import bodies
+from weftline.kernel.control import CallUnclaimed
 from weftline.kernel.entries import CallOpened, Fact
-from weftline.kernel.lease import CallUnclaimed
 from weftline.tools.titles import hint_from
 
 logger = logging.getLogger(__name__)

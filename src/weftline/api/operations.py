@@ -60,9 +60,8 @@ from weftline.runtime.supported import left_alone
 from weftline.spec.plan import plan_from_spec
 from weftline.spec.tools import dialled_urls
 from weftline.store.base import Store
-from weftline.store.copies import Copied
 from weftline.store.records.agents import AgentRow
-from weftline.store.rows import RunFilter
+from weftline.store.rows import Copied, RunFilter
 from weftline.text.suggestions import did_you_mean
 from weftline.tools.mcp.login import Login
 from weftline.wire.refusals import client_names

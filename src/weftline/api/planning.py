@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
 
+from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest, WeftlineError
 from weftline.plan import RunPlan
 from weftline.spec.plan import read_spec, to_plan
@@ -62,4 +63,31 @@ async def plan_warnings(
     except WeftlineError as error:
         missing = RequestWarning(error.code, "spec", f"cannot run as things are: {error.message}")
         return [*(warnings or ()), missing]
+    return warnings
+
+
+class Accepting(Checking, Protocol):
+    def require_accepting(self) -> None:
+        """Raises `Unavailable` while it takes no work."""
+        ...
+
+
+async def runnable(
+    engine: Accepting,
+    by: Principal,
+    plan: RunPlan,
+    unknown: Sequence[UnknownField],
+    *,
+    warn: Callable[[Sequence[UnknownField]], Warnings],
+    runs_now: bool = True,
+) -> Warnings:
+    """Returns the warnings about what is stored to be run later; raises the error that a run of it would get.
+
+    The operator is only warned. `warn` returns the warnings about unknown fields.
+    """
+    if by.operator:
+        return await plan_warnings(engine, plan, unknown, workspace=by.workspace, runs_now=runs_now)
+    warnings = warn(unknown)
+    engine.require_accepting()
+    await check_plan(engine, plan, workspace=by.workspace, runs_now=runs_now)
     return warnings

@@ -19,7 +19,7 @@ from weftline.spec.door import Sent, parse_run
 from weftline.spec.tools import dialled_urls
 from weftline.store.records.schedules import ScheduleRow
 from weftline.store.rows import IdempotencyKey
-from weftline.store.secrets import Headers
+from weftline.store.sealing import Headers
 from weftline.wire.json_text import NULL, decode_fields, decode_object, encode
 from weftline.wire.limits import KB
 from weftline.wire.responses import iso

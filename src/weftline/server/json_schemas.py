@@ -92,8 +92,8 @@ _NAMED = frozenset({"properties", "$defs"})
 def _for_generators(value: Any) -> Any:
     """Adapts a schema to client generators.
 
-    These assume that a field with a default is always present, and that enumerations contain strings. Patterns are those
-    of JavaScript.
+    These assume that a field with a default is always present, and that enumerations contain strings. Patterns are
+    those of JavaScript.
     """
     if isinstance(value, list):
         return [_for_generators(one) for one in cast("list[Any]", value)]
@@ -104,7 +104,7 @@ def _for_generators(value: Any) -> Any:
         return {"type": "boolean", "const": fields["enum"][0]}
     pattern = fields.get("pattern")
     if isinstance(pattern, str):
-        fields = {**fields, "pattern": pattern.replace(r"\A", "^").replace(r"\Z", "$")}
+        fields["pattern"] = pattern.replace(r"\A", "^").replace(r"\Z", "$")
     return {
         name: _all_for_generators(one) if name in _NAMED else _for_generators(one)
         for name, one in fields.items()

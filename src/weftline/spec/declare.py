@@ -202,7 +202,7 @@ def trust_seconds(kind: type, value: object) -> object:
 def write_seconds(value: object) -> object:
     """Encodes a time. The `enc_hook` of every encoder of a spec."""
     if not is_seconds(type(value)):
-        raise NotImplementedError
+        raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
     return round(cast("float", value) * 1000)
 
 

@@ -9,7 +9,6 @@ consistent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from functools import cached_property
 from typing import Any, cast
 
@@ -21,7 +20,7 @@ from weftline.messages import Blob
 from weftline.spec.declare import Part, exact, read_seconds
 from weftline.spec.fields import INPUT_FIELDS, Chat, MessageModel, RunModel, asks_for_checklist
 from weftline.spec.tools import DIALLED, ServerTool, duplicate_names, take_secrets
-from weftline.spec.walk import Enough, Problems, checks_of, walk_of
+from weftline.spec.walk import Problems, checks_of, walk_of
 from weftline.wire.attachments import take_attachments
 from weftline.wire.json_text import NULL, decode_fields, decode_object, decode_value, encode, refuse_many
 from weftline.wire.limits import DEFAULT_RUN_NAME, MAX_BODY_BYTES
@@ -78,10 +77,9 @@ class Door:
     def check(self, sent: dict[str, Any]) -> tuple[UnknownField, ...]:
         """Returns the unknown fields of an object; raises `InvalidRequest` with all of its problems."""
         problems = Problems()
-        with suppress(Enough):
-            self._walk(sent, (), problems)
-            if self._model is not MessageModel and (problem := _fallback_problem(sent)):
-                problems.add(("fallbackModelId",), problem)
+        self._walk(sent, (), problems)
+        if self._model is not MessageModel and (problem := _fallback_problem(sent)):
+            problems.add(("fallbackModelId",), problem)
         unknown = unknown_fields(sent, self.shape)
         try:
             if problems.found:

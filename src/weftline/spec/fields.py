@@ -25,8 +25,7 @@ from weftline.engine_options import (
     memo_problem,
     typed,
 )
-from weftline.kernel.deploys import OnDeploy
-from weftline.kernel.lease import OnLost
+from weftline.kernel.control import OnDeploy, OnLost
 from weftline.spec.declare import (
     FIXED,
     INPUT,

@@ -12,9 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 from msgspec import Meta, Raw, Struct, field, json
 
-from weftline.kernel.amounts import amount_issue, greatest, smallest
-from weftline.kernel.budget import BudgetRule, OnExceeded, Unit
-from weftline.kernel.policy import PolicyRule
+from weftline.kernel.policy import BudgetRule, OnExceeded, PolicyRule, Unit, amount_issue, greatest, smallest
 from weftline.kernel.policy import TagClause as ClauseRule
 from weftline.spec.declare import (
     Group,

@@ -9,8 +9,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, json
 from msgspec.structs import replace
 
 from weftline.engine_options import EngineOptions, RetryPolicy, engine_options
+from weftline.kernel.control import LeaseRule
 from weftline.kernel.entries import Limits
-from weftline.kernel.lease import LeaseRule
 from weftline.messages import Assistant, Message, OutputSchema, Sampling, System, Text, User
 from weftline.plan import (
     A2ALocalRef,
@@ -27,7 +27,7 @@ from weftline.plan import (
 )
 from weftline.spec import fields, tools
 from weftline.spec.declare import microseconds, stored, trust_seconds
-from weftline.spec.fields import Awaits, RunBudgets, Loop, RunSpec, ToolBudget, plain_value
+from weftline.spec.fields import Awaits, Loop, RunBudgets, RunSpec, ToolBudget, plain_value
 from weftline.wire.attachments import StoredAttachment
 from weftline.wire.json_text import NULL
 from weftline.wire.limits import (

@@ -7,21 +7,18 @@ declared types, and every problem is noted with its path.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast, get_args
 
-from msgspec import Struct, inspect
+from msgspec import Struct, inspect, to_builtins
+from msgspec.structs import force_setattr
 
-from weftline.errors import MAX_ISSUES, Issue
-from weftline.spec.declare import milliseconds_problem
+from weftline.errors import Issue
+from weftline.spec.declare import fields_of, is_seconds, milliseconds_problem, write_seconds
 from weftline.wire.validation import path_of, quoted
 
 Path: TypeAlias = tuple[int | str, ...]
-
-
-class Enough(Exception):
-    """There are as many problems as a response lists."""
 
 
 class Problems:
@@ -32,8 +29,6 @@ class Problems:
 
     def add(self, path: Path, problem: str) -> None:
         self.found.append(Issue(path_of(path), problem))
-        if len(self.found) >= MAX_ISSUES:
-            raise Enough
 
 
 Walk: TypeAlias = Callable[[Any, Path, Problems], None]
@@ -150,7 +145,7 @@ def _list(info: inspect.VarTupleType | inspect.ListType, checks_only: bool) -> W
         return None
 
     def walk(value: Any, path: Path, problems: Problems) -> None:
-        if not isinstance(value, list):
+        if not isinstance(value, list | tuple):
             problems.add(path, "must be a JSON array")
             return
         items = cast("list[Any]", value)
@@ -277,3 +272,66 @@ def _too_short(least: int) -> str:
 
 def _plain(number: float) -> str:
     return f"{number:d}" if isinstance(number, int) else f"{number:g}"
+
+
+# Values in Python
+
+
+def require_field(declared: type[Struct], name: str, value: object) -> object:
+    """Returns the value of a field that code gives, with its times as `Seconds`. Raises `ValueError`."""
+    field = next(one for one in fields_of(declared) if one.name == name)
+    kind = _seconds_in(field.type)
+    if kind is not None and isinstance(value, Mapping):
+        times = cast("Mapping[Any, object]", value)
+        value = {key: _time(f"{name} of {key!r}", kind, one) for key, one in times.items()}
+    elif kind is not None:
+        value = _time(name, kind, value)
+    problems = Problems()
+    try:
+        plain = to_builtins(value, enc_hook=write_seconds)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{name} has no JSON form: {error}") from None
+    _field_walk(declared, name)(plain, (name,), problems)
+    for path, text in problems.found[:1]:
+        raise ValueError(f"{path} {in_python(declared, text)}, not {value!r:.200}")
+    return value
+
+
+def require_group(group: Struct, declared: type[Struct]) -> None:
+    """Checks a group that code has made, and turns its times into `Seconds`. Raises `ValueError`."""
+    for one in fields_of(declared):
+        value = getattr(group, one.name)
+        if value is not None:
+            checked = require_field(declared, one.name, value)
+            if checked is not value:
+                force_setattr(group, one.name, checked)
+
+
+def in_python(declared: type[Struct], text: str) -> str:
+    """Rewords what is wrong with a value for those who write Python."""
+    names = {one.wire: one.name for one in fields_of(declared)}
+    text = re.sub(r"\b[a-z]+[A-Z]\w*", lambda found: names.get(found[0], found[0]), text)
+    return text.replace("a JSON array", "a list").replace("a JSON object", "a mapping")
+
+
+@cache
+def _field_walk(declared: type[Struct], name: str) -> Walk:
+    info = inspect.type_info(declared)
+    assert isinstance(info, inspect.StructType)
+    found = _walk(next(one.type for one in info.fields if one.name == name), False)
+    return found or (lambda value, path, problems: None)
+
+
+def _seconds_in(kind: Any) -> Any:
+    if is_seconds(kind):
+        return kind
+    return next((found for arg in get_args(kind) if (found := _seconds_in(arg)) is not None), None)
+
+
+def _time(name: str, kind: Any, value: object) -> object:
+    least, most = max(kind.least_ms, 1) / 1000, kind.most_ms / 1000
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1
+    if least <= number <= most or (number == 0 and kind.least_ms == 0):
+        return kind(number)
+    zero = "0, or " if kind.least_ms == 0 else ""
+    raise ValueError(f"{name} must be a number of seconds: {zero}{least} to {most:,.0f}, not {value!r:.200}")

@@ -15,7 +15,6 @@ from msgspec.json import decode, encode
 from msgspec.structs import asdict
 
 from weftline.kernel import bodies
-from weftline.kernel.budget import BudgetRefused
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionStarted,
@@ -23,7 +22,7 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
-from weftline.kernel.deploys import DeployAdopted
+from weftline.kernel.control import CallClaimed, CallUnclaimed, DeployAdopted
 from weftline.kernel.entries import (
     AttemptFailed,
     AttemptStarted,
@@ -59,8 +58,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.kernel.lease import CallClaimed, CallUnclaimed
-from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
+from weftline.kernel.policy import BudgetRefused, CapReached, PolicyDecided, RunUnattended
 from weftline.messages import File, Image, Text, joined_text
 from weftline.outcome import for_timeline, preview_of
 from weftline.text.titles import titled

@@ -10,8 +10,17 @@ from msgspec.json import decode, encode
 
 from weftline.framing import one_line
 from weftline.kernel import bodies
-from weftline.kernel.entries import PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_NOTE, TOOL_PROGRESS
-from weftline.kernel.notes import ARGS_DELTA, CHILD_NOTE, PROMPT_NOTE, RUN_NOTE
+from weftline.kernel.notes import (
+    ARGS_DELTA,
+    CHILD_NOTE,
+    PROMPT_NOTE,
+    PROVIDER_CALL,
+    RUN_NOTE,
+    TEXT_DELTA,
+    THINKING_DELTA,
+    TOOL_NOTE,
+    TOOL_PROGRESS,
+)
 from weftline.outcome import preview_of
 
 COPY_LIMIT = 100 * 1024

@@ -16,10 +16,20 @@ from weftline.failure import CallFailure, Failure, failed_as, hint_of, recovers_
 from weftline.kernel import bodies
 from weftline.kernel import entries as log
 from weftline.kernel.context import ContextCompacted, ContextRestored
+from weftline.kernel.control import CallClaimed, CallUnclaimed
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import Fact
-from weftline.kernel.lease import CallClaimed, CallUnclaimed
-from weftline.kernel.notes import ARGS_DELTA, CHILD_NOTE, PROMPT_NOTE, RUN_NOTE
+from weftline.kernel.notes import (
+    ARGS_DELTA,
+    CHILD_NOTE,
+    PROMPT_NOTE,
+    PROVIDER_CALL,
+    RUN_NOTE,
+    TEXT_DELTA,
+    THINKING_DELTA,
+    TOOL_NOTE,
+    TOOL_PROGRESS,
+)
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import joined_text
 from weftline.outcome import for_timeline, telemetry_of
@@ -321,11 +331,11 @@ def _note(body: bytes) -> AnyEvent:
 
 
 _OBSERVED: dict[str, Callable[[bytes], AnyEvent]] = {
-    log.TEXT_DELTA: _decode_delta,
-    log.THINKING_DELTA: _decode_thought,
-    log.PROVIDER_CALL: _provider_called,
-    log.TOOL_PROGRESS: _progress,
-    log.TOOL_NOTE: _note,
+    TEXT_DELTA: _decode_delta,
+    THINKING_DELTA: _decode_thought,
+    PROVIDER_CALL: _provider_called,
+    TOOL_PROGRESS: _progress,
+    TOOL_NOTE: _note,
 }
 
 

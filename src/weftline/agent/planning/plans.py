@@ -18,10 +18,9 @@ from weftline.agent.policy import Policy, rule_of
 from weftline.agent.settings import Limits, Settings
 from weftline.engine_options import EngineOptions
 from weftline.errors import InvalidRequest
-from weftline.kernel.budget import BudgetRule
-from weftline.kernel.deploys import stricter
+from weftline.kernel.control import stricter
 from weftline.kernel.entries import Limits as StoredLimits
-from weftline.kernel.policy import PolicyRule
+from weftline.kernel.policy import BudgetRule, PolicyRule
 from weftline.messages import Message, User
 from weftline.plan import RunPlan, ServerRef, StoredRef
 from weftline.reminders import Reminder
