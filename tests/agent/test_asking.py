@@ -283,7 +283,7 @@ async def test_a_plan_is_approved_rejected_or_talked_about() -> None:
 
 
 async def test_whoever_sits_at_the_terminal_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = iter(["y", "no idea why", "2", "n"])
+    typed = iter(["", "y", "no idea why", "2", " ", "n"])
     prompts: list[str] = []
 
     def read(prompt: str = "") -> str:
@@ -295,7 +295,7 @@ async def test_whoever_sits_at_the_terminal_is_asked(monkeypatch: pytest.MonkeyP
     third = calls("ask_user", question="Which?", options=["one", "two"])
     agent, _ = scripted(first, second, third, calls("present_plan", plan="Rest."), tools=[pay, ask_user, present_plan])
     result = await agent.run("Go.", hooks=[ask_in_terminal])
-    assert prompts[0] == "Pay 5.0 to Ann? [y/n, or why not]"
+    assert prompts[0] == prompts[1] == "Pay 5.0 to Ann? [y/n, or why not]"
     assert paid == [(5.0, "Ann")]
     texts = results_in(result.messages)
     assert texts[2] == "two" and "no idea why" in texts[1]

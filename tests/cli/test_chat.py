@@ -164,3 +164,10 @@ def test_an_agent_must_be_chosen_if_there_are_several(tmp_path: Path) -> None:
     assert done.code == 2 and "payer, boss, echo, busy, stuck, broken" in done.err
     done = weftline("chat", str(tmp_path / "app.py"), "--agent", "bussy")
     assert done.code == 1 and "busy" in done.err
+
+
+def test_in_a_pipe_the_next_line_answers_no_question(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    done = weftline("chat", str(tmp_path / "app.py"), "--agent", "payer", stdin="Go.\ny\n")
+    assert done.code == 0 and done.err.count("Pay 5") == 2 and "Nobody can answer it here" in done.err
+    assert "paid" not in done.out

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel, Field, field_validator
 
+import weftline
 from weftline import prompts
 from weftline.client import (
     AsyncClient,
@@ -87,6 +88,35 @@ async def test_a_plain_function_is_a_tool(client: AsyncClient) -> None:
         return [key]
 
     assert (await client.run("hi", model_id="scripted:lookup", tools=[lookup])).text == 'It is ["a"].'
+
+
+def confirmed() -> Any:
+    @weftline.tool(confirm="Pay {amount}?")
+    def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    return pay
+
+
+async def test_a_client_refuses_a_tool_that_asks_people(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+    with pytest.raises(InvalidSpec, match="asks a person"):
+        await to_stand_in.start("hi", tools=[confirmed()])
+    assert stand_in.to("POST", "/agent-runs") == []
+
+
+async def test_a_tool_of_the_library_keeps_its_name_and_limit_on_a_client(
+    to_stand_in: AsyncClient, stand_in: StandIn
+) -> None:
+    @weftline.tool(name="lookup", timeout_s=0.01)
+    async def slow(key: str) -> str:
+        """Is slow."""
+        await asyncio.Event().wait()
+        return ""
+
+    assert "timed out after 0.01 s" in (await ask(to_stand_in, stand_in, slow, call=call()))["error"]
+    (created,) = stand_in.to("POST", "/agent-runs")
+    (ref,) = created.json["tools"]
+    assert (ref["name"], ref["description"]) == ("lookup", "Is slow.")
 
 
 @pytest.mark.requirement("wire.client.dispatch")

@@ -56,6 +56,16 @@ async def test_the_stream_that_create_names_is_the_runs_stream(api: Api) -> None
     assert "Content-Encoding" not in reply.headers
 
 
+async def test_files_of_a_result_reach_the_model(api: Api) -> None:
+    run = await api.start("lookup_files", tools=[local_tool()])
+    async with api.stream(run) as stream:
+        call = await stream.until("local_tool_call")
+        files = [{"filename": "note.txt", "mimeType": "text/plain", "data": "YWJj"}]
+        reply = await api.answer(run, call["toolUseId"], result="two", files=files)
+        assert reply.status == 200 and "warnings" not in reply.json
+        assert (await stream.until("result"))["text"] == "two: text/plain 3 bytes"
+
+
 @pytest.mark.requirement("wire.run.snapshot", "wire.http.naming")
 async def test_a_snapshot_has_every_key_before_and_after_the_end(api: Api) -> None:
     run = await api.start("lookup", tools=[local_tool()], name="ask", metadata={"team": "a"})

@@ -25,7 +25,7 @@ def test_options_of_the_client_match_the_fields_of_a_run() -> None:
 @pytest.mark.parametrize("options", [RunOptions, MessageOptions, SessionOptions])
 def test_the_client_sends_every_option_under_its_name_in_json(options: Any) -> None:
     wire = {one.name: one.wire for one in fields_of(RunSpec) if one.opt.client}
-    given = {name: {} for name in options.__annotations__ if name in wire and name != "messages"}
+    given: dict[str, Any] = {name: {} for name in options.__annotations__ if name in wire and name != "messages"}
     body = msgspec.json.decode(body_of(given, prompt="hi"))
     assert body == {"prompt": "hi", **{wire[name]: {} for name in given}}
 

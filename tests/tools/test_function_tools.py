@@ -704,3 +704,11 @@ async def test_a_null_for_an_optional_parameter_means_its_default() -> None:
         await trip.prepare('{"place": null, "days": null}')
     with pytest.raises(InvalidArguments, match="/hours"):
         await trip.prepare('{"place": {"city": "Oslo"}, "hours": null}')
+
+
+@pytest.mark.parametrize("confirm", [True, 1, ["Pay?"]])
+def test_a_question_to_people_is_a_text_or_a_function(confirm: Any) -> None:
+    with pytest.raises(TypeError, match="confirm is the question"):
+
+        @tool(confirm=confirm)
+        def pay(amount: int) -> None: ...

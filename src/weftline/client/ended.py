@@ -28,7 +28,7 @@ class LoggedCall(Struct, frozen=True, rename="camel"):
     idempotency_key: str
     effect: str
     state: str
-    """`opened`, `started`, `closed` or `in_doubt`."""
+    """`awaiting` a person, `opened`, `started`, `closed` or `in_doubt`."""
     how: str | None = None
     """How it was closed."""
     attempts: int = 0

@@ -20,7 +20,7 @@ from weftline.log_context import fields
 from weftline.providers.base import ToolSpec
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.arguments import InvalidArguments, Issue, StaleArguments, described
-from weftline.tools.asking import Ask, checked_approvers, checked_template, rendered, require_arguments
+from weftline.tools.asking import Ask, checked_approvers, checked_confirm, checked_template, rendered, require_arguments
 from weftline.tools.base import (
     ClientKind,
     Happened,
@@ -123,7 +123,7 @@ class FunctionTool(Generic[P, R, D]):
             raise ValueError(f"tool {self.name!r}: timeout_s must be a positive number of seconds, not {timeout_s!r}")
         if confirm_timeout_s is not None and not 0 < confirm_timeout_s < float("inf"):
             raise ValueError(f"tool {self.name!r}: confirm_timeout_s must be positive, not {confirm_timeout_s!r}")
-        self._confirm = checked_template(confirm, tool=self.name) if isinstance(confirm, str) else confirm
+        self._confirm = checked_confirm(confirm, tool=self.name)
         self._confirm_timeout_s = confirm_timeout_s
         self._approvers = checked_approvers(approvers, where=f"tool {self.name!r}")
         if self._approvers and confirm is None:
@@ -210,7 +210,7 @@ class FunctionTool(Generic[P, R, D]):
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """What people are asked before each call, and who may decide; empty if nobody is asked.
+        """The questions to people before each call, and who may decide; empty if nobody is asked.
 
         A function that returns the question is in `functions`.
         """
@@ -273,7 +273,7 @@ class FunctionTool(Generic[P, R, D]):
 
     @property
     def has_result_type(self) -> bool:
-        """Whether the function declares a return type that values can be checked against."""
+        """True if the function declares a return type that values can be checked against."""
         return self._return_type.known
 
     @property
