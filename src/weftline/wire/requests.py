@@ -9,7 +9,7 @@ from msgspec.structs import fields as fields_of
 
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.messages import File, Image
-from weftline.text.surrogates import whole_json, without_nul
+from weftline.text.characters import whole_json, without_nul
 from weftline.wire.attachments import SentFile, is_files, parts_of
 from weftline.wire.failures import FAILURE_SHAPE, ExactFailure, SentFailure, failure_problem, require_failure
 from weftline.wire.json_text import NULL, decode_fields, decode_shape, refuse_many
