@@ -22,7 +22,7 @@ from weftline.kernel.entries import AwaitClosed, CancelRequested
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.store.rows import AwaitFilter, OpenAwait
 
 LOOKS_EVERY_S = 40.0
@@ -52,7 +52,7 @@ class People:
         self._trace = trace
         self.decided = Decided()
 
-    async def look_around(self) -> None:
+    async def answer_open_awaits(self) -> None:
         """A person who follows no particular run, and answers whatever is open."""
         wanted = AwaitFilter(workspace=self._disk.workspace, limit=100)
         while True:

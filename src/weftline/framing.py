@@ -28,7 +28,7 @@ _SPACES = bytes.maketrans(b"\r\n", b"  ")
 
 
 def frames_request(name: str) -> bool:
-    """Whether a header of that name could make the receiver, or a proxy, read another request than ours."""
+    """Returns True if a header of that name could make the receiver, or a proxy, read another request than ours."""
     return name.lower() in _FRAMING
 
 

@@ -1,4 +1,4 @@
-"""What a caller may attach to a run: labels, which are strings, and metadata, which may be any JSON object.
+"""Data that a caller may attach to a run: labels, which are strings, and metadata, which may be any JSON object.
 
 Both are for people and for code. No model reads either.
 """
@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.text.canonical import NotCanonical, canonical_value
-from weftline.text.surrogates import without_nul
+from weftline.text.characters import without_nul
 
 MAX_LABELS = 16
 MAX_LABEL_CHARS = 512

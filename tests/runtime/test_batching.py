@@ -39,7 +39,7 @@ def test_a_workspace_alone_writes_everything_at_once() -> None:
     assert batches(queue_of(*[run(1) for _ in range(300)])) == [[1] * 300]
 
 
-def test_what_is_too_large_for_a_commit_is_written_alone() -> None:
+def test_write_too_large_for_a_commit_goes_alone() -> None:
     assert batches(queue_of(run(1, MAX_BATCH_BYTES), run(1, MAX_BATCH_BYTES), run(1))) == [[1], [1], [1]]
 
 
@@ -50,7 +50,7 @@ def test_nobody_waits_for_more_than_a_share_of_a_flood() -> None:
     assert size_of(first, 1) < SHARE_BYTES + STEP
 
 
-def test_a_flood_keeps_to_its_share_between_the_runs_of_another() -> None:
+def test_flood_keeps_to_its_share_between_runs_of_another() -> None:
     """The commit that is under way when the other comes back is small as well."""
     queue = queue_of(run(2))
     queue.take_batch()
@@ -60,7 +60,7 @@ def test_a_flood_keeps_to_its_share_between_the_runs_of_another() -> None:
         assert size_of(queue.take_batch(), 1) < SHARE_BYTES + STEP
 
 
-def test_a_flood_writes_everything_at_once_when_others_are_long_gone() -> None:
+def test_flood_writes_everything_once_others_are_long_gone() -> None:
     queue = queue_of(run(2))
     queue.take_batch()
     for _ in range(1000):
@@ -71,12 +71,12 @@ def test_a_flood_writes_everything_at_once_when_others_are_long_gone() -> None:
     assert len(queue.take_batch()) == 300
 
 
-def test_a_large_write_of_another_is_not_in_the_commit_of_a_small_one() -> None:
+def test_large_write_does_not_delay_a_small_commit() -> None:
     queue = queue_of(run(1, 2_000_000), run(1, 2_000_000), run(2))
     assert batches(queue) == [[1], [2], [1]]
 
 
-def test_many_large_writes_let_something_small_pass_after_each() -> None:
+def test_many_large_writes_let_small_ones_pass_after_each() -> None:
     queue = queue_of(*[run(1, 2_000_000) for _ in range(9)])
     order: list[int] = []
     for _ in range(5):
@@ -108,7 +108,7 @@ def test_the_writes_of_a_workspace_stay_in_order() -> None:
     assert all(one is other for one, other in zip(order, waiting, strict=True))
 
 
-def test_a_run_that_was_withdrawn_is_not_written() -> None:
+def test_withdrawn_run_is_not_written() -> None:
     runs = [run(2), run(1, 2_000_000), run(1)]
     queue = queue_of(*runs)
     assert queue.take_batch() == [runs[0]]

@@ -31,7 +31,7 @@ class Work:
             self._now -= 1
 
 
-async def test_a_flood_of_large_bodies_delays_another_by_one() -> None:
+async def test_flood_of_large_bodies_delays_another_by_one() -> None:
     work = Work()
     flood = [asyncio.create_task(work.ask(1)) for _ in range(20)]
     await asyncio.sleep(0)
@@ -41,7 +41,7 @@ async def test_a_flood_of_large_bodies_delays_another_by_one() -> None:
     assert work.most == 1
 
 
-async def test_work_that_fails_gives_its_turn_back() -> None:
+async def test_failed_work_gives_its_turn_back() -> None:
     for _ in range(3):
         try:
             await in_turn(int, "x")

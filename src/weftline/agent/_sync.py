@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from weftline.agent.budget import Budget
 from weftline.agent.engine.budget_methods import BudgetUse
-from weftline.agent.engine.log_pages import LogPage
+from weftline.agent.engine.logs import LogPage
 from weftline.agent.events.merged_events import Cursor
 from weftline.agent.events.profile_events import Profile
 from weftline.agent.results import OutputT, RunResult
@@ -19,7 +19,7 @@ from weftline.details.snapshot import RunSnapshot
 from weftline.events import AnyEvent, TextDelta
 from weftline.messages import Usage
 from weftline.runtime.people.answering import NAMELESS
-from weftline.runtime.reads.receipts import CancelReceipt
+from weftline.runtime.reads.calls import CancelReceipt
 from weftline.runtime.tool_calls.provided import Provided
 
 
@@ -69,7 +69,7 @@ class SyncRun(RunFace[OutputT]):
         return self._wait(self._core.messages())
 
     def status(self) -> Status:
-        """Whether the run is queued, running or paused, or how it has ended."""
+        """Returns `queued`, `running` or `paused`, or how the run has ended."""
         return self._wait(self._core.status())
 
     def snapshot(self) -> RunSnapshot:
@@ -77,7 +77,7 @@ class SyncRun(RunFace[OutputT]):
         return self._wait(self._core.snapshot())
 
     def usage(self) -> dict[str, Usage]:
-        """What the run's own model calls have used so far, by model id."""
+        """Returns the tokens that the run's own model calls have used so far, by model id."""
         return self._wait(self._core.usage())
 
     def budgets(self) -> list[BudgetUse]:

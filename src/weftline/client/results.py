@@ -1,7 +1,8 @@
-"""What the server returns: results of runs, snapshots, sessions, models."""
+"""Answers of the server: results of runs, snapshots, sessions, models."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -124,16 +125,47 @@ class AttachmentInfo(Struct, frozen=True, rename="camel"):
     size_bytes: int | None = None
 
 
-class ChatMessage(Struct, frozen=True):
+class LoggedCall(Struct, frozen=True, rename="camel"):
+    """A call of a run, from the server's log."""
+
+    run_id: str
+    id: str = field(name="toolUseId")
+    turn: int
+    index: int
+    name: str
+    digest: str
+    """The digest of the final arguments."""
+    idempotency_key: str
+    effect: str
+    state: str
+    """`awaiting` a person, `opened`, `started`, `closed` or `in_doubt`."""
+    how: str | None = None
+    """How it was closed."""
+    attempts: int = 0
+    opened_at: datetime | None = None
+    started_at: datetime | None = None
+    closed_at: datetime | None = None
+    client: str | None = None
+    child_run_id: str | None = None
+
+
+class ChatMessage(Struct, frozen=True, rename="camel"):
     """A message of a session."""
 
     role: str
     content: str
     attachments: tuple[AttachmentInfo, ...] = ()
+    id: str = ""
+    run_id: str = ""
+    """The run that it was sent to, or that has answered with it."""
+    created_at: datetime | None = None
+    """When that run was created; for its answers, when it ended."""
+    calls: tuple[LoggedCall, ...] = ()
+    """With a run's last answer, the calls of the run, if they were asked for."""
 
 
 class SessionUsage(Struct, frozen=True, rename="camel"):
-    """What the runs of a session that have ended used. `cost_usd` is None when the price of some call is not known.
+    """Usage of the ended runs of a session. `cost_usd` is None if the price of some call is not known.
 
     `usage_estimated` is True if some call did not report what it used: `tokens` and `cost_usd` contain an estimate.
     """
@@ -184,7 +216,7 @@ class ModelInfo(Struct, frozen=True, rename="camel"):
     pricing: Pricing | None = None
 
     def cost_usd(self, tokens: Tokens) -> float | None:
-        """What `tokens` cost at the catalog's prices; None if it has none for this model."""
+        """Returns the cost of `tokens` at the catalog's prices; None if it has none for this model."""
         price = self.pricing
         if price is None or price.input_per_1m_usd is None or price.output_per_1m_usd is None:
             return None

@@ -1,10 +1,10 @@
-"""What models read because of an agent's behavior: stubs, refusals, the list of withheld tools."""
+"""Texts for models because of an agent's behavior: stubs, refusals, the list of withheld tools."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weftline.text.xml import escaped
+from weftline.text.display import escaped
 
 BUILD = (
     "You work on the files of a project. Look before you change anything, make the smallest change that does what "

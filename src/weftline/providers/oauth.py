@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.net.transport import Response, Transport
 from weftline.providers.base import ProviderError
 from weftline.providers.calls import Call
@@ -30,7 +30,7 @@ _LIMITS: Final = TimeLimits(total_s=30.0)
 
 
 class OAuthSettings(Struct, frozen=True, kw_only=True):
-    """How to get an access token. Secrets may be `env:NAME` in a configuration file."""
+    """Settings for getting an access token. Secrets may be `env:NAME` in a configuration file."""
 
     token_url: str
     refresh_token: str

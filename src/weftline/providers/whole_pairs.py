@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from weftline.net.sse import SseEvent
-from weftline.text.surrogates import lone_halves, may_have_halves, may_have_nul, whole_json, without_nul
+from weftline.text.characters import lone_halves, may_have_halves, may_have_nul, whole_json, without_nul
 
 _data = attrgetter("data")
 _NOTHING_BYTES = 4096
@@ -75,7 +75,7 @@ class WholePairs:
 
 
 def _carries_nothing(data: bytes) -> bool:
-    """Whether this is a ping or an empty delta of any of the APIs."""
+    """Returns True for a ping or an empty delta of any of the APIs."""
     if len(data) > _NOTHING_BYTES:
         return False
     try:

@@ -33,7 +33,7 @@ from weftline.sandbox.base import (
     Succeeded,
 )
 from weftline.sandbox.values import copied
-from weftline.text.surrogates import whole
+from weftline.text.characters import whole
 from weftline.work.turns import FairSemaphore
 
 MAX_REPORTS = 10_000
@@ -127,7 +127,7 @@ class CodeExecution:
 
     @property
     def reports(self) -> tuple[object, ...]:
-        """What the code has reported so far."""
+        """The reports of the code so far."""
         return tuple(self._served.reports)
 
     def when_started(self, call: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from weftline.errors import WeftlineError
 from weftline.server.http import Headers
-from weftline.server.large_bodies import MAX_BODY_BYTES_HELD, MAX_BODY_BYTES_HELD_PER_WORKSPACE
+from weftline.server.memory import MAX_BODY_BYTES_HELD, MAX_BODY_BYTES_HELD_PER_WORKSPACE
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
@@ -80,7 +80,7 @@ class Connections:
         return "" if is_in(host, self._proxies) else network_of(host)
 
     def full_for(self, address: str) -> bool:
-        """Whether this address has reached its limit."""
+        """Returns True if this address has reached its limit."""
         limit = self.limits.max_connections_per_address
         return bool(limit and address) and self._by_address[address] >= limit
 

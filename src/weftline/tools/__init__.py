@@ -1,4 +1,4 @@
-"""What tools return and raise, their less common parameters, and toolsets of your own. See docs/tools.md.
+"""Results and errors of tools, their less common parameters, and toolsets of your own. See docs/tools.md.
 
 Each name is imported on first use: everything below this package imports it first.
 """
@@ -27,9 +27,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from weftline.agent.agent_tools import toolset
     from weftline.agent.running.disclosure import tool_search
     from weftline.agent.skills.format import Skill
-    from weftline.agent.toolsets import toolset
     from weftline.failure import Hint
     from weftline.outcome import ServerData, Telemetry
     from weftline.tools.base import Happened, ToolInDoubt, ToolOutput, ToolQuestion, Unknown, WillNotHappen
@@ -58,7 +58,7 @@ else:
         "present_plan": "weftline.tools.builtin.people",
         "todo": "weftline.tools.builtin.todo",
         "tool_search": "weftline.agent.running.disclosure",
-        "toolset": "weftline.agent.toolsets",
+        "toolset": "weftline.agent.agent_tools",
     }
 
     def __getattr__(name):

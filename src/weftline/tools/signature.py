@@ -26,11 +26,12 @@ from weftline.tools.arguments import (
     described,
     drop_nulls,
     in_words,
+    names_absent,
     object_args,
+    path_in,
     pointer,
 )
 from weftline.tools.injected import NotInjected, is_injected
-from weftline.tools.locations import names_absent, path_in
 from weftline.tools.secret_types import refuse_secrets
 from weftline.tools.stored_form import NotStored, StoredForm, validation_error
 from weftline.tools.stored_schema import dumped, serializer_of, validator_of
@@ -53,7 +54,9 @@ _PARAMETER = re.compile(r"^(\w+)\s*(?:\([^)]*\)\s*)?:\s*(.*)$")
 
 
 class Docstring(NamedTuple):
-    """What a docstring tells a model: everything before its first section, and the description of each parameter."""
+    """The parts of a docstring that a model reads: everything before its first section, and the description of each
+    parameter.
+    """
 
     description: str
     parameters: dict[str, str]

@@ -1,10 +1,10 @@
-"""What people read about a call in progress."""
+"""Titles of calls in progress, for people."""
 
 from __future__ import annotations
 
 import logging
 
-from weftline.text.titles import titled
+from weftline.text.display import titled
 from weftline.tools.asking import rendered
 from weftline.tools.base import Tool, title_of
 

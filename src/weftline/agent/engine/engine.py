@@ -16,14 +16,12 @@ from msgspec.structs import replace
 
 from weftline.agent.definition import Definition, DepsT, OutputT
 from weftline.agent.engine.budget_methods import BudgetMethods
-from weftline.agent.engine.listing import facts_around
-from weftline.agent.engine.log_methods import LogMethods
+from weftline.agent.engine.log_methods import LogMethods, WatchMethods
+from weftline.agent.engine.logs import RecentLogs, facts_around
 from weftline.agent.engine.loop_proxy import LoopProxy, call
 from weftline.agent.engine.models import Models
 from weftline.agent.engine.prompt_methods import PromptMethods
-from weftline.agent.engine.recent_logs import RecentLogs
 from weftline.agent.engine.starting import Starter
-from weftline.agent.engine.watch_methods import WatchMethods
 from weftline.agent.options import RunOptions, check_options
 from weftline.agent.planning.child_plans import ChildPlans
 from weftline.agent.planning.overrides import added_toolsets, digest_of_call
@@ -40,7 +38,7 @@ from weftline.providers.catalog import Catalog
 from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import Engine as Runtime
 from weftline.runtime.engine import OwnedEngine
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.new_engine import new_engine
 from weftline.store import open_store_off_loop
 from weftline.store.base import Store
@@ -51,8 +49,8 @@ from weftline.workspace.context import Change, Workspaces
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from weftline.agent.engine.forking import ForkChanges
-    from weftline.agent.engine.stored_resources import StoredResources
+    from weftline.agent.engine.log_methods import ForkChanges
+    from weftline.agent.engine.models import StoredResources
     from weftline.providers.workspace import WorkspaceCatalogs
     from weftline.replay.forking import ForkPoint
     from weftline.tools.base import Tool, Toolset
@@ -131,7 +129,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
 
     @property
     def _lives_here(self) -> bool:
-        """Whether the engine was opened on the running loop."""
+        """True if the engine was opened on the running loop."""
         return self._loop is asyncio.get_running_loop()
 
     @property
@@ -176,7 +174,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             store: Store = MemoryStore()
             self._kept = RecentLogs(store)
         else:
-            self._models.look_around()  # the runs that it continues may need them
+            self._models.add_usual()  # the runs that it continues may need them
             store = await open_store_off_loop(self._directory)
         self.store = store
         try:
@@ -196,7 +194,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             store.records, store.vault, SystemClock(), self._on_change
         )
         if self.durable:
-            from weftline.agent.engine.stored_resources import StoredResources  # runs in memory do not need its imports
+            from weftline.agent.engine.models import StoredResources  # runs in memory do not need its imports
 
             self._stored = StoredResources(store, self.workspaces, models=self._models.catalog, own=self._own_tools)
             self._tools.others, models = self._stored.tools, self._stored.catalogs
@@ -257,6 +255,8 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             closing.push_async_callback(self._guests.aclose)
             if self._stored is not None and self._stored.control is not None:
                 closing.push_async_callback(self._stored.control.stop)
+            if self._stored is not None and self._stored.own_socket is not None:
+                closing.push_async_callback(self._stored.own_socket.stop)
 
     async def _stop_host(self) -> None:
         host, self._host = self._host, None
@@ -286,12 +286,12 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         async with self:
             yield
 
-    def _alongside(self, companion: Companion) -> None:
+    def _add_companion(self, companion: Companion) -> None:
         """Enters a context each time the engine is opened, and exits it before the engine is closed."""
         self._companions.append(companion)
 
-    async def _attend(self, companion: Companion) -> None:
-        """Like `alongside`, but only once, for an engine that is open."""
+    async def _enter_companion(self, companion: Companion) -> None:
+        """Like `_add_companion`, but only once, for an engine that is open."""
         await self._guests.enter_async_context(companion())
 
     async def runtime(self) -> Runtime:

@@ -16,8 +16,7 @@ from typing import Final, Literal, TypeAlias
 from msgspec import Struct
 
 from weftline.providers.base import ModelInfo, ModelRequest
-from weftline.providers.reasoning import nearest
-from weftline.providers.sampling import SamplingLimits
+from weftline.providers.sampling import SamplingLimits, nearest
 
 DEFAULT_MODEL: Final = "claude-sonnet-4-6"
 MIN_BUDGET_TOKENS: Final = 1_024
@@ -42,7 +41,7 @@ Levels: TypeAlias = Mapping[int, int | str | None]
 
 
 class Traits(Struct, frozen=True):
-    """How one model supports reasoning, and what it accepts."""
+    """Support of reasoning by one model, and the inputs that it accepts."""
 
     thinking: Literal["none", "budget", "adaptive"]
     default_on: bool = False

@@ -19,8 +19,7 @@ from typing import Any, ClassVar, Final, cast
 import msgspec
 
 from weftline.net.address import at_path, display_url
-from weftline.net.errors import RequestFailed
-from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
+from weftline.net.errors import DEFAULT_LIMITS, RequestFailed, TimeLimits
 from weftline.net.sse import SseParser
 from weftline.net.transport import AiohttpTransport, Transport
 from weftline.providers.anthropic.blocks import PROVIDER
@@ -108,7 +107,7 @@ class Anthropic:
         return tuple(self._builder.builtin_tools)
 
     def takes_reasoning(self, model: str) -> bool:
-        """Whether a reasoning level has any effect on this model."""
+        """Returns True if a reasoning level has any effect on this model."""
         return model in self._builder.reasoning_levels or traits(model).thinking != "none"
 
     def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:

@@ -10,9 +10,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from weftline.messages import Opaque, ProviderCall, Usage
 from weftline.net.sse import SseEvent
-from weftline.providers.answer_limits import bounded
 from weftline.providers.anthropic.blocks import PROVIDER, encode
 from weftline.providers.anthropic.schema import WRAPPED, Report
+from weftline.providers.assemble import bounded
 from weftline.providers.base import (
     CallArgs,
     CallDone,
@@ -155,7 +155,7 @@ class Reader:
         return self._taken()
 
     def _has_stop_reason(self) -> bool:
-        """Whether the answer is complete except for its last event. Later failures do not invalidate it."""
+        """Returns True if the answer is complete except for its last event. Later failures do not invalidate it."""
         return self._stop_reason is not None and not self._open
 
     def release(self) -> list[Chunk]:

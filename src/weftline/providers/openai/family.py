@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from weftline.messages import Message, Usage
 from weftline.net.address import at_path, display_url
-from weftline.net.errors import RequestFailed
-from weftline.net.limits import DEFAULT_LIMITS, TimeLimits
+from weftline.net.errors import DEFAULT_LIMITS, RequestFailed, TimeLimits
 from weftline.net.sse import SseEvent, SseParser
 from weftline.net.transport import AiohttpTransport, Response, Transport
 from weftline.providers.assemble import clean_count, clean_usage
@@ -39,9 +38,8 @@ from weftline.providers.http_errors import ErrorDetail, classify
 from weftline.providers.listing import ModelPage, count, fetch, has, nested, page_of, rows, text, words
 from weftline.providers.names import NameMap
 from weftline.providers.openai.profiles import PROFILES, Knob, Profile, effort_at, knob_of
-from weftline.providers.openai.restore import ReportRestorer, Restorer, restorer_for
-from weftline.providers.reasoning import nearest
-from weftline.providers.sampling import SamplingLimits
+from weftline.providers.openai.schema import ReportRestorer, Restorer, restorer_for
+from weftline.providers.sampling import SamplingLimits, nearest
 from weftline.providers.whole_pairs import WholePairs
 from weftline.text.redaction import REDACTED, redact_template
 
@@ -156,7 +154,7 @@ class OpenAIFamily(ABC):
         return self._models
 
     def takes_reasoning(self, model: str) -> bool:
-        """Whether a reasoning level has any effect on this model."""
+        """Returns True if a reasoning level has any effect on this model."""
         return bool(self._levels.get(model)) or bool(self._knob(model).levels)
 
     def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
@@ -410,7 +408,7 @@ _NOTHING = frozenset({b"null", b"[]", b"{}", b'""'})
 
 
 def present(value: Raw | UnsetType) -> bool:
-    """Whether a field was present and not empty."""
+    """Returns True if a field was present and not empty."""
     return value is not UNSET and bytes(value) not in _NOTHING
 
 
@@ -476,12 +474,14 @@ def data_url(media_type: str, data: str) -> str:
 
 
 def is_textual(media_type: str) -> bool:
-    """Whether any model can read a file of this type as text."""
+    """Returns True if any model can read a file of this type as text."""
     return media_type.startswith("text/") or media_type in _TEXTUAL
 
 
 def is_readable(media_type: str) -> bool:
-    """Whether the API accepts a file of this type. Audio, video and untyped bytes would fail the whole request."""
+    """Returns True if the API accepts a file of this type. Audio, video and untyped bytes would fail the whole
+    request.
+    """
     return not media_type.startswith(("audio/", "video/", "image/")) and media_type != "application/octet-stream"
 
 

@@ -1,4 +1,4 @@
-"""How parent and child runs learn of each other, within a process and across crashes.
+"""Links between parent and child runs, within a process and across crashes.
 
 A child's first entry is in the transaction of its parent's `call.started`. Its last entry makes the parent due, which
 then records the outcome as `child.ended`: at once if it is in memory, else when it is loaded. So nothing is lost or
@@ -20,10 +20,10 @@ from weftline.kernel.entries import CancelRequested, ChildEnded, ChildWaits, Par
 from weftline.kernel.notes import CHILD_NOTE, ChildNote
 from weftline.kernel.policies import is_clock_stopped
 from weftline.runtime import ids
-from weftline.runtime.fleet.roles import RunLoader, RunMover
-from weftline.runtime.fleet.task_set import TaskSet
+from weftline.runtime.deploys import left_alone_above, left_to_newer, newer_end_of
+from weftline.runtime.fleet.holding import RunLoader, RunMover
 from weftline.runtime.live import Draft, LiveRun
-from weftline.runtime.supported import left_alone_above, left_to_newer, newer_end_of
+from weftline.runtime.tasks import TaskSet
 from weftline.store.base import LogReader
 from weftline.store.rows import Item, Write
 
@@ -206,7 +206,7 @@ async def _ends_of_children(store: LogReader, run: LiveRun) -> list[Draft]:
 
 
 def _readable(last: Item | None, run: LiveRun, child: str) -> tuple[RunEnded, bytes]:
-    """How a child ended. If its last entry is damaged, the parent can still be loaded."""
+    """Returns the end of a child. If its last entry is damaged, the parent can still be loaded."""
     try:
         if last is not None and isinstance(end := decode_fact.decode(last.head), RunEnded):
             bodies.decode_ended(last.body)

@@ -1,5 +1,4 @@
-"""What people have allowed a run to do, according to its log: the exact arguments, who, when, for how long, and its
-use.
+"""Approvals of a run, according to its log: the exact arguments, who gave them, when, for how long, and their use.
 
 Everything is in the entries, so an exported log contains the same.
 """
@@ -30,7 +29,7 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.runtime import ids
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.calls import entries
 from weftline.store.base import LogReader
 from weftline.store.rows import Item, RunRow
 

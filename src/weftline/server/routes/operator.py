@@ -1,4 +1,5 @@
-"""What only the operator can do, over the store's own socket: users, features, logins, and the store as a whole.
+"""Routes that only the operator may use, over the store's own socket: users, features, logins, and the store as a
+whole.
 
 Over TCP these paths do not exist. Paths of files are read by the server, which has the files, and must be absolute.
 """
@@ -30,8 +31,8 @@ from weftline.server.http import Request, Response
 from weftline.server.operators import PATHS
 from weftline.server.router import Handler, Route
 from weftline.store.rows import Copied
+from weftline.tools.loader import LoadedTool
 from weftline.tools.mcp.login import Login
-from weftline.tools.own_tools import LoadedTool
 from weftline.wire.responses import Ok, iso
 from weftline.workspace import apps, grants, keys, mcp_logins, users, workspaces
 from weftline.workspace.workspaces import Feature
@@ -70,7 +71,7 @@ class McpLogins(Struct):
 
 
 class Granted(Struct):
-    """What a login was granted; null if there is none, or its server did not say."""
+    """The grant of a login; null if there is none, or its server did not say."""
 
     scope: str | None
 

@@ -1,4 +1,4 @@
-"""What a kill leaves behind: everything that anybody was told, and nothing that happened without the log."""
+"""After a kill: everything that anybody was notified of is there, and nothing that happened without the log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from weftline.kernel.entries import (
 from weftline.kernel.policy import PolicyRule
 from weftline.runtime.engine import EntryBatch
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.runtime.tool_calls.provided import Provided
 from weftline.store.base import Store
 from weftline.store.records import threads
