@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from weftline.agent.events.projection import call_failure, object_of
 from weftline.agent.results import CallRecord
+from weftline.events.project import call_failure, object_of
 from weftline.failure import Failure
 from weftline.messages import joined_text
 from weftline.outcome import telemetry_of

@@ -20,8 +20,8 @@ from weftline.client.retry import Retry
 from weftline.client.tools import Toolset
 from weftline.client.workers import HandlerWorkers
 from weftline.concurrency.interruption import as_errors
+from weftline.events.parts import WireHint
 from weftline.text.surrogates import whole
-from weftline.wire.hints import WireHint
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
 
 logger = logging.getLogger("weftline.client")

@@ -29,8 +29,6 @@ from weftline.client.events import (
     ToolDeliveryFailed,
     offered,
     parse_frame,
-    subtype_of,
-    text_of,
 )
 from weftline.client.http import RETRIED, EventStream, Http
 from weftline.client.results import RunResult, RunSnapshot, Totals
@@ -38,6 +36,7 @@ from weftline.client.tools import Toolset
 from weftline.client.usage import CancelReceipt, spent_of
 from weftline.client.workers import HandlerWorkers
 from weftline.events import CallFinished, RunEnded, TextDelta, TurnFinished
+from weftline.events.decode import subtype_of, text_of
 from weftline.net.sse import SseParser
 
 

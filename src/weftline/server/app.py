@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 
 from weftline.api.cursors import SealedCursors
-from weftline.api.display_hints import DisplayHints
 from weftline.api.principal import NOBODY
 from weftline.concurrency.round_robin import on_behalf_of
 from weftline.errors import RateLimited, WeftlineError
@@ -31,6 +30,7 @@ from weftline.server.names import OwnNames
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.open_streams import OpenStreams
 from weftline.server.options import ServerOptions
+from weftline.server.profiles import shown_with
 from weftline.server.refusal_log import RefusedRequests
 from weftline.server.router import Match, Route, Router, no_such_route
 from weftline.server.sse import Backlog, view_with
@@ -103,8 +103,8 @@ class App:
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
         self.backlog = Backlog()
-        self.hints = DisplayHints(options.display_hints)
-        self.view = view_with(self.hints)
+        self.show = shown_with(options.display_hints)
+        self.view = view_with(self.show)
         """What streams without a profile send."""
         self.bodies = LargeBodies(
             max_bytes=options.connections.max_body_bytes_held,

@@ -8,10 +8,9 @@ from msgspec import Meta, Raw, Struct
 from msgspec.json import encode
 from msgspec.structs import asdict
 
-from weftline.details import Phase
-from weftline.details.projection import type_of
-from weftline.details.snapshot import Question, RunSnapshot, SnapshotCall, SnapshotChild, Status
-from weftline.wire.details import wire_name
+from weftline.events.details import Phase
+from weftline.events.snapshot import Question, RunSnapshot, SnapshotCall, SnapshotChild, Status
+from weftline.events.wire import type_of, wire_name
 from weftline.wire.engine_options import StoredRetryPolicy, to_wire_attributes, to_wire_retry
 from weftline.wire.responses import JsonObject, Time, iso
 from weftline.wire.run_responses import Tokens, tokens

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import decode
 
-from weftline.details.projection import facts_of
 from weftline.errors import InvalidRequest, NotFound
+from weftline.events.project_details import facts_of
 from weftline.store.base import LogReader
 from weftline.store.rows import Item
 

@@ -16,6 +16,7 @@ from weftline.api.parsing import off_loop
 from weftline.api.snapshots import snapshot_of
 from weftline.api.views import await_views, receipt_view, run_view
 from weftline.errors import InvalidRequest
+from weftline.events.profiles import parse_profile
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -30,7 +31,6 @@ from weftline.store.awaits import AwaitFilter
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.store.rows import IdempotencyKey, LargeEntry, RunRow
 from weftline.wire.awaits import OpenAwait
-from weftline.wire.details import parse_profile
 from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.run_responses import AcceptedResult, Cancelled, CancelReceipt, CreatedRun, Run, snapshot
