@@ -23,7 +23,7 @@ READY := $(VENV)/.weftline-ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep torture sandbox-campaign clients pythons a2a-kit mcp-kit lint bench bench-peers docs clean
+.PHONY: help demo test test-deep torture sandbox-campaign clients pythons a2a-kit mcp-kit lint bench bench-peers docs faces prompts clean
 
 help:
 	@echo "make demo       run an agent end to end, offline"
@@ -39,6 +39,8 @@ help:
 	@echo "make bench      benchmarks on this machine"
 	@echo "make bench-peers  agents in a script compared with other libraries, installed in build/peers"
 	@echo "make docs       check the documentation and run its examples"
+	@echo "make faces      write the blocking faces of the client and the library"
+	@echo "make prompts    write the texts that models read to tests/prompts.txt"
 	@echo "make clean      remove everything that these targets created"
 
 demo: $(READY)
@@ -91,6 +93,12 @@ bench: $(READY)
 
 docs: $(READY)
 	@$(PY) -m pytest tests/test_docs.py $(ARGS)
+
+faces: $(READY)
+	@$(PY) scripts/faces.py
+
+prompts: $(READY)
+	@PYTHONPATH=tests $(PY) -m prompt_texts
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .schemathesis

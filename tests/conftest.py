@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from forked import Nursery, fork_from
 from passwords import hash_quickly
-from weftline.concurrency.interruption import ignore_signal
 from weftline.sandbox import deno, monty
 from weftline.testing.recordings import recordings_dir
+from weftline.work.outcomes import ignore_signal
 
 pytest_plugins = ("parallel",)
 

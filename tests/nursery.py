@@ -50,7 +50,7 @@ _READ_BEFORE = (
     "weftline.agent.engine.stored_resources",
     "weftline.api.operations",
     "weftline.cli.serve",
-    "weftline.client.sync",
+    "weftline.client._sync",
     "weftline.net.session",
     "weftline.providers.anthropic.provider",
     "weftline.providers.google.provider",

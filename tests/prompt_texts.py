@@ -1,71 +1,372 @@
-"""What the tests of all texts that a model reads ask of their modules."""
+"""Every text that a model reads, in one file: `prompts.txt`, which `make prompts` writes and a test compares.
+
+Whoever changes a text sees it there, and reads it aloud.
+"""
 
 from __future__ import annotations
 
-import ast
-import inspect
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import NamedTuple, ParamSpec, cast
 
-_SAYS = ("ToolFailed", "ToolOutput.of")
+from weftline import prompts
+from weftline.failure import Hint
+from weftline.outcome import Bounds
+from weftline.prompts import (
+    behavior,
+    builtin,
+    calls,
+    code,
+    compaction,
+    failure,
+    files,
+    models,
+    people,
+    policy,
+    remote,
+    skills,
+    subagents,
+    turns,
+)
 
-
-def constants(prompts: ModuleType) -> dict[str, str]:
-    return {name: value for name, value in vars(prompts).items() if isinstance(value, str) and name.isupper()}
-
-
-def functions(prompts: ModuleType) -> set[str]:
-    found = inspect.getmembers(prompts, inspect.isfunction)
-    return {name for name, value in found if value.__module__ == prompts.__name__ and name[0] != "_"}
-
-
-def filled_in(prompts: ModuleType, name: str, given: tuple[object, ...], options: dict[str, object]) -> str:
-    return getattr(prompts, name)(*given, **options)
-
-
-def sentences_of_their_own(paths: list[Path]) -> list[str]:
-    """Where these files tell a model something in words that do not come from a module of prompts.
-
-    That is what they give to `ToolFailed` and `ToolOutput.of`, directly or by a variable, and, in files that use these,
-    the messages of their private exceptions, which end up there.
-    """
-    found: list[str] = []
-    for path in paths:
-        source = path.read_text(encoding="utf-8")
-        if not any(name in source for name in _SAYS):
-            continue
-        tree = ast.parse(source)
-        says = {*_SAYS, *_private_errors(tree)}
-        for scope, call in _calls(tree):
-            if ast.unparse(call.func) in says and call.args:
-                words = [word for part in _reached(call.args[0], scope) for word in _sentences(part)]
-                found += [f"{path.name}:{call.lineno}: {word}" for word in dict.fromkeys(words)]
-    return found
+P = ParamSpec("P")
+PATH = Path(__file__).parent / "prompts.txt"
 
 
-def _private_errors(tree: ast.Module) -> set[str]:
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name[0] == "_"]
-    return {
-        one.name for one in classes if any(ast.unparse(base).endswith(("Error", "Exception")) for base in one.bases)
-    }
+class Case(NamedTuple):
+    """A text that is filled in, with typical values."""
+
+    module: str
+    name: str
+    values: str
+    text: str
 
 
-def _calls(tree: ast.Module) -> list[tuple[ast.AST, ast.Call]]:
-    """Each call with the innermost function that contains it."""
-    calls: dict[ast.Call, ast.AST] = {}
-    for scope in ast.walk(tree):
-        if isinstance(scope, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
-            calls |= {node: scope for node in ast.walk(scope) if isinstance(node, ast.Call)}
-    return [(scope, call) for call, scope in calls.items()]
+def _case(write: Callable[P, str], *given: P.args, **named: P.kwargs) -> Case:
+    values = [*map(_shown, given), *[f"{name}={_shown(value)}" for name, value in named.items()]]
+    return Case(write.__module__, write.__name__, ", ".join(values), write(*given, **named))
 
 
-def _reached(said: ast.expr, scope: ast.AST) -> list[ast.expr]:
-    """An expression, and what the variables in it may hold."""
-    names = {part.id for part in ast.walk(said) if isinstance(part, ast.Name)}
-    assigned = [node for node in ast.walk(scope) if isinstance(node, ast.Assign)]
-    return [said, *[one.value for one in assigned if any(ast.unparse(target) in names for target in one.targets)]]
+def _shown(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) and not {'"', "\n"} & {*value} else repr(value)
 
 
-def _sentences(said: ast.expr) -> list[str]:
-    texts = [part.value for part in ast.walk(said) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-    return [text for text in texts if len(text.split()) > 1]
+CASES = [
+    _case(behavior.compacted, "look", 900),
+    _case(behavior.stale_read, "a.py"),
+    _case(behavior.persisted, "look", size=9000, path="/out/<1>.txt", preview="First lines"),
+    _case(behavior.invalid_arguments, "at: missing."),
+    _case(behavior.over_budget, "pay", 1),
+    _case(behavior.steer_budget, "pay", 2),
+    _case(behavior.withheld_tools, [], search="find"),
+    _case(behavior.withheld_tools, ["a", "b<c"], search="find"),
+    _case(behavior.withheld_tools, ["a"], search=""),
+    _case(behavior.withheld, "a", search="find"),
+    _case(behavior.withheld, "a", search=""),
+    _case(behavior.found_tools, [], left=0),
+    _case(behavior.found_tools, [("a", "It <adds>.", "{}")], left=2),
+    _case(builtin.fetch_not_text, "image/png"),
+    _case(builtin.fetch_more, "abc", 7, start=3),
+    _case(builtin.calculate_too_long, 1000),
+    _case(builtin.calculate_impossible, "math domain error"),
+    _case(builtin.calculate_unknown, "x.y"),
+    _case(builtin.unknown_time_zone, "Mars/Base"),
+    _case(calls.unknown_tool, "ghost"),
+    _case(calls.cannot_be_stored, "pay", ["to", "amount"]),
+    _case(calls.tool_failed_to_prepare, "pay", "'currency'"),
+    _case(calls.took_too_long, 30.0),
+    _case(calls.waited_too_long, 30.0),
+    _case(calls.not_checked, "pay", "they waited more than 30 seconds for others"),
+    _case(calls.changed_since_asked, "pay"),
+    _case(calls.no_longer_fit, "pay", ["/to: Field required", "/n: Input should be a valid integer"]),
+    _case(calls.changed_since_begun, "pay"),
+    _case(calls.invalid_arguments, "pay", ["/to: is missing", "/amount: is not a number"]),
+    _case(calls.budget_spent, "pay", 2),
+    _case(calls.budget_spent, "pay", 1),
+    _case(calls.budget_spent, "pay", 0),
+    _case(calls.repeated_call, "look"),
+    _case(calls.repeat_of_doubt, "pay"),
+    _case(calls.blocked, "Not today."),
+    _case(calls.gate_failed, "pay"),
+    _case(calls.tool_in_doubt, "pay"),
+    _case(calls.tool_gone, "look"),
+    _case(calls.client_gone, "look"),
+    _case(calls.no_fallback, "look", "it needs the approval of a person"),
+    _case(calls.fallback_failed, "'currency'"),
+    _case(calls.in_doubt, "pay"),
+    _case(calls.tool_failed, "look", "there was a fire"),
+    _case(calls.nobody_to_ask, "Which city?"),
+    _case(calls.tool_cancelled_itself, "look"),
+    _case(calls.result_withheld, "pay"),
+    _case(calls.result_not_text, "look"),
+    _case(calls.result_not_json, "look", "nested deeper than 100 levels"),
+    _case(calls.arguments_not_json, "nested too deeply"),
+    _case(calls.options_do_not_fit, "book", "later", "must be a number"),
+    _case(calls.not_injected, "orders", "tenant", ""),
+    _case(calls.not_injected, "orders", "tenant", "must be a number"),
+    _case(calls.not_adapted, "refund", "no such order"),
+    _case(calls.not_materialized, "refund", "no receipt"),
+    _case(calls.tool_timed_out, "pay", 2.5, in_doubt=True),
+    _case(calls.tool_timed_out, "look", 2.5, in_doubt=False),
+    _case(calls.timed_out_before_start, "pay", 2.5),
+    _case(calls.stopped_before_start, "pay"),
+    _case(calls.no_thread, "pay"),
+    _case(
+        calls.invalid_input,
+        "pay",
+        message="The arguments do not fit pay.",
+        issues=[{"path": "/to", "message": "is missing"}],
+    ),
+    _case(code.code_tool, ["typescript", "python"], {"typescript": ["function a()"], "python": []}),
+    _case(code.not_arguments, "pay", "no"),
+    _case(code.too_many_calls, 1000),
+    _case(code.diverged, "look", "pay"),
+    _case(code.too_many_arguments, "pay", 2, given=3),
+    _case(code.argument_twice, "pay", "payee"),
+    _case(code.out_of_time, 30),
+    _case(code.tool_out_of_time, 2.5),
+    _case(code.tool_out_of_time, 1.0),
+    _case(code.sandbox_busy, 300),
+    _case(code.sandbox_missing, "no deno."),
+    _case(code.code_result, "5", "", []),
+    _case(code.code_result, "5", "a\nb", []),
+    _case(code.code_call, "pay", '{"a":1}', outcome="no money"),
+    _case(code.code_result, "5", "a", [code.code_call("pay", '{"a":1}', outcome="no money")]),
+    _case(code.code_failed, "error", "TypeError: x", "", []),
+    _case(code.code_failed, "link_error", "x", "", []),
+    _case(code.code_failed, "memory", "x", "", []),
+    _case(code.calls_left_out, {"done": 1200, "failed": 3}),
+    _case(code.code_call, "pay", '{"a":1}', outcome=code.CALL_OK),
+    _case(code.code_failed, "terminated", "x", "hm", [code.code_call("pay", '{"a":1}', outcome=code.CALL_OK)]),
+    _case(code.diverged, "pay", "pay"),
+    _case(compaction.to_summarize, "User: Hello"),
+    _case(compaction.summary, " They met.\n"),
+    _case(compaction.earlier_summary, "They met."),
+    _case(compaction.instructions, "Be kind."),
+    _case(compaction.user_message, "Hello"),
+    _case(compaction.runtime_note, "Hurry."),
+    _case(compaction.assistant_message, "I shall look."),
+    _case(compaction.assistant_called, "look", '{"at":1}'),
+    _case(compaction.tool_returned, "look", "Seen.", is_error=False),
+    _case(compaction.tool_returned, "look", "No.", is_error=True),
+    _case(compaction.attachment, "image/png"),
+    _case(compaction.cut_out, 900),
+    _case(compaction.lines_left_out, 7),
+    _case(failure.ask_what_to_call, "pay"),
+    _case(failure.ask_for_values, "pay", ["to"]),
+    _case(failure.reminder, "Be brief."),
+    _case(failure.reminder, "<system-reminder>Be brief.</system-reminder>"),
+    _case(failure.left_out, ["topic"]),
+    _case(failure.after_result, "price", "Prices are net."),
+    _case(failure.after_failure, Hint("timeout", tool="pay")),
+    _case(failure.after_truncated, "list", Bounds(3, 9, True, "c2"), cursor="cursor"),
+    _case(failure.after_truncated, "list", Bounds(3, refinement_hint="Name a month."), cursor=""),
+    _case(failure.broken_bounds, "list", "it is not a JSON object"),
+    _case(
+        failure.after_failure,
+        Hint(
+            "missing_fields",
+            "It lacks a sum.",
+            "pay",
+            restrict_to_tool=True,
+            example_input={"sum": 5},
+            prior_input={},
+            clarifying_question="How much?",
+        ),
+    ),
+    _case(failure.ask_for_values, "pay", ["to", "sum", "on"]),
+    _case(files.file_error, "f", "denied", "Read-only file system"),
+    _case(files.file_error, "f", "failed", "File name too long"),
+    _case(files.negative, "limit"),
+    _case(files.binary_file, "f", 9),
+    _case(files.binary_file, "f", 9, more=True),
+    _case(files.offset_past_end, "f", 3, 1),
+    _case(files.lines_remain, 1, 20, 50),
+    _case(files.line_cut, 3, 100, 900, 4),
+    _case(files.line_cut, 4, 100, 900, 4),
+    _case(files.file_cut, 100),
+    _case(files.unchanged_read, "f", 1, 20),
+    _case(files.created, "f", 1, 1),
+    _case(files.updated, "f", 10, 2),
+    _case(files.no_change_needed, "f"),
+    _case(files.edited, "f", 1),
+    _case(files.edited, "f", 2),
+    _case(files.edited_often, "f", 2, 3),
+    _case(files.multi_edit_failed, "f", 2, "why."),
+    _case(files.edits_decided, "f", applied=1, denied=2, failed=3),
+    _case(files.edits_decided, "f", applied=1, denied=0, failed=0),
+    _case(files.edit_decided, 1, "applied"),
+    _case(files.edit_decided, 2, "failed", "why."),
+    _case(files.not_unique, 2),
+    _case(files.not_found, ""),
+    _case(files.not_found, "4\tx"),
+    _case(files.edit_refused, "f", "why."),
+    _case(files.read_first, "f"),
+    _case(files.read_again, "f"),
+    _case(files.nothing_matches, "*.py"),
+    _case(files.entries_remain, 1, 10, 20),
+    _case(files.matches_remain, 1, 10),
+    _case(files.no_more_matches, 9, 8),
+    _case(files.not_all_searched, ["this", "that"]),
+    _case(files.large_files_skipped, 2),
+    _case(files.bad_pattern, "missing )"),
+    _case(files.bad_glob, "{{"),
+    _case(files.pattern_too_long, 1000),
+    _case(files.truncated_head, 7),
+    _case(files.command_timed_out, 2.5),
+    _case(files.command_ended, 1, 20),
+    _case(files.timeout_limit, 600.0),
+    _case(files.todo_too_long, 9, 8),
+    _case(models.unseen_image, "image/png"),
+    _case(models.attached_text, "notes.txt", "Buy milk."),
+    _case(models.lost_attachment, "image/png"),
+    _case(models.unfetched_attachment, "https://example.com/cat.png", "image/png"),
+    _case(models.unreadable_file, "plan.dwg", "image/x-dwg", "https://example.com/plan.dwg"),
+    _case(models.unreadable_file, "", "a/b", None),
+    _case(models.returned_by, "look", "call_1"),
+    _case(models.late_system_message, "Be brief."),
+    _case(models.result_schema, '{"type":"object"}'),
+    _case(models.answer_by_tool, "report"),
+    _case(models.answer_by_schema, '{"type":"object"}'),
+    _case(models.answer_by_function, "report"),
+    _case(people.denied, "Too much."),
+    _case(people.edited, '{"n":4}'),
+    _case(people.nobody_asked, "pay"),
+    _case(people.not_askable, "pay", "no amount"),
+    _case(people.no_answer, "Not now."),
+    _case(people.answers, [("Where?", "Lyon"), ("When?", "Today")]),
+    _case(people.plan_rejected, "Too slow."),
+    _case(people.plan_commented, "Start small."),
+    _case(people.plan_approved, "Mind the cat."),
+    _case(people.plan_edited, "1. Go."),
+    _case(people.plan_edited, "1. Go.", "Soon."),
+    _case(people.a2a_one_of_several, 2),
+    _case(policy.excluded, "pay"),
+    _case(policy.withheld, "pay"),
+    _case(policy.over_call_cap, 3),
+    _case(policy.over_turn_limit, 2),
+    _case(policy.policy_failed, "pay"),
+    _case(policy.over_budget, "run"),
+    _case(policy.out_of_time, "pay", in_doubt=False),
+    _case(policy.out_of_time, "pay", in_doubt=True),
+    _case(remote.sampled_system, "", 10),
+    _case(remote.sampled_system, "You are a poet.", 10),
+    _case(remote.sampled_messages, [("user", "Why?")]),
+    _case(remote.sampled_messages, [("user", "Why?"), ("assistant", "Because.")]),
+    _case(remote.request_failed, "pay", "bank.example: no answer in 5 s.", in_doubt=True),
+    _case(remote.request_failed, "pay", "Connection closed", in_doubt=True),
+    _case(remote.request_failed, "pay", "no.", in_doubt=False),
+    _case(remote.agent_request_failed, "peer", "no answer.", in_doubt=True),
+    _case(remote.agent_request_failed, "peer", "no.", in_doubt=False),
+    _case(remote.mcp_stand_in, "files"),
+    _case(remote.mcp_needs_scope, "The server answered HTTP 403 Forbidden.", "mail"),
+    _case(remote.mcp_needs_scope, "The server answered HTTP 403 Forbidden.", ""),
+    _case(remote.mcp_unavailable, "files", "It hung up."),
+    _case(remote.delegate_over_a2a, "peer"),
+    _case(remote.delegate, "Ada", "Counts things."),
+    _case(remote.delegate, "Ada", ""),
+    _case(remote.agent_out_of_reach, "peer", ["a", "b"]),
+    _case(remote.rejected, "no reason given", "https://peer"),
+    _case(remote.http_rejected, 401, "https://peer", without_headers=False),
+    _case(remote.http_rejected, 401, "https://peer", without_headers=True),
+    _case(remote.agent_waits, "peer", "Which colour?"),
+    _case(remote.agent_task_lost, "peer", "no such task."),
+    _case(remote.agent_refused, "peer", "busy"),
+    _case(remote.agent_returned_nothing, "peer", "failed"),
+    _case(remote.agent_returned_nothing, "peer", ""),
+    _case(remote.answer_too_large, "peer"),
+    _case(remote.answer_without_structure, "look"),
+    _case(remote.answer_unlike_schema, "look", ["/n: is missing", "/m: is not a number"]),
+    _case(remote.answer_not_text, 200, "application/zip", 5),
+    _case(remote.answer_not_text, 500, "", 5),
+    _case(remote.request_too_large, "body", 100),
+    _case(remote.missing_secret, "KEY"),
+    _case(remote.too_many_stuck, 16),
+    _case(remote.cut_after_bytes, "abc", 3),
+    _case(remote.cut_after_chars, "abc", 3, 9),
+    _case(remote.server_refused, 404, "Not Found"),
+    _case(remote.server_refused, 599, ""),
+    _case(remote.mcp_answer_has, "too many numbers"),
+    _case(skills.catalog, []),
+    _case(skills.catalog, [("docx", "Word."), ("pdf", "PDF & more.")]),
+    _case(
+        skills.skill_content, "pdf", "Body.", directory="", compatibility="", allowed_tools="", resources=(), left=""
+    ),
+    _case(
+        skills.skill_content,
+        "pdf",
+        "Body.",
+        directory="/skills/pdf",
+        compatibility="Needs <poppler>",
+        allowed_tools="Read",
+        resources=["a.md", "b & c"],
+        left="(2 more files of this skill are not listed)",
+    ),
+    _case(skills.resources_left, 1200, at_least=False),
+    _case(skills.resources_left, 2, at_least=True),
+    _case(skills.command_output_cut, "end", 7),
+    _case(skills.command_failed, "ls x", 2, "no x"),
+    _case(skills.command_failed, "ls x", 2, ""),
+    _case(skills.command_timed_out, "sleep 99", 30.0),
+    _case(skills.command_not_started, "ls", "no shell"),
+    _case(skills.command_skipped, "ls"),
+    _case(skills.already_active, "pdf"),
+    _case(skills.unknown_skill, "pfd", " Did you mean 'pdf'?"),
+    _case(skills.too_many_active, "pdf", ["a", "b"], 2),
+    _case(skills.too_many_active, "pdf", ["a"], 1),
+    _case(skills.not_active, "pdf"),
+    _case(skills.no_files, "pdf"),
+    _case(skills.file_refused, "../x", "it is not a file"),
+    _case(skills.file_missing, "x"),
+    _case(skills.file_binary, "x", 1200),
+    _case(skills.file_empty, "x"),
+    _case(skills.file_ends_before, "x", 9, 4),
+    _case(skills.file_goes_on, "abc", next_offset=3),
+    _case(skills.file_line_cut, "abc", next_offset=3),
+    _case(skills.script_not_runnable, "x.csv"),
+    _case(skills.script_untrusted, "pdf"),
+    _case(skills.script_not_started, "x.py", "No such file"),
+    _case(skills.script_timed_out, "so far", 60.0),
+    _case(skills.script_done, "out", "err", exit_code=1, elapsed_ms=5),
+    _case(skills.script_done, "", "", exit_code=0, elapsed_ms=5),
+    _case(skills.tool_not_allowed, "pay", ["a"], ["Read", "Edit"]),
+    _case(skills.tool_not_allowed, "pay", ["a", "b", "c"], []),
+    _case(subagents.too_deep, 3),
+    _case(subagents.too_many_children, 3),
+    _case(subagents.child_not_started, "researcher", "There is no model."),
+    _case(subagents.child_failed, "researcher", "It is asleep."),
+    _case(subagents.child_answer_invalid, "researcher", "Field required"),
+    _case(subagents.child_cancelled, "researcher"),
+    _case(subagents.child_answer, "Yes.", turns=2, elapsed_ms=15, tokens=90),
+    _case(turns.results_over_budget, 900, 100),
+    _case(turns.repeating_calls, 3),
+    _case(turns.repeating_results, 3),
+    _case(turns.answer_not_json, "the JSON text ends too early"),
+    _case(turns.answer_invalid, ["/name: is missing"]),
+    _case(turns.answer_again, "The answer does not fit the output schema."),
+]
+
+
+def rendered() -> str:
+    """Returns all texts, below their names."""
+    modules = [getattr(prompts, name) for name in prompts.__all__]
+    return "\n".join([part for module in modules for part in _page(module)])
+
+
+def _page(module: ModuleType) -> Iterator[str]:
+    yield f"# {module.__name__}\n"
+    named: list[tuple[str, object]] = [(name, value) for name, value in vars(module).items() if name[0] != "_"]
+    for name, value in named:
+        if isinstance(value, str) and name.isupper():
+            yield f"## {name}\n{value}\n"
+        elif isinstance(value, dict) and name.isupper():
+            yield from [f"## {name}: {key}\n{text}\n" for key, text in cast("dict[str, str]", value).items()]
+        elif isinstance(value, FunctionType) and value.__module__ == module.__name__:
+            cases = [case for case in CASES if (case.module, case.name) == (module.__name__, name)]
+            assert cases, f"{module.__name__}.{name} has no case in {Path(__file__).name}"
+            yield from [f"## {name}({case.values})\n{case.text}\n" for case in cases]
+
+
+if __name__ == "__main__":
+    PATH.write_text(rendered(), encoding="utf-8")

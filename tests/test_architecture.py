@@ -20,7 +20,7 @@ from source_tree import SRC, Import, Module, imports, is_inside, nodes, package_
 MAX_LINES = 600
 
 BASE = frozenset(
-    {"weftline.messages", "weftline.errors", "weftline.concurrency", "weftline.prompts", "weftline.text"}
+    {"weftline.messages", "weftline.errors", "weftline.work", "weftline.prompts", "weftline.text"}
     | {"weftline.framing", "weftline.log_context", "weftline.trace_context"}
     | {"weftline.a2a_responses", "weftline.mcp_responses"}
     | {"weftline.failure", "weftline.outcome", "weftline.labels", "weftline.reminders"}
@@ -43,7 +43,6 @@ TOP = SHELL | {
     "weftline",
     "weftline.config",
     "weftline.events",
-    "weftline.process",
     "weftline.wire",
     "weftline.replay",
     "weftline.runtime",
@@ -58,7 +57,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline._version": frozenset(),
     "weftline.messages": frozenset(),
     "weftline.errors": frozenset(),
-    "weftline.concurrency": frozenset(),
     "weftline.failure": frozenset(),
     "weftline.framing": frozenset(),
     "weftline.log_context": frozenset(),
@@ -67,10 +65,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.reminders": frozenset(),
     "weftline.text": frozenset(),
     "weftline.trace_context": frozenset(),
-    "weftline.bounded": frozenset({"weftline.concurrency"}),
+    "weftline.work": frozenset({"weftline.prompts"}),
     "weftline.a2a_responses": frozenset({"weftline.text"}),
     "weftline.net": BASE | {"weftline._version"},
-    "weftline.kernel": BASE - {"weftline.concurrency"},
+    "weftline.kernel": BASE - {"weftline.work"},
     "weftline.plan": MIDDLE,
     "weftline.prompts": frozenset({"weftline.text", "weftline.failure", "weftline.outcome"}),
     "weftline.labels": frozenset({"weftline.text", "weftline.errors"}),
@@ -82,11 +80,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.providers": MIDDLE | {"weftline.net", "weftline.plugins"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
     "weftline.tools": MIDDLE
-    | {"weftline.bounded", "weftline.net", "weftline.plugins", "weftline.prompts"}
+    | {"weftline.net", "weftline.plugins", "weftline.prompts"}
     | {"weftline.providers.base", "weftline.sandbox"},
     "weftline.sandbox": MIDDLE,
     "weftline.store": SHELL,
-    "weftline.runtime": SHELL | {"weftline.bounded", "weftline.store", "weftline.sandbox"},
+    "weftline.runtime": SHELL | {"weftline.store", "weftline.sandbox"},
     "weftline.replay": SHELL | {"weftline.runtime", "weftline.store"},
     "weftline.workspace": MIDDLE
     | {
@@ -99,22 +97,20 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "weftline.store.budgets",
         "weftline.store.database",
         "weftline.net",
-        "weftline.store.hashing",
+        "weftline.store.sealing",
         "weftline.store.records",
-        "weftline.store.secrets",
         "weftline.sandbox",
     },
     "weftline.events": MIDDLE | {"weftline.plan"},
-    "weftline.process": BASE,
     "weftline.api": TOP | {"weftline.events"},
-    "weftline.agent": TOP | {"weftline.api", "weftline.events", "weftline.concurrency"},
+    "weftline.agent": TOP | {"weftline.api", "weftline.events"},
     "weftline.hooks": frozenset({"weftline.agent"}),
     "weftline.runs": frozenset({"weftline.agent", "weftline.runtime"}),
     "weftline.policies": frozenset({"weftline.agent", "weftline.kernel"}),
     "weftline.behaviors": frozenset({"weftline.agent", "weftline.engine_options", "weftline.reminders"}),
     "weftline.server": TOP | {"weftline.api", "weftline.events", "weftline.agent"},
     "weftline.client": BASE
-    | {"weftline.concurrency", "weftline.events"}
+    | {"weftline.events"}
     | {"weftline._version", "weftline.wire", "weftline.net.sse"}
     | ARGUMENTS,
     "weftline.cli": TOP | {"weftline.agent", "weftline.api", "weftline.events", "weftline.server", "weftline.client"},

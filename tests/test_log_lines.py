@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from weftline.log_context import RequestInfo, current_request, current_run, fields
-from weftline.process.logs import LogStyle, configure_logs
+from weftline.server.logs import LogStyle, configure_logs
 from weftline.server.refusal_log import MAX_LINES, MAX_WORKSPACES, RefusedRequests
 
 Configure = Callable[[LogStyle], io.StringIO]

@@ -15,12 +15,10 @@ from msgspec import UNSET, DecodeError, Raw
 from msgspec.structs import replace
 
 from weftline.engine_options import RetryPolicy, engine_options
-from weftline.kernel.budget import BudgetRule
 from weftline.kernel.context import CompactionRule
-from weftline.kernel.deploys import Digests
+from weftline.kernel.control import Digests, LeaseRule
 from weftline.kernel.entries import Limits, RunCreated
-from weftline.kernel.lease import LeaseRule
-from weftline.kernel.policy import PolicyRule, TagClause
+from weftline.kernel.policy import BudgetRule, PolicyRule, TagClause
 from weftline.messages import (
     Assistant,
     File,

@@ -12,8 +12,8 @@ from random import Random
 from campaigns.simulation.disk import Disk
 from campaigns.simulation.orders import Order
 from campaigns.simulation.trace import require
-from weftline.kernel.budget import BudgetRule
 from weftline.kernel.entries import RunCreated, RunEnded
+from weftline.kernel.policy import BudgetRule
 from weftline.store.budgets import Limit, Sums, limits_of, workspace_account
 from weftline.store.records import budgets
 from weftline.store.rows import Write

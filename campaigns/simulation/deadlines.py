@@ -17,9 +17,8 @@ from campaigns.simulation.disk import FAST_S, Entry
 from campaigns.simulation.evidence import Evidence, RunLog
 from campaigns.simulation.policies import Stopwatch
 from campaigns.simulation.trace import require
-from weftline.kernel.control import CancelRequested
+from weftline.kernel.control import CallUnclaimed, CancelRequested
 from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallOpened, FinalForced, TimerFired
-from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.policy import GRACE_US, CapReached
 from weftline.runtime.fleet.timers import CLIENT_GRACE_US
 

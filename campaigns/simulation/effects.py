@@ -14,6 +14,7 @@ from campaigns.simulation.tools import SUBAGENTS
 from campaigns.simulation.trace import require
 from campaigns.simulation.world import Execution
 from weftline.kernel import bodies
+from weftline.kernel.control import CallUnclaimed
 from weftline.kernel.entries import (
     AskedCall,
     AwaitClosed,
@@ -24,7 +25,6 @@ from weftline.kernel.entries import (
     CallStarted,
     TurnCompleted,
 )
-from weftline.kernel.lease import CallUnclaimed
 from weftline.messages import joined_text
 from weftline.runtime import ids
 from weftline.text.canonical import digest

@@ -13,8 +13,8 @@ from campaigns.simulation.server import Server
 from campaigns.simulation.trace import require
 from weftline.errors import StoreError
 from weftline.kernel.bodies import encode
+from weftline.kernel.control import CallUnclaimed
 from weftline.kernel.entries import AwaitOpened, CallOpened, CallStarted, RunEnded
-from weftline.kernel.lease import CallUnclaimed
 from weftline.runtime.engine import EntryBatch, Follower
 from weftline.testing.lines import Line, lines_of
 

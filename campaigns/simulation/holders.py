@@ -12,7 +12,7 @@ from campaigns.simulation.people import Insist
 from campaigns.simulation.server import Server
 from campaigns.simulation.trace import Trace, require
 from weftline.errors import Conflict, NotFound
-from weftline.kernel.lease import CallClaimed, CallUnclaimed
+from weftline.kernel.control import CallClaimed, CallUnclaimed
 from weftline.runtime.engine import Engine
 
 T = TypeVar("T")

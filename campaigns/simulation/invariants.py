@@ -25,7 +25,6 @@ from campaigns.simulation.shape import check_shape
 from campaigns.simulation.trace import require
 from weftline.kernel import bodies
 from weftline.kernel.entries import (
-    TEXT_DELTA,
     AttemptStarted,
     CallClosed,
     CancelRequested,
@@ -38,6 +37,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
 )
 from weftline.kernel.evolve import fold
+from weftline.kernel.notes import TEXT_DELTA
 from weftline.kernel.state import State, decode_state
 from weftline.messages import Assistant, Text, User, joined_text
 from weftline.testing.lines import lines_of

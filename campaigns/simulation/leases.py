@@ -14,8 +14,8 @@ from msgspec import Struct, field
 
 from campaigns.simulation.policies import Logged
 from campaigns.simulation.trace import require
+from weftline.kernel.control import CallClaimed, CallUnclaimed, LeaseRule
 from weftline.kernel.entries import CallAsked, CallClosed, CallOpened, Limits, RunCreated, TimerFired, TurnCompleted
-from weftline.kernel.lease import CallClaimed, CallUnclaimed, LeaseRule
 from weftline.kernel.policy import CapReached
 
 

@@ -25,10 +25,9 @@ from campaigns.simulation.tools import (
     SUBAGENTS,
 )
 from campaigns.simulation.world import Manners
-from weftline.kernel.budget import BudgetRule
+from weftline.kernel.control import LeaseRule
 from weftline.kernel.entries import Limits
-from weftline.kernel.lease import LeaseRule
-from weftline.kernel.policy import MissingFields, PolicyRule
+from weftline.kernel.policy import BudgetRule, MissingFields, PolicyRule
 from weftline.messages import User
 from weftline.plan import LocalRef, RunPlan, ServerRef, ToolRef
 

@@ -23,7 +23,7 @@ from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
-from weftline.store.awaits import AwaitFilter, OpenAwait
+from weftline.store.rows import AwaitFilter, OpenAwait
 
 LOOKS_EVERY_S = 40.0
 TOO_LATE = frozenset({"await_closed", "await_expired", "run_terminal"})

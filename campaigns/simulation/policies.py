@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from campaigns.simulation.trace import require
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted
+from weftline.kernel.control import CallUnclaimed
 from weftline.kernel.entries import (
     AskedCall,
     AttemptFailed,
@@ -30,7 +31,6 @@ from weftline.kernel.entries import (
     RunResumed,
     TurnCompleted,
 )
-from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.policy import GRACE_US, CapReached, PolicyDecided, PolicyRule, RunUnattended
 
 

@@ -18,11 +18,22 @@ from campaigns.simulation.disk import Disk
 from campaigns.simulation.trace import require
 from weftline.kernel.context import CompactionStarted
 from weftline.kernel.entries import KIND, AttemptStarted, CallStarted
-from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import LogStore, Store
-from weftline.store.copies import Copied
 from weftline.store.database import Database, Query
-from weftline.store.rows import DueRun, Item, Loaded, Page, RunFilter, RunRow, TimedRun, Write, Written
+from weftline.store.rows import (
+    AwaitFilter,
+    Copied,
+    DueRun,
+    Item,
+    Loaded,
+    OpenAwait,
+    Page,
+    RunFilter,
+    RunRow,
+    TimedRun,
+    Write,
+    Written,
+)
 
 T = TypeVar("T")
 

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from campaigns.simulation.tools import CODE, SUBAGENTS, sim_tools
 from campaigns.simulation.world import BELOW, Life
-from weftline.kernel.budget import BudgetRule
-from weftline.kernel.policy import PolicyRule
+from weftline.kernel.policy import BudgetRule, PolicyRule
 from weftline.messages import User
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.runtime.agent_code.code import ChildEnd, ChildLimits, PendingCall

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from weftline import Agent, Budget, Engine, Run, RunFailed, tool
+from weftline.agent.budget import rule_of
 from weftline.agent.engine.budget_methods import BudgetUse
 from weftline.errors import Conflict, InvalidRequest, NotFound
 from weftline.events import AwaitClosed, AwaitOpened, Event
+from weftline.kernel.policy import BudgetRule
 from weftline.testing import ScriptedModel, calls
 
 from .kit import asked
@@ -223,3 +225,9 @@ def test_the_bounds_of_a_budget_are_let_through() -> None:
     assert {most.nusd, most.tokens, most.active_us, most.calls} == {10**15}
     least = Budget(usd=1e-9, seconds=1e-6, calls=0).rule
     assert (least.nusd, least.active_us, least.calls) == (1, 1, 0)
+
+
+def test_a_budget_without_on_exceeded_keeps_that_of_the_agent() -> None:
+    agents = Budget(tokens=5, on_exceeded="stop")
+    assert rule_of(Budget(usd=4), agents) == BudgetRule(4_000_000_000, 5, on_exceeded="stop")
+    assert rule_of(Budget(usd=4, on_exceeded="ask"), agents) == BudgetRule(4_000_000_000, 5, on_exceeded="ask")

@@ -20,7 +20,7 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.events import AwaitOpened
 from weftline.hooks import ToolGate
 from weftline.kernel.bodies import decode_created
-from weftline.kernel.deploys import Change, DeployAdopted, Digests, Part
+from weftline.kernel.control import Change, DeployAdopted, Digests, Part
 from weftline.kernel.entries import decode_fact
 from weftline.messages import ToolResults
 from weftline.plan import PlanContent, decode_content

@@ -24,15 +24,8 @@ from weftline.events.profiles import classes_of
 from weftline.events.project import OF_FACTS
 from weftline.events.project_details import DetailProjection, RunFacts
 from weftline.kernel import bodies
-from weftline.kernel.entries import (
-    KIND,
-    PROVIDER_CALL,
-    TEXT_DELTA,
-    THINKING_DELTA,
-    TOOL_NOTE,
-    TOOL_PROGRESS,
-    Fact,
-)
+from weftline.kernel.entries import KIND, Fact
+from weftline.kernel.notes import PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_NOTE, TOOL_PROGRESS
 from weftline.messages import ProviderCall
 from weftline.net.sse import SseParser
 from weftline.runtime.engine import EntryBatch

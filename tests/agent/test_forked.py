@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from weftline import Agent, tool
-from weftline.concurrency.background import LoopThread
 from weftline.testing import ScriptedModel, calls
+from weftline.work.loop_thread import LoopThread
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 WAIT_S = 60

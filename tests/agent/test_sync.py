@@ -16,10 +16,11 @@ import pytest
 
 from weftline import Agent, ToolContext, tool
 from weftline.agent import sync
-from weftline.concurrency import background
-from weftline.concurrency.background import LoopThread
+from weftline.details import PhaseChanged
 from weftline.events import TextDelta
 from weftline.testing import ScriptedModel, calls
+from weftline.work import loop_thread
+from weftline.work.loop_thread import LoopThread
 
 who: ContextVar[str] = ContextVar("who", default="nobody")
 
@@ -41,6 +42,27 @@ def test_a_blocking_stream() -> None:
     with agent.stream_sync("Hi.") as run:
         assert list(run.text()) == ["Hel", "lo."]
         assert [event.text for event in run if isinstance(event, TextDelta)] == ["Hel", "lo."]
+        assert run.result().text == "Hello."
+
+
+def test_blocking_run_has_the_log_usage_and_receipt() -> None:
+    agent = Agent(ScriptedModel([{"deltas": ["Hel", "lo."]}]))
+    with agent.stream_sync("Hi.") as run:
+        assert list(run.partials()) == ["Hel", "Hello."]
+        assert any(isinstance(event, PhaseChanged) for event in run.events(profile="all"))
+        assert run.entries(limit=1).entries[0].seq == 1
+        assert [usage.output > 0 for usage in run.usage().values()] == [True]
+        assert run.snapshot().status == "succeeded"
+        assert run.cancel("late", by="ann").status == "succeeded"
+
+
+def test_leaving_blocking_events_early_ends_their_generator() -> None:
+    agent = Agent(ScriptedModel([{"deltas": ["Hel", "lo."]}]))
+    with agent.stream_sync("Hi.") as run:
+        events = run.events()
+        next(events)
+        events.close()
+        assert list(events) == []
         assert run.result().text == "Hello."
 
 
@@ -107,7 +129,7 @@ def pythons() -> list[str]:
 SCRIPT = """
 import asyncio, atexit, sys, threading
 sys.path.insert(0, sys.argv[1])
-from weftline.concurrency.background import LoopThread
+from weftline.work.loop_thread import LoopThread
 
 begun = threading.Event()
 
@@ -127,7 +149,7 @@ begun.wait()
 
 
 def test_a_script_that_used_threads_ends_without_a_word() -> None:
-    source = str(Path(background.__file__).parents[2])
+    source = str(Path(loop_thread.__file__).parents[2])
     for python in pythons():
         # Without `-I`, a variable of the suite's could load more than the module itself needs.
         script = subprocess.run([python, "-I", "-c", SCRIPT, source], capture_output=True, text=True, check=False)
@@ -180,7 +202,7 @@ def test_a_script_that_ran_code_leaves_nothing_behind(language: str, source: str
 INTERRUPTED = """
 import asyncio, os, signal, sys, time, weakref
 sys.path.insert(0, sys.argv[1])
-from weftline.concurrency.background import LoopThread
+from weftline.work.loop_thread import LoopThread
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 gone = []
@@ -206,7 +228,7 @@ for waiting in (work, long):
 
 
 def test_ctrl_c_is_never_lost_while_a_blocking_call_waits() -> None:
-    source = str(Path(background.__file__).parents[2])
+    source = str(Path(loop_thread.__file__).parents[2])
     command = [sys.executable, "-I", "-c", INTERRUPTED, source]
     script = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (script.returncode, script.stdout, script.stderr) == (0, "heard True\ntidied up\nheard True\n", "")

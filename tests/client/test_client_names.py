@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import inspect
 import re
 import subprocess
 import sys
@@ -9,30 +8,6 @@ from pathlib import Path
 import pytest
 
 import weftline.client
-from weftline.client import AsyncClient, AsyncRun, AsyncSession, Client, Run, Session
-
-CORE_ONLY = {"http", "threads", "format_error", "start_message", "take", "check", "ended"}
-"""What the asynchronous core shows to its own parts."""
-
-
-def names(kind: type[object]) -> set[str]:
-    return {name for cls in kind.__mro__[:-1] for name in vars(cls) if not name.startswith("_")}
-
-
-@pytest.mark.parametrize(("core", "face"), [(AsyncClient, Client), (AsyncRun, Run), (AsyncSession, Session)])
-def test_both_faces_have_the_same_names_and_parameters(core: type[object], face: type[object]) -> None:
-    missing = names(core) - names(face) - CORE_ONLY
-    assert missing == set()
-    for name in names(core) & names(face):
-        ours, theirs = getattr(core, name), getattr(face, name)
-        if inspect.isfunction(ours):
-            assert list(inspect.signature(ours).parameters.values()) == list(
-                inspect.signature(theirs).parameters.values()
-            ), name
-    assert (
-        inspect.signature(core).parameters.keys() == inspect.signature(face).parameters.keys()
-        or core is not AsyncClient
-    )
 
 
 @pytest.mark.parametrize("name", weftline.client.__all__)
@@ -67,7 +42,7 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
     assert {".".join(name.split(".")[:2]) for name in ours} <= {
         "weftline._version",
         "weftline.a2a_responses",
-        "weftline.concurrency",
+        "weftline.work",
         "weftline.text",
         "weftline.client",
         "weftline.events",

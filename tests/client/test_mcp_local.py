@@ -24,7 +24,7 @@ from weftline.client import (
 )
 from weftline.client.events import OfferedCall
 from weftline.client.mcp import LocalMcp, model_name
-from weftline.client.workers import HandlerWorkers
+from weftline.work.threads import Threads
 
 from .stand_in import StandIn, reply
 
@@ -253,7 +253,7 @@ async def test_a_server_that_crashed_is_started_again_for_the_next_call(
     small_station: SmallStation, tmp_path: Path
 ) -> None:
     station = small_station()
-    context, workers = ToolContext(run_id="r", tool_use_id="t", name="x"), HandlerWorkers(1)
+    context, workers = ToolContext(run_id="r", tool_use_id="t", name="x"), Threads(max_per_workspace=1)
 
     async def called(name: str, **args: int) -> str:
         handler = station.handler(OfferedCall(name=name, kind="mcp_local", mcp_server="station"))

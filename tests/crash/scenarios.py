@@ -6,6 +6,7 @@ import subprocess
 from itertools import pairwise
 from typing import Any
 
+from weftline.kernel.control import CallClaimed, CallUnclaimed
 from weftline.kernel.entries import (
     AttemptStarted,
     BudgetExceeded,
@@ -17,7 +18,6 @@ from weftline.kernel.entries import (
     OutputRejected,
     TurnCompleted,
 )
-from weftline.kernel.lease import CallClaimed, CallUnclaimed
 
 from .crashing import LOST, CrashingServer, Event
 from .log import RunLog, abandoned, streamed_tokens

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from weftline.kernel.budget import BudgetRefused
 from weftline.kernel.entries import RunCreated
+from weftline.kernel.policy import BudgetRefused
 from weftline.store.budgets import Sums
 
 from . import budget_process

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from weftline.kernel.deploys import DeployAdopted
+from weftline.kernel.control import DeployAdopted
 
 from . import deploy_process
 from .log import check_carried_on, check_whole, read_logs

@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from weftline.events.frames import delta_frames
 from weftline.kernel.bodies import note_body
-from weftline.kernel.entries import PROVIDER_CALL
+from weftline.kernel.notes import PROVIDER_CALL
 from weftline.messages import Image, OutputSchema, ProviderCall, Text, User
 from weftline.net.charset import decoded
 from weftline.net.sse import SseParser

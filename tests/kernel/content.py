@@ -9,6 +9,7 @@ from msgspec import Raw
 from weftline import prompts
 from weftline.kernel import bodies
 from weftline.kernel.context import CompactionFailed, ContextCompacted
+from weftline.kernel.control import CallUnclaimed
 from weftline.kernel.entries import (
     AttemptFailed,
     AwaitOpened,
@@ -27,7 +28,6 @@ from weftline.kernel.entries import (
     RunEnded,
     TurnCompleted,
 )
-from weftline.kernel.lease import CallUnclaimed
 from weftline.messages import Assistant, AssistantPart, Text, ToolCall, User
 
 PLAN = Raw(b'{"v":1,"model":"demo"}')

@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeVar
 from hypothesis import strategies as st
 
 from weftline.kernel.context import CompactionRule
+from weftline.kernel.control import LeaseRule
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import Asks, AwaitOutcome, Effect, How, Limits, Over, Verdict
-from weftline.kernel.lease import LeaseRule
 from weftline.kernel.policy import PolicyDecided, PolicyRule
 from weftline.kernel.state import (
     CallModel,

@@ -17,6 +17,7 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
+from weftline.kernel.control import CallClaimed, CallUnclaimed
 from weftline.kernel.entries import (
     AskedCall,
     AttemptFailed,
@@ -42,7 +43,6 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
-from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import CapReached
 from weftline.messages import Usage
 

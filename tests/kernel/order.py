@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from weftline.kernel.context import CompactionStarted
+from weftline.kernel.control import CallClaimed, CallUnclaimed
 from weftline.kernel.entries import (
     AskedCall,
     AttemptStarted,
@@ -26,7 +27,6 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
-from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import CapReached
 
 from .world import Entry

@@ -18,10 +18,6 @@ from weftline.kernel.accept import accepts
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
     FACTS,
-    PROVIDER_CALL,
-    TEXT_DELTA,
-    THINKING_DELTA,
-    TOOL_PROGRESS,
     CallClosed,
     CallGated,
     CallOpened,
@@ -38,6 +34,7 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.kernel.evolve import evolve, fold
+from weftline.kernel.notes import PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_PROGRESS
 from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.state import (
     CallModel,

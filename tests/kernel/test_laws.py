@@ -14,10 +14,10 @@ from campaigns.simulation.policies import Stopwatch, check_policy
 from campaigns.simulation.trace import Violation
 from msgspec.structs import replace
 
-from weftline.kernel import accept, leases
+from weftline.kernel import accept, questions
+from weftline.kernel.control import LeaseRule
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import AttemptStarted, CallAsked, CallOpened, Effect, FinalForced, Limits, TimerFired
-from weftline.kernel.lease import LeaseRule
 from weftline.kernel.policy import CapReached, PolicyRule, RunUnattended
 from weftline.kernel.state import Decision, New, StartChild, State
 
@@ -140,12 +140,12 @@ def test_a_child_made_past_a_deadline_is_noticed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_call_that_is_to_be_offered_again_does_not_time_out_with_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = leases.lost
+    real = questions.lost
 
     def planted(s: State) -> list[New]:
         return real(replace(s, limits=replace(s.limits, leases=LeaseRule("error"))))
 
-    monkeypatch.setattr(leases, "lost", planted)
+    monkeypatch.setattr(questions, "lost", planted)
     world = World().play(call("local_read"))
     world.claim(0, "ann", lease_us=SECOND)
     world.wait_until(AT0 + SECOND)

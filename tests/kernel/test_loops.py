@@ -7,7 +7,7 @@ from itertools import cycle, islice
 import pytest
 
 from weftline import prompts
-from weftline.kernel import guards
+from weftline.kernel.calls import signature
 from weftline.kernel.entries import AttemptStarted, CallClosed, FinalForced, Limits, LoopDetected
 
 from .world import Ask, Reply, World, call, text
@@ -55,9 +55,9 @@ def test_one_call_more_or_less_or_different_resets_the_streak(other: Reply) -> N
 
 
 def test_equal_calls_in_one_turn_count_with_their_number() -> None:
-    once = guards.signature([("look", "d")])
-    assert guards.signature([("look", "d"), ("look", "d")]) != once
-    assert guards.signature([("b", "d"), ("a", "d")]) == guards.signature([("a", "d"), ("b", "d")])
+    once = signature([("look", "d")])
+    assert signature([("look", "d"), ("look", "d")]) != once
+    assert signature([("b", "d"), ("a", "d")]) == signature([("a", "d"), ("b", "d")])
 
 
 @pytest.mark.requirement("run.loop.nudge")

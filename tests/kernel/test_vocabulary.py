@@ -13,8 +13,18 @@ import msgspec
 from msgspec import Struct, inspect
 
 from weftline.kernel import bodies, notes
-from weftline.kernel.entries import FACTS, FORMAT, PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_NOTE, TOOL_PROGRESS
-from weftline.kernel.notes import ARGS_DELTA, CHILD_NOTE, PROMPT_NOTE, RUN_NOTE
+from weftline.kernel.entries import FACTS, FORMAT
+from weftline.kernel.notes import (
+    ARGS_DELTA,
+    CHILD_NOTE,
+    PROMPT_NOTE,
+    PROVIDER_CALL,
+    RUN_NOTE,
+    TEXT_DELTA,
+    THINKING_DELTA,
+    TOOL_NOTE,
+    TOOL_PROGRESS,
+)
 from weftline.messages import Message
 from weftline.plan import RunPlan
 

@@ -12,9 +12,10 @@ from typing import Literal, TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.kernel import guards, policies
+from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.batch import await_id
+from weftline.kernel.calls import signature
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionStarted,
@@ -22,7 +23,8 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
-from weftline.kernel.decide import decide
+from weftline.kernel.control import CallClaimed
+from weftline.kernel.decide import decide, is_outstanding
 from weftline.kernel.entries import (
     RULES,
     AskedCall,
@@ -60,10 +62,8 @@ from weftline.kernel.entries import (
     Verdict,
 )
 from weftline.kernel.evolve import evolve
-from weftline.kernel.lease import CallClaimed
-from weftline.kernel.leases import unclaim
-from weftline.kernel.outstanding import is_outstanding
 from weftline.kernel.policy import PolicyDecided, RunUnattended
+from weftline.kernel.questions import unclaim
 from weftline.kernel.state import (
     CallModel,
     CheckOutput,
@@ -345,7 +345,7 @@ class World:
             reply.finish or ("tool_use" if calls else "end_turn"),
             reply.usage,
             calls,
-            guards.signature((ask.name, ask.digest) for ask in reply.calls) if calls else "",
+            signature((ask.name, ask.digest) for ask in reply.calls) if calls else "",
             bool(reply.text),
             reply.output_invalid,
             active_us=11,

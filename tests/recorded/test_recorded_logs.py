@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 from weftline.events.frames import payload_of
 from weftline.kernel import bodies, entries, notes
 from weftline.kernel.entries import FACTS, decode_fact
+from weftline.kernel.notes import PROVIDER_CALL, TOOL_NOTE, TOOL_PROGRESS
 from weftline.plan import decode_plan, limits_of
 from weftline.runtime.recovery import load_run
 from weftline.store.rows import Item
@@ -75,9 +76,9 @@ DECODERS: dict[str, Any] = {
     "policy.decided": bodies.decode_policy,
     "deploy.adopted": bodies.decode_rendered,
     "run.ended": bodies.decode_ended,
-    entries.PROVIDER_CALL: bodies.decode_note,
-    entries.TOOL_PROGRESS: bodies.decode_progress,
-    entries.TOOL_NOTE: bodies.decode_tool_note,
+    PROVIDER_CALL: bodies.decode_note,
+    TOOL_PROGRESS: bodies.decode_progress,
+    TOOL_NOTE: bodies.decode_tool_note,
     notes.RUN_NOTE: notes.decode_run_note,
     notes.PROMPT_NOTE: notes.decode_prompt_note,
     notes.CHILD_NOTE: notes.decode_child_note,

@@ -24,11 +24,10 @@ from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.recovery import MAX_RECOVERIES
 from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.store.base import Store
-from weftline.store.copies import Copied
 from weftline.store.memory import MemoryDisk, MemoryStore
-from weftline.store.memory.log import MemoryLog
+from weftline.store.memory.store import MemoryLog
 from weftline.store.records import threads, workspaces
-from weftline.store.rows import Loaded, Write, Written
+from weftline.store.rows import Copied, Loaded, Write, Written
 from weftline.tools.base import Tool
 
 TIMEOUT_S = 60

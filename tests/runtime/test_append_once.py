@@ -19,9 +19,8 @@ from weftline.kernel.entries import MessageQueued, decode_fact
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
-from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
-from weftline.store.rows import IdempotencyKey
+from weftline.store.rows import AwaitFilter, IdempotencyKey
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ToolContext, ToolOutput
 

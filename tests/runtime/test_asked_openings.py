@@ -11,10 +11,9 @@ from campaigns.simulation.server import WallClock
 
 from runtime.kit import MoodyStore, engine_on, plan
 from runtime.test_parked import on_virtual_time
-from weftline.concurrency.callers import current_caller
 from weftline.errors import Conflict, StoreError, Unavailable
 from weftline.kernel.calls import external_id
-from weftline.kernel.lease import MAX_LEASE_US
+from weftline.kernel.control import MAX_LEASE_US
 from weftline.plan import RunPlan, ServerRef
 from weftline.runtime.asked_openings import OPEN_S
 from weftline.runtime.people.answering import AwaitAnswer
@@ -25,6 +24,7 @@ from weftline.server.http import Disconnect
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
+from weftline.work.turns import current_caller
 
 SCRIPTS: dict[str, Any] = {
     name: {"turns": [{"tool_calls": [{"name": name, "args": {"n": 5}}]}, {"text": "done"}]} for name in ("pay", "look")

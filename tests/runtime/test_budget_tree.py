@@ -14,11 +14,10 @@ from runtime.kit import MoodyStore, ended, facts, new_thread, plan, until
 from weftline.agent.engine.offline import NoAgents
 from weftline.errors import InvalidRequest
 from weftline.kernel.bodies import decode_await
-from weftline.kernel.budget import BudgetRefused, BudgetRule
 from weftline.kernel.context import CompactionRule, CompactionStarted
+from weftline.kernel.control import OF_RUN
 from weftline.kernel.entries import (
     KIND,
-    OF_RUN,
     AttemptStarted,
     AwaitClosed,
     AwaitOpened,
@@ -29,6 +28,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
+from weftline.kernel.policy import BudgetRefused, BudgetRule
 from weftline.kernel.state import Decision, New, State
 from weftline.messages import Sampling
 from weftline.plan import LocalRef, RunPlan, ServerRef
@@ -45,7 +45,6 @@ from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet import fleet
 from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
-from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.budgets import (
     Limit,
     SetLimit,
@@ -57,6 +56,7 @@ from weftline.store.budgets import (
 )
 from weftline.store.memory import MemoryDisk
 from weftline.store.records import budgets
+from weftline.store.rows import AwaitFilter, OpenAwait
 from weftline.testing.budgets import unlike
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool

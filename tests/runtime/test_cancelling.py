@@ -12,7 +12,6 @@ from runtime import kit
 from runtime.kit import MoodyStore, ended, engine_on, facts, new_thread, plan
 from weftline import tool
 from weftline.errors import Conflict, RateLimited, StoreError, Unavailable
-from weftline.kernel.budget import BudgetRule
 from weftline.kernel.entries import (
     KIND,
     AttemptStarted,
@@ -25,6 +24,7 @@ from weftline.kernel.entries import (
     RunEnded,
     decode_fact,
 )
+from weftline.kernel.policy import BudgetRule
 from weftline.messages import Assistant, ToolResults
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.runtime.embedded import EmbeddedEngine
@@ -33,8 +33,8 @@ from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.reads.receipts import CancelReceipt
-from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
+from weftline.store.rows import AwaitFilter
 from weftline.testing.budgets import all_use, unlike
 from weftline.testing.engine import World
 from weftline.tools.base import Tool, ToolContext, ToolOutput

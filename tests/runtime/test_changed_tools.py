@@ -16,8 +16,8 @@ from runtime.kit import TIMEOUT_S, MoodyStore, engine_on, facts, plan, until
 from runtime.test_suspended import run as run_virtually
 from weftline import prompts
 from weftline.kernel.bodies import decode_created
+from weftline.kernel.control import LeaseRule
 from weftline.kernel.entries import CallClosed, CallOpened, Fact, Limits, RunEnded, TurnCompleted
-from weftline.kernel.lease import LeaseRule
 from weftline.kernel.state import Command, State
 from weftline.messages import ToolResults, joined_text
 from weftline.plan import LocalRef, ServerRef, decode_plan
@@ -28,8 +28,8 @@ from weftline.runtime.live import WorkingSet
 from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.services import Outcome, Services, Sink
-from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
+from weftline.store.rows import AwaitFilter
 from weftline.testing.store.chain import read_log
 from weftline.text.canonical import digest
 from weftline.tools.base import Tool, ToolContext, WillNotHappen

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from runtime.kit import MoodyStore, ended, engine_on, facts, plan, until
 from weftline import tool
 from weftline.api.views import run_summary
-from weftline.concurrency.round_robin import on_behalf_of
 from weftline.errors import StoreError
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.entries import FORMAT, KIND, AwaitClosed, CallClosed, CallStarted, Effect, Limits
@@ -25,12 +24,12 @@ from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.reads import calls
 from weftline.runtime.reads.receipts import asked_doubts
-from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
-from weftline.store.rows import Item, RunFilter
+from weftline.store.rows import AwaitFilter, Item, RunFilter
 from weftline.tools.base import ToolContext, Unknown
 from weftline.tools.workers import shared_workers
 from weftline.wire.plan import plan_from_spec
+from weftline.work.turns import on_behalf_of
 
 _PAY = {"name": "pay", "args": {"amount": 5}}
 SCRIPTS: dict[str, Any] = {

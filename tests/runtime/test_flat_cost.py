@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from runtime.kit import MoodyLog, MoodyStore, engine_on, plan, until
 from weftline.plan import ServerRef
 from weftline.store.memory import MemoryDisk
-from weftline.store.memory.log import MemoryLog
+from weftline.store.memory.store import MemoryLog
 from weftline.store.rows import Write, Written
 from weftline.tools.decorator import tool
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from runtime.kit import MoodyStore, ended, engine_on, facts, plan
 from runtime.test_suspended import SCRIPTS, run
 from weftline.errors import Conflict
+from weftline.kernel.control import CallUnclaimed
 from weftline.kernel.entries import Limits, TimerFired, decode_fact
-from weftline.kernel.lease import CallUnclaimed
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits

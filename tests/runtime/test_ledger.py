@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.kit import plan
-from weftline.kernel.budget import BudgetRefused, BudgetRule
+from weftline.kernel.policy import BudgetRefused, BudgetRule
 from weftline.runtime.budgets.ledger import NOTHING, Account, Ledger, Need
 from weftline.store.budgets import Booking
 

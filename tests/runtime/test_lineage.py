@@ -26,8 +26,8 @@ from weftline.runtime.live import Draft
 from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
-from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
+from weftline.store.rows import AwaitFilter
 from weftline.testing.code import IdleCode
 from weftline.testing.engine import World
 from weftline.testing.engine.world import Delegate

@@ -19,7 +19,7 @@ from weftline.runtime.fleet import fleet
 from weftline.runtime.reads.receipts import stored_receipt
 from weftline.runtime.supported import unsupported
 from weftline.store.memory import MemoryDisk
-from weftline.store.memory.run import MemoryRun
+from weftline.store.memory.disk import MemoryRun
 from weftline.store.records import threads, workspaces
 from weftline.store.rows import Item
 from weftline.tools.base import ToolOutput

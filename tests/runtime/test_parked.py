@@ -23,8 +23,8 @@ from weftline.runtime.fleet.timers import MAX_GRACE_US
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
-from weftline.store.awaits import AwaitFilter
 from weftline.store.memory import MemoryDisk
+from weftline.store.rows import AwaitFilter
 from weftline.testing.engine import World as Scripted
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool

@@ -18,7 +18,7 @@ from weftline import Agent, Engine, ask_user
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
-from weftline.store.memory.run import MemoryRun
+from weftline.store.memory.disk import MemoryRun
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ToolOutput
 

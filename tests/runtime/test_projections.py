@@ -39,11 +39,10 @@ from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
 from weftline.runtime.reads.paging import entries
 from weftline.store import open_store
-from weftline.store.awaits import AwaitFilter
 from weftline.store.base import LogReader, Store
 from weftline.store.memory import MemoryDisk, MemoryStore
 from weftline.store.records import threads
-from weftline.store.rows import Item, RunFilter, RunRow, Write, Written
+from weftline.store.rows import AwaitFilter, Item, RunFilter, RunRow, Write, Written
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
 

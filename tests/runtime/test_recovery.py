@@ -19,7 +19,7 @@ from weftline.runtime import recovery, trials
 from weftline.runtime.fleet import due_runs, fleet, loader
 from weftline.runtime.waiting import wait_while_running
 from weftline.store.memory import MemoryDisk
-from weftline.store.memory.run import MemoryRun
+from weftline.store.memory.disk import MemoryRun
 from weftline.store.records import threads
 from weftline.store.rows import IdempotencyKey
 from weftline.tools.base import ToolOutput

@@ -22,7 +22,7 @@ from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.runtime.trials import MAX_READYING, PROBE_S, TRIAL_S
 from weftline.store.memory import MemoryDisk
-from weftline.store.memory.run import MemoryRun
+from weftline.store.memory.disk import MemoryRun
 from weftline.testing.code import IdleCode
 
 _HANGS = {"deltas": ["a", "b"], "delay_ms": 3_600_000}

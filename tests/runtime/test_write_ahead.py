@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from weftline import Agent, Engine, hook, tool
 from weftline.hooks import ToolGate
-from weftline.kernel.budget import BudgetRule
 from weftline.kernel.entries import KIND, AttemptStarted, Limits
+from weftline.kernel.policy import BudgetRule
 from weftline.plan import ServerRef
 from weftline.runtime import ids
 from weftline.runtime.embedded import EmbeddedEngine

@@ -200,9 +200,9 @@ import asyncio
 
 import weftline
 from weftline.tools import Injected
-from weftline.bounded import pool
+from weftline.work import processes
 
-pool.CPU_S = 0.5  # what takes longer takes for ever
+processes.CPU_S = 0.5  # what takes longer takes for ever
 
 
 @weftline.tool(effect="read", concurrent=True)

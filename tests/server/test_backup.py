@@ -26,8 +26,8 @@ from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
 from weftline.store import open_for_reading, open_store
 from weftline.store.rows import RunFilter
-from weftline.store.secrets import KEY_FILE
-from weftline.store.sqlite.drafts import draft_of
+from weftline.store.sealing import KEY_FILE
+from weftline.store.sqlite.backup import draft_of
 from weftline.testing import ServerProcess
 
 from .kit import TIMEOUT_S, Api, check_error, local_tool, logged, of_type, types

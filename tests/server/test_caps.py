@@ -13,7 +13,6 @@ import pytest
 
 from weftline.config import Config
 from weftline.errors import WeftlineError
-from weftline.runtime.fair_queue import FairQueue
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.server.options import server_options
 from weftline.testing import ServerProcess
@@ -192,42 +191,6 @@ def test_settings_are_taken_as_they_are_given() -> None:
     assert options.connections.head_timeout_s == 3 and options.workspaces.max_streams_per_workspace == 9
     assert options.max_recoveries == 1
     assert [str(network) for network in options.trusted_proxies] == ["10.0.0.0/8", "::1/128"]
-
-
-async def test_workspaces_take_turns_however_many_wait_in_one_of_them() -> None:
-    turns = FairQueue()
-    order: list[int] = []
-
-    async def work(workspace: int) -> None:
-        await turns.take(workspace)
-        order.append(workspace)
-
-    many = [asyncio.create_task(work(1)) for _ in range(100)]
-    await asyncio.sleep(0)
-    few = [asyncio.create_task(work(2)) for _ in range(3)]
-    many[50].cancel()
-    await asyncio.gather(*few, *many, return_exceptions=True)
-    assert len(order) == 102 and order[:12].count(2) == 3
-
-
-async def test_one_turn_of_the_loop_has_one_turn() -> None:
-    turns, loop = FairQueue(), asyncio.get_running_loop()
-    had: list[int] = []
-    passed = 0
-
-    def count() -> None:
-        nonlocal passed
-        passed += 1
-        loop.call_soon(count)
-
-    loop.call_soon(count)
-
-    async def work() -> None:
-        await turns.take(1)
-        had.append(passed)
-
-    await asyncio.gather(*(work() for _ in range(20)))
-    assert len(set(had)) == 20
 
 
 @pytest.mark.parametrize(("files", "runs"), [(None, 2048), (20_000, 2048), (1024, 128), (100, 64)])

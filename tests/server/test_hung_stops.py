@@ -15,9 +15,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from weftline.process import stopping
-from weftline.process.stopping import Phase, Stopping
 from weftline.runtime.driver import CUT_S
+from weftline.server import process
+from weftline.server.process import Phase, Stopping
 from weftline.testing import ServerProcess
 
 from .conftest import new_key
@@ -32,11 +32,11 @@ import time
 
 import weftline
 from weftline.runtime.fleet import fleet
-from weftline.process import stopping
+from weftline.server import process
 from weftline.store.sqlite.writer import Writer
 
 fleet.CUT_S = fleet.LAST_TRY_S = float(os.environ["CUT_S"])
-stopping.HURRY_S = float(os.environ["HURRY_S"])
+process.HURRY_S = float(os.environ["HURRY_S"])
 
 
 def begun():
@@ -91,7 +91,7 @@ NAMES = ("thread", "stubborn", "loop", "store", "executor")
 
 
 def test_a_second_signal_leaves_time_for_work_that_ignores_its_cancellation() -> None:
-    assert stopping.HURRY_S > CUT_S + 2
+    assert process.HURRY_S > CUT_S + 2
 
 
 HANG: dict[str, Any] = {
@@ -191,7 +191,7 @@ async def test_signals_that_come_while_a_server_drains_are_counted_even_if_its_l
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch, *, drain_s: float = 3600) -> Generator[tuple[Stopping, list[int]]]:
     """Stopping without the signals themselves; the codes with which it would leave the process."""
-    monkeypatch.setattr(stopping, "SIGNALS", ())
+    monkeypatch.setattr(process, "SIGNALS", ())
     left: list[int] = []
     with Stopping(drain_s=drain_s, leave=left.append) as it:
         yield it, left
@@ -214,7 +214,7 @@ async def test_each_signal_is_more_urgent_than_the_one_before(monkeypatch: pytes
 async def test_a_signal_after_everything_is_closed_does_not_change_the_exit_code(number: signal.Signals) -> None:
     left: list[int] = []
     killed: list[int] = []
-    before = {one: signal.signal(one, lambda got, _: killed.append(got)) for one in stopping.SIGNALS}
+    before = {one: signal.signal(one, lambda got, _: killed.append(got)) for one in process.SIGNALS}
     try:
         with Stopping(drain_s=3600, leave=left.append) as it:
             signal.raise_signal(number)
@@ -228,7 +228,7 @@ async def test_a_signal_after_everything_is_closed_does_not_change_the_exit_code
 
 LATE_SIGNAL = """
 import asyncio, atexit, os, signal
-from weftline.process.stopping import Stopping
+from weftline.server.process import Stopping
 
 atexit.register(os.kill, os.getpid(), signal.SIGTERM)  # runs after what is registered later
 

@@ -10,7 +10,7 @@ import pytest
 
 PROBE = """
 from pathlib import Path
-from weftline.process.memory import return_large_blocks
+from weftline.server.process import return_large_blocks
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -74,6 +74,14 @@ async def test_each_message_sees_what_was_said_before(api: Api) -> None:
     assert shown["lastUsedAt"] >= shown["createdAt"]
 
 
+@pytest.mark.parametrize("value", [5, ["a:b"]])
+async def test_model_fallbacks_of_a_message_are_ignored_with_a_warning(api: Api, value: object) -> None:
+    session = await api.session("seen")
+    reply = await api.post(f"agent-sessions/{session}/messages", {"prompt": "hi", "modelFallbacks": value})
+    assert [one["path"] for one in reply.json["warnings"]] == ["modelFallbacks"]
+    assert (await api.events(reply.json["runId"]))[-1]["text"] == "hi / 1"
+
+
 @pytest.mark.requirement("wire.session.history")
 async def test_a_message_may_bring_several_messages(api: Api) -> None:
     session = await api.session("seen")

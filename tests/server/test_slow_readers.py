@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline.config import Config
-from weftline.kernel.entries import TEXT_DELTA
+from weftline.kernel.notes import TEXT_DELTA
 from weftline.log_context import RequestInfo
 from weftline.messages import User
 from weftline.net.transport import AiohttpTransport

@@ -120,11 +120,11 @@ async def test_a_server_that_stops_on_a_store_that_refuses_to_the_last_says_so_a
 
 
 IMPATIENT = """
-from weftline.process import stopping
+from weftline.server import process
 from weftline.runtime.fleet import fleet
 
 fleet.LAST_TRY_S = 3600.0
-stopping.HURRY_S = 60.0
+process.HURRY_S = 60.0
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftline.kernel.entries import TEXT_DELTA
+from weftline.kernel.notes import TEXT_DELTA
 from weftline.runtime.engine import QUIET_BEATS, EntryBatch
 from weftline.runtime.hub import Hub
 from weftline.server.sse import BEAT_S, KEEP_ALIVE

@@ -9,12 +9,10 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import LogStore, Store
-from weftline.store.copies import Copied
 from weftline.store.database import Database
 from weftline.store.memory import MemoryDisk, MemoryStore
-from weftline.store.rows import DueRun, Loaded, Page, RunRow, Write, Written
+from weftline.store.rows import AwaitFilter, Copied, DueRun, Loaded, OpenAwait, Page, RunRow, Write, Written
 from weftline.store.sqlite.database import SqliteDatabase, transact
 
 Plant: TypeAlias = Callable[[LogStore], Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weftline.store.claims import Claims
+from weftline.store.outcomes import Claims
 from weftline.store.rows import Write
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from weftline.store.sqlite import files
+from weftline.store.sqlite import writer
 from weftline.store.sqlite.connection import connect
 from weftline.testing.store import Chain
 from weftline.testing.store.subject import create_workspace, find_workspace
@@ -145,7 +145,7 @@ def test_no_file_of_a_store_is_removed_or_replaced_unnoticed(
     path = tmp_path / "store"
     store, chain = written(path)
     if settled:  # the directory's own times are looked at from now on
-        monkeypatch.setattr(files, "settles_after_ns", lambda changed: -1)  # pyright: ignore[reportUnknownLambdaType]
+        monkeypatch.setattr(writer, "settles_after_ns", lambda changed: -1)  # pyright: ignore[reportUnknownLambdaType]
         assert store.outcomes(chain.append(b"kept")) == ["ok"]
         wait_for_a_later_time_than(path)
     how(path / name)
@@ -155,8 +155,8 @@ def test_no_file_of_a_store_is_removed_or_replaced_unnoticed(
 
 
 def test_a_file_system_that_rounds_to_seconds_is_given_more_time() -> None:
-    assert files.settles_after_ns(1_700_000_000_000_000_000) == 3_000_000_000
-    assert files.settles_after_ns(1_700_000_000_010_000_000) == 200_000_000
+    assert writer.settles_after_ns(1_700_000_000_000_000_000) == 3_000_000_000
+    assert writer.settles_after_ns(1_700_000_000_010_000_000) == 200_000_000
 
 
 def test_a_store_whose_directory_was_renamed_stops_before_it_acknowledges(tmp_path: Path) -> None:

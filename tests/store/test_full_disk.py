@@ -11,9 +11,8 @@ import apsw
 import pytest
 
 from weftline.store.rows import Write, Written
-from weftline.store.sqlite.connection import connect
+from weftline.store.sqlite.connection import Moved, connect, failure
 from weftline.store.sqlite.database import run_query
-from weftline.store.sqlite.failures import Moved, failure
 from weftline.store.sqlite.transaction import write_batch
 
 from .kit import Ledger, Owned, limit_pages, owned

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from weftline.concurrency.round_robin import on_behalf_of
-from weftline.store.sqlite import reader_threads
-from weftline.store.sqlite.reader_threads import ReaderThreads
+from weftline.store.sqlite import database
+from weftline.store.sqlite.database import ReaderThreads
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.store.subject import chain_of, commit, new_thread, new_workspace
+from weftline.work.turns import on_behalf_of
 
 from .kit import TIMEOUT_S
 from .subjects import SqliteSubject
@@ -74,7 +74,7 @@ async def test_the_heads_of_calls_are_read_without_their_results(
 async def test_readers_of_one_long_log_do_not_hold_up_what_others_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_threads, "_THREADS", 1)
+    monkeypatch.setattr(database, "_THREADS", 1)
     subject = SqliteSubject(tmp_path / "store")
     await subject.store.close()
     threads = ReaderThreads(tmp_path / "store" / "weftline.db")
@@ -106,7 +106,7 @@ async def test_the_reads_of_one_workspace_do_not_hold_up_those_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many runs and lists they are about."""
-    monkeypatch.setattr(reader_threads, "_THREADS", 1)  # of two, either may be slow to begin what it took
+    monkeypatch.setattr(database, "_THREADS", 1)  # of two, either may be slow to begin what it took
     subject = SqliteSubject(tmp_path / "store")
     await subject.store.close()
     threads = ReaderThreads(tmp_path / "store" / "weftline.db")

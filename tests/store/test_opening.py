@@ -22,8 +22,8 @@ from weftline.errors import StoreError
 from weftline.store import open_for_reading, open_store, owner_of
 from weftline.store.base import ReadStore
 from weftline.store.database import Query, statement
-from weftline.store.sqlite.checking import find_damage
 from weftline.store.sqlite.connection import connect, migrate, migrations, schema_version
+from weftline.store.sqlite.damage import find_damage
 from weftline.store.sqlite.directory import StoreDirectory, file_system
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.store.subject import create_workspace, find_workspace

@@ -11,7 +11,7 @@ import pytest
 from weftline.errors import StoreError
 from weftline.store import open_for_reading
 from weftline.store.base import LogStore
-from weftline.store.sqlite.reader_threads import ReaderThreads
+from weftline.store.sqlite.database import ReaderThreads
 from weftline.store.sqlite.store import SqliteStore
 from weftline.testing.store import Chain, check_log
 from weftline.testing.store.subject import create_workspace

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from weftline.a2a_responses import state_of
 from weftline.messages import File, Image, Text
-from weftline.process.logs import configure_logs
 from weftline.providers.base import ToolSpec
+from weftline.server.logs import configure_logs
 from weftline.text.redaction import REDACTED, Redactor, redact_template, redact_url
 from weftline.text.spellings import Needle
 from weftline.tools.base import ToolContext, ToolOutput

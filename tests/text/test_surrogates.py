@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from weftline.kernel.entries import TEXT_DELTA, THINKING_DELTA
+from weftline.kernel.notes import TEXT_DELTA, THINKING_DELTA
 from weftline.messages import Thinking, Usage
 from weftline.net.sse import SseEvent, SseParser
 from weftline.providers.assemble import Assembler

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from weftline import prompts
-from weftline.bounded.pool import Workers
 from weftline.tools import checking
 from weftline.tools.checking import can_be_checked, issues_of
 from weftline.tools.schema import ArgsValidator
+from weftline.work.processes import Workers
 
 PERSON: dict[str, Any] = {
     "type": "object",

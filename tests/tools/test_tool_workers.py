@@ -7,14 +7,15 @@ import pytest
 
 from runtime.kit import TIMEOUT_S, MoodyStore, ended, engine_on, facts, plan
 from weftline import Agent, ToolContext, prompts, tool
-from weftline.concurrency.round_robin import on_behalf_of
 from weftline.kernel.entries import CallClosed, Effect
 from weftline.plan import ServerRef
 from weftline.store.memory import MemoryDisk
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.base import ToolFailed, ToolOutput
 from weftline.tools.function import FunctionTool
-from weftline.tools.workers import WORKSPACES_AT_FULL_USE, NoThread, ToolWorkers, not_started
+from weftline.tools.workers import NoThread, ToolWorkers
+from weftline.work.threads import WORKSPACES_AT_FULL_USE, not_started
+from weftline.work.turns import on_behalf_of
 
 
 class Stuck:
@@ -250,7 +251,7 @@ class Shortage:
         start = threading.Thread.start
 
         def start_if_possible(thread: threading.Thread) -> None:
-            if self.lasts and thread.name == "weftline-tool":
+            if self.lasts and thread.name == "weftline-work":
                 self.refused.release()
                 raise error("can't start new thread")
             start(thread)
@@ -266,7 +267,7 @@ async def test_a_call_is_never_made_once_its_caller_knows_that_there_was_no_thre
     refused = [threads.run(partial(ran.append, number), tool="pay") for number in range(5)]
     async with asyncio.timeout(TIMEOUT_S):
         results = await asyncio.gather(*refused, return_exceptions=True)
-    assert [isinstance(one, NoThread) and one.tool for one in results] == ["pay"] * 5
+    assert [isinstance(one, NoThread) and not_started(one) for one in results] == ["pay"] * 5
     shortage.lasts = False
     async with asyncio.timeout(TIMEOUT_S):  # all places in the pool are free
         both = threading.Barrier(2)

@@ -17,7 +17,6 @@ from typing_extensions import TypedDict
 
 from weftline import Agent, prompts
 from weftline.agent.output import OutputType
-from weftline.concurrency.round_robin import on_behalf_of
 from weftline.messages import joined_text
 from weftline.runtime.tool_calls import final_args
 from weftline.testing import ScriptedModel, calls
@@ -29,6 +28,7 @@ from weftline.tools.function import FunctionTool
 from weftline.tools.locations import names_absent, path_in
 from weftline.tools.return_types import ReturnType
 from weftline.tools.validation_work import SMALL_BYTES
+from weftline.work.turns import on_behalf_of
 
 SAME_HASH = 2**61 - 1
 """The hash of each multiple of it is the same."""

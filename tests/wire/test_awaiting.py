@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from weftline import Agent
+from weftline import Agent, Budget
 from weftline import Limits as AgentLimits
 from weftline.agent.planning.plans import client_plan
 from weftline.errors import InvalidRequest
@@ -15,7 +15,7 @@ from weftline.kernel.entries import Limits
 from weftline.wire.agents import agent_spec_merge
 from weftline.wire.bodies import MessageBody
 from weftline.wire.forks import fork_spec
-from weftline.wire.plan import plan_from_spec
+from weftline.wire.plan import asked_of, plan_from_spec
 from weftline.wire.requests import parse_run
 from weftline.wire.sessions import effective_spec
 
@@ -75,14 +75,18 @@ def enc(value: object) -> bytes:
     return msgspec.json.encode(value)
 
 
+def limits_with(agent: Agent[Any, Any], **spec: Any) -> Limits:
+    sent = enc({"prompt": "x", **spec})
+    return client_plan(agent, plan_from_spec(sent), asked_of(sent), code="payments", model=None).limits
+
+
 def test_nor_can_it_loosen_those_of_an_agent_in_python() -> None:
     own = AgentLimits(await_timeout_s=60, grant_ttl_s=3600, four_eyes=True, on_deploy="ask")
     agent = Agent("scripted:x", name="payments", limits=own)
-    quiet = client_plan(agent, plan_from_spec(b'{"prompt":"x"}'), code="payments", model=None).limits
+    quiet = limits_with(agent)
     assert (quiet.await_timeout_us, quiet.grant_ttl_us) == (60_000_000, 3_600_000_000)
     assert (quiet.on_await_expired, quiet.four_eyes, quiet.on_deploy) == ("deny", True, "ask")
-    asked = plan_from_spec(b'{"prompt":"x","awaits":%s,"onDeploy":"pin"}' % enc(STRICT | {"fourEyes": False}))
-    tight = client_plan(agent, asked, code="payments", model=None).limits
+    tight = limits_with(agent, awaits=STRICT | {"fourEyes": False}, onDeploy="pin")
     assert (tight.await_timeout_us, tight.grant_ttl_us) == (5_000_000, 1_000_000)
     assert (tight.on_await_expired, tight.four_eyes, tight.on_deploy) == ("end", True, "pin")
 
@@ -97,7 +101,29 @@ def test_a_client_cannot_give_external_tools_of_an_agent_in_python_more_time(
     own = AgentLimits() if own_s is None else AgentLimits(external_timeout_s=own_s, on_external_timeout="report")
     agent = Agent("scripted:x", name="payments", limits=own)
     budgets = {} if sent_ms is None else {"localToolTimeoutMs": sent_ms}
-    sent = plan_from_spec(enc({"prompt": "x", "budgets": budgets}))
-    limits = client_plan(agent, sent, code="payments", model=None).limits
+    limits = limits_with(agent, budgets=budgets)
     assert limits.local_timeout_us == limit_s * 1_000_000
     assert limits.on_local_timeout == ("end" if own_s is None else "report")
+
+
+@pytest.mark.parametrize("field", ["budgets.localToolTimeoutMs", "awaits.grantTtlMs"])
+def test_a_time_that_equals_the_default_counts_when_it_is_sent(field: str) -> None:
+    agent = Agent("scripted:x", name="slow", limits=AgentLimits(external_timeout_s=3600, grant_ttl_s=7200))
+    group, name = field.split(".")
+    default_ms = 300_000 if group == "budgets" else 900_000
+    limits = limits_with(agent, **{group: {name: default_ms}})
+    assert (limits.local_timeout_us if group == "budgets" else limits.grant_ttl_us) == default_ms * 1000
+
+
+def test_a_request_without_on_exceeded_keeps_that_of_its_agent() -> None:
+    stored, own = enc({"budget": {"tokens": 5, "onExceeded": "stop"}}), enc({"budget": {"usd": 4}})
+    for merged in (
+        agent_spec_merge(stored, own),
+        effective_spec(stored, MessageBody(own)),
+        fork_spec(stored, own, in_session=False),
+    ):
+        assert msgspec.json.decode(merged)["budget"] == {"usd": 4.0, "tokens": 5, "onExceeded": "stop"}
+    agent = Agent("scripted:x", name="thrifty", budget=Budget(tokens=5, on_exceeded="stop"))
+    for budget, expected in (({"usd": 4}, "stop"), ({"usd": 4, "onExceeded": "ask"}, "ask")):
+        rule = limits_with(agent, budget=budget).budget
+        assert rule is not None and (rule.tokens, rule.on_exceeded) == (5, expected)

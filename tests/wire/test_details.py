@@ -16,12 +16,13 @@ from weftline.events.project_details import DetailProjection, RunFacts
 from weftline.events.wire import TYPES
 from weftline.failure import Clarification
 from weftline.kernel import bodies
-from weftline.kernel.entries import TOOL_NOTE, AwaitOpened
+from weftline.kernel.entries import AwaitOpened
 from weftline.kernel.notes import (
     ARGS_DELTA,
     CHILD_NOTE,
     PROMPT_NOTE,
     RUN_NOTE,
+    TOOL_NOTE,
     ArgsDelta,
     ChildNote,
     PromptNote,

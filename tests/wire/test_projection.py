@@ -17,8 +17,6 @@ from weftline.kernel.context import ContextCompacted, ContextRestored
 from weftline.kernel.entries import (
     FACTS,
     KIND,
-    PROVIDER_CALL,
-    TEXT_DELTA,
     AskedCall,
     AttemptFailed,
     AttemptStarted,
@@ -46,6 +44,7 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
+from weftline.kernel.notes import PROVIDER_CALL, TEXT_DELTA
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import Assistant, Image, ProviderCall, Text, ToolCall, Usage
 

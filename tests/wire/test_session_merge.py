@@ -9,6 +9,7 @@ import pytest
 
 from weftline.errors import InvalidRequest
 from weftline.wire.agents import agent_spec_merge
+from weftline.wire.forks import fork_spec
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.requests import parse_message, parse_run, parse_session
 from weftline.wire.sessions import effective_spec
@@ -73,12 +74,23 @@ def test_null_and_an_empty_tool_list_mean_the_sessions_value() -> None:
     assert merged(SESSION, **nothing) == merged(SESSION, tools=[]) == {**SESSION, "prompt": "hi"}
 
 
-def test_a_message_cannot_change_what_the_session_is() -> None:
-    fixed = {"name": "x", "systemPrompt": "x", "modelId": "x", "agentId": "x"}
-    assert merged(SESSION, **fixed) == {**SESSION, "prompt": "hi"}
+@pytest.mark.parametrize("field", ["name", "systemPrompt", "modelId", "agentId", "modelFallbacks", "fallbackModelId"])
+@pytest.mark.parametrize("value", ["x", 5, ["a:b"]])
+def test_a_message_cannot_change_what_the_session_is(field: str, value: Any) -> None:
+    assert merged(SESSION, **{field: value}) == {**SESSION, "prompt": "hi"}
 
 
-def test_unknown_fields_of_both_are_kept() -> None:
+def test_null_in_the_changes_of_a_fork_keeps_the_origins_value() -> None:
+    origin = b'{"modelId":"m","budgets":{"maxToolTurns":3}}'
+    assert fork_spec(origin, b'{"modelId":null,"budgets":null,"onDeploy":null}', in_session=False) == origin
+
+
+def test_unknown_fields_of_both_are_kept_unless_they_are_null() -> None:
+    assert merged({**SESSION, "streamArguments": True}, unknown=None, streamArguments=None) == {
+        **SESSION,
+        "streamArguments": True,
+        "prompt": "hi",
+    }
     assert merged(SESSION, mine={"x": None})["mine"] == {"x": None}
     assert merged(SESSION, mine=1)["unknown"] == [1]
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from weftline.errors import Conflict, InvalidRequest, NotFound
-from weftline.store.secrets import Vault
+from weftline.store.sealing import Vault
 from weftline.workspace import providers
 from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.providers import OfferedModel, ProviderChanges, ProviderSecrets, ProviderSpec, spec_of

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from typing_extensions import Unpack
 
+    from weftline.agent._sync import SyncRun
     from weftline.agent.engine.engine import Engine
     from weftline.agent.options import RunOptions
     from weftline.agent.results import RunResult
     from weftline.agent.run import Run
     from weftline.agent.subagents import Subagent
-    from weftline.agent.sync import SyncRun
 
 # Imported on the first run, so that a program that only defines agents starts without the runtime.
 
@@ -158,9 +158,10 @@ class Agent(Definition[OutputT, DepsT]):
         self, prompt: str | None = None, *, engine: Engine | None = None, **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractContextManager[SyncRun[OutputT]]:
         """`stream` for code without an event loop."""
+        from weftline.agent._sync import SyncRun
         from weftline.agent.sync import watched
 
-        return watched(lambda: self.stream(prompt, engine=engine, **options), engine=engine)
+        return watched(lambda: self.stream(prompt, engine=engine, **options), SyncRun[OutputT], engine=engine)
 
 
 async def _host(engine: Engine | None) -> Engine:

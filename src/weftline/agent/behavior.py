@@ -18,8 +18,8 @@ import msgspec
 
 from weftline.agent import argument_checks
 from weftline.agent.compaction import Compaction
-from weftline.concurrency.interruption import is_interruption
 from weftline.errors import Conflict, InvalidRequest
+from weftline.work.outcomes import is_interruption
 
 logger = logging.getLogger(__name__)
 

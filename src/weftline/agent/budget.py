@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from weftline.kernel.amounts import PARTS, amount_issue, smallest
-from weftline.kernel.budget import BudgetRule, OnExceeded
+from weftline.kernel.policy import PARTS, BudgetRule, OnExceeded, amount_issue, smallest
 
 
 class Budget(Struct, frozen=True, kw_only=True):
@@ -20,14 +20,15 @@ class Budget(Struct, frozen=True, kw_only=True):
     tokens: int | None = None
     seconds: float | None = None
     calls: int | None = None
-    on_exceeded: OnExceeded = "final_turn"
+    on_exceeded: OnExceeded | None = None
+    """By default its agent's, or `final_turn`."""
 
     def __post_init__(self) -> None:
         for name in PARTS:
             amount = getattr(self, name)
             if amount is not None and (issue := amount_issue(name, amount)):
                 raise ValueError(f"{name} {issue}, not {amount!r}")
-        if self.on_exceeded not in ("stop", "final_turn", "ask"):
+        if self.on_exceeded not in (None, "stop", "final_turn", "ask"):
             raise ValueError(f"on_exceeded must be stop, final_turn or ask, not {self.on_exceeded!r}")
 
     @property
@@ -37,7 +38,7 @@ class Budget(Struct, frozen=True, kw_only=True):
             None if self.tokens is None else smallest("tokens", self.tokens),
             None if self.seconds is None else smallest("seconds", self.seconds),
             None if self.calls is None else smallest("calls", self.calls),
-            self.on_exceeded,
+            self.on_exceeded or "final_turn",
         )
 
 
@@ -45,4 +46,6 @@ def rule_of(own: Budget | None, above: Budget | None) -> BudgetRule | None:
     """Returns a run's own budget, within its agent's."""
     if own is None:
         return None if above is None else above.rule
-    return own.rule.within(None if above is None else above.rule)
+    if above is None:
+        return own.rule
+    return replace(own, on_exceeded=own.on_exceeded or above.on_exceeded).rule.within(above.rule)

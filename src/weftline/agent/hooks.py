@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, T
 from weftline import prompts
 from weftline.failure import Failure
 from weftline.kernel.bodies import AskBody
-from weftline.kernel.entries import ANSWERS, AwaitKind
+from weftline.kernel.control import ANSWERS
+from weftline.kernel.entries import AwaitKind
 from weftline.messages import Assistant, Message, ToolCall, ToolResult, Usage, UserPart
 from weftline.outcome import Bounds, ServerData
 from weftline.providers.base import ProviderError

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
@@ -97,12 +97,12 @@ class Run(Generic[OutputT]):
     @overload
     def events(
         self, *, after: int | Cursor = 0, children: bool = False, profile: None = None
-    ) -> AsyncIterator[AnyEvent]: ...
+    ) -> AsyncGenerator[AnyEvent]: ...
     @overload
-    def events(self, *, after: int = 0, profile: Profile) -> AsyncIterator[AnyEvent | AnyDetail]: ...
+    def events(self, *, after: int = 0, profile: Profile) -> AsyncGenerator[AnyEvent | AnyDetail]: ...
     def events(
         self, *, after: int | Cursor = 0, children: bool = False, profile: Profile | None = None
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any]:
         """Yields the events of the run after the given `seq`, from the log and then live.
 
         With `children`, the events of its child runs come in between, at any depth: `run_id` says which run an event
@@ -119,13 +119,13 @@ class Run(Generic[OutputT]):
             raise InvalidRequest("profile= is for one run: follow its children by their own ids.")
         return self._profiled(classes_of(profile), after=after)
 
-    async def _profiled(self, classes: frozenset[type[Event]], *, after: int) -> AsyncIterator[AnyEvent | AnyDetail]:
+    async def _profiled(self, classes: frozenset[type[Event]], *, after: int) -> AsyncGenerator[AnyEvent | AnyDetail]:
         projection = await projection_of(await self._engine.runtime(), await self._key(), self.id)
         async for batch in self._batches(after=after):
             for event in profiled_events(batch, projection, classes):
                 yield event
 
-    async def _plain(self, *, after: int | Cursor, children: bool) -> AsyncIterator[AnyEvent]:
+    async def _plain(self, *, after: int | Cursor, children: bool) -> AsyncGenerator[AnyEvent]:
         if children:
             async for event in with_children(self.id, self._of_run, after=after):
                 yield event
@@ -146,13 +146,13 @@ class Run(Generic[OutputT]):
     def _of_run(self, run_id: str) -> AsyncIterator[AnyEvent]:
         return Run[object](self._engine, run_id, output=None).events()
 
-    async def text(self) -> AsyncIterator[str]:
+    async def text(self) -> AsyncGenerator[str]:
         """The text of the answer as it is written. After a `TurnRestarted` it starts over."""
         async for event in self.events():
             if isinstance(event, TextDelta):
                 yield event.text
 
-    async def partials(self) -> AsyncIterator[Any]:
+    async def partials(self) -> AsyncGenerator[Any]:
         """A typed answer as it grows: JSON, unvalidated."""
         written = ""
         latest: object = None

@@ -11,7 +11,7 @@ from msgspec.structs import force_setattr
 from weftline.agent import argument_checks
 from weftline.agent.behavior import Behavior, blocking_budgets
 from weftline.kernel import entries
-from weftline.kernel.deploys import OnDeploy
+from weftline.kernel.control import OnDeploy
 from weftline.messages import Sampling
 
 ReasoningLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high"]

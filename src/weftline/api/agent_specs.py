@@ -12,7 +12,7 @@ from msgspec import Struct
 from weftline.api.parsing import off_loop
 from weftline.errors import Forbidden
 from weftline.store.records.agents import AgentRow
-from weftline.store.secrets import Headers
+from weftline.store.sealing import Headers
 from weftline.wire.agents import agent_spec, agent_spec_merge, names_of_tools
 from weftline.wire.refusals import as_sent, client_names
 from weftline.workspace import agents

@@ -13,8 +13,8 @@ from weftline.api.schemas.awaits import AnsweredAwait, AnswerModel, parsed_as
 from weftline.api.views import await_views
 from weftline.runtime.reads.finding import row_of
 from weftline.runtime.reads.names import StoredNames
-from weftline.store.awaits import AwaitFilter
 from weftline.store.records.pages import PAGE_BYTES
+from weftline.store.rows import AwaitFilter
 from weftline.workspace import agents, workspaces
 from weftline.workspace.context import Workspaces
 

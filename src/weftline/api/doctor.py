@@ -12,8 +12,8 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from weftline.kernel.bodies import decode_created
+from weftline.kernel.control import Change, DeployAdopted, Digests, Part, adopted
 from weftline.kernel.damage import UNREADABLE
-from weftline.kernel.deploys import Change, DeployAdopted, Digests, Part, adopted
 from weftline.kernel.entries import FACTS, decode_fact
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
@@ -22,9 +22,8 @@ from weftline.runtime import ids
 from weftline.runtime.deploys import Knows, changes_of, have, parts_of
 from weftline.runtime.reads.receipts import stored_doubts
 from weftline.runtime.supported import left_alone
-from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import ReadStore
-from weftline.store.rows import RunFilter, RunRow
+from weftline.store.rows import AwaitFilter, OpenAwait, RunFilter, RunRow
 from weftline.workspace import schedules, webhooks, workspaces
 from weftline.workspace.context import Workspaces
 

@@ -12,7 +12,6 @@ from msgspec.json import Decoder
 
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
-    TEXT_DELTA,
     AttemptStarted,
     AwaitClosed,
     AwaitOpened,
@@ -25,6 +24,7 @@ from weftline.kernel.entries import (
     RunResumed,
     TurnCompleted,
 )
+from weftline.kernel.notes import TEXT_DELTA
 from weftline.runtime.decoding import check_observations, facts_in, require_skippable
 from weftline.runtime.engine import EntryBatch, Follower
 from weftline.store.rows import Item

@@ -58,9 +58,8 @@ from weftline.runtime import ids
 from weftline.runtime.engine import Resumed
 from weftline.runtime.supported import left_alone
 from weftline.store.base import Store
-from weftline.store.copies import Copied
 from weftline.store.records.agents import AgentRow
-from weftline.store.rows import RunFilter
+from weftline.store.rows import Copied, RunFilter
 from weftline.text.suggestions import did_you_mean
 from weftline.tools.mcp.login import Login
 from weftline.wire.agents import dialled_urls

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
 
+from weftline.api.principal import Principal
 from weftline.errors import InvalidRequest, WeftlineError
 from weftline.plan import RunPlan
-from weftline.wire.plan import plan_from_spec
+from weftline.wire.plan import asked_of, plan_from_spec
 from weftline.wire.refusals import as_sent
 from weftline.wire.responses import RequestWarning, Warnings, request_warnings
 from weftline.wire.unknown_fields import UnknownField
@@ -29,7 +30,7 @@ def plan_of(at: Workspaces, spec: bytes, *, requested_by: str = "") -> RunPlan:
         return plan
     agent = at.code.by_id(plan.agent_id)
     if agent is not None:
-        return replace(agent.plan(plan), requested_by=requested_by)
+        return replace(agent.plan(plan, asked_of(spec)), requested_by=requested_by)
     if not STORED_ID.fullmatch(plan.agent_id):
         raise no_such_agent(plan.agent_id)
     return plan
@@ -64,4 +65,31 @@ async def plan_warnings(
     except WeftlineError as error:
         missing = RequestWarning(error.code, "spec", f"cannot run as things are: {error.message}")
         return [*(warnings or ()), missing]
+    return warnings
+
+
+class Accepting(Checking, Protocol):
+    def require_accepting(self) -> None:
+        """Raises `Unavailable` while it takes no work."""
+        ...
+
+
+async def runnable(
+    engine: Accepting,
+    by: Principal,
+    plan: RunPlan,
+    unknown: Sequence[UnknownField],
+    *,
+    warn: Callable[[Sequence[UnknownField]], Warnings],
+    runs_now: bool = True,
+) -> Warnings:
+    """Returns the warnings about what is stored to be run later; raises the error that a run of it would get.
+
+    The operator is only warned. `warn` returns the warnings about unknown fields.
+    """
+    if by.operator:
+        return await plan_warnings(engine, plan, unknown, workspace=by.workspace, runs_now=runs_now)
+    warnings = warn(unknown)
+    engine.require_accepting()
+    await check_plan(engine, plan, workspace=by.workspace, runs_now=runs_now)
     return warnings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weftline.store.hashing import SecretHash
+from weftline.store.sealing import SecretHash
 
 _NEVER = 2**63
 
@@ -31,6 +31,8 @@ class Principal(Struct, frozen=True):
     """The digest of the credential."""
     stored: SecretHash | None = None
     """The key under which an access token is stored; None for API keys."""
+    operator: bool = False
+    """Whether this is the operator, who may do everything in every workspace; `id` is then a user of this machine."""
 
     @property
     def may_change_agents(self) -> bool:
@@ -39,10 +41,17 @@ class Principal(Struct, frozen=True):
 
     @property
     def who(self) -> str:
-        """The caller's name in logs: that of its key, its user or its app."""
+        """The caller's name in logs: that of its key, its user or its app, or of the operator."""
+        if self.operator:
+            return operator_name(self.id)
         if self.scopes is None:
             return f"key:{self.id}"
         return f"app:{self.id}" if self.user is None else f"user:{self.user}"
+
+
+def operator_name(user: str) -> str:
+    """Returns the name in logs of an operator who is this user of the machine."""
+    return f"operator:{user}"
 
 
 NOBODY = Principal("", 0, "")

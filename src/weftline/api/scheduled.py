@@ -17,7 +17,7 @@ from weftline.errors import InvalidRequest, Issue, StoreError, WeftlineError, in
 from weftline.plan import RunPlan
 from weftline.store.records.schedules import ScheduleRow
 from weftline.store.rows import IdempotencyKey
-from weftline.store.secrets import Headers
+from weftline.store.sealing import Headers
 from weftline.wire.agents import dialled_urls
 from weftline.wire.bodies import RunBody
 from weftline.wire.json_text import decode_fields, decode_object, encode

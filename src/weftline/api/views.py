@@ -20,8 +20,7 @@ from weftline.runtime.engine import Engine
 from weftline.runtime.people.grants import LoggedGrant
 from weftline.runtime.reads.calls import LoggedCall
 from weftline.runtime.reads.receipts import MAX_DOUBTS, CallName, CancelReceipt, stored_doubts
-from weftline.store.awaits import OpenAwait
-from weftline.store.rows import Item, RunFilter, RunRow
+from weftline.store.rows import Item, OpenAwait, RunFilter, RunRow
 from weftline.wire import awaits, calls, damage, grants, responses, run_responses, snapshots
 from weftline.wire.run_responses import Cancelled, RunView
 from weftline.wire.session_responses import SessionUsage

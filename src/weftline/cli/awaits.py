@@ -9,7 +9,7 @@ import click
 
 from weftline.cli.output import DB, Form, list_forms, show_list
 from weftline.cli.target import URL, WORKSPACE, chosen_url
-from weftline.kernel.words import AwaitKind
+from weftline.kernel.control import AwaitKind
 
 
 class _ListsByDefault(click.Group):

@@ -25,7 +25,7 @@ def command(dest: Path, db: Path, as_json: bool) -> None:
     from weftline.cli.admin import administer
     from weftline.cli.copies import unreadable_in
     from weftline.errors import LOG_DAMAGED, StoreError
-    from weftline.store.copies import Copied
+    from weftline.store.rows import Copied
 
     path = dest.absolute()
     copied = convert(administer(db, "store.backup", to=str(path)), Copied)

@@ -15,8 +15,8 @@ import click
 from weftline.cli.output import CODE
 
 if TYPE_CHECKING:
+    from weftline.agent._sync import SyncRun
     from weftline.agent.agent import Agent
-    from weftline.agent.sync import SyncRun
     from weftline.events import AwaitOpened
     from weftline.messages import Message
 
@@ -36,7 +36,7 @@ def command(app: str, name: str | None) -> None:
     Ctrl-C cancels the answer that is being written; /quit or Ctrl-D ends the conversation.
     """
     from weftline.agent.loader import load_agents
-    from weftline.process.logs import configure_logs
+    from weftline.server.logs import configure_logs
 
     configure_logs("error")
     _talk(_chosen(load_agents(app).agents, name))

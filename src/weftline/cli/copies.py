@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weftline.runtime import ids
-from weftline.store.copies import Copied, Unreadable
+from weftline.store.rows import Copied, Unreadable
 
 
 def unreadable_in(copied: Copied) -> str:

@@ -17,7 +17,6 @@ from weftline.errors import StoreError, WeftlineError
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
 from weftline.net.transport import AiohttpTransport
-from weftline.process.logs import configure_logs
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -25,6 +24,7 @@ from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import Engine
 from weftline.runtime.new_engine import new_engine
 from weftline.runtime.tool_calls.tool_source import DialledTools
+from weftline.server.logs import configure_logs
 from weftline.server.options import server_options
 from weftline.store import open_store
 from weftline.store.base import Store

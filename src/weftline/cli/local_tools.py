@@ -9,11 +9,11 @@ from weftline.client.context import ToolContext as ClientContext
 from weftline.client.errors import ToolError
 from weftline.client.events import OfferedCall
 from weftline.client.tools import Handler
-from weftline.client.workers import HandlerWorkers
 from weftline.messages import Text
 from weftline.tools.base import ToolContext
 from weftline.tools.function import FunctionTool
 from weftline.tools.loader import load_tools
+from weftline.work.threads import Threads
 
 
 def tools_of_file(given: str) -> list[HandedOver]:
@@ -42,7 +42,7 @@ class _Call:
         self._tool = tool
         self.timeout_s = tool.timeout_s
 
-    async def __call__(self, args: dict[str, Any], context: ClientContext, workers: HandlerWorkers) -> str:
+    async def __call__(self, args: dict[str, Any], context: ClientContext, workers: Threads) -> str:
         here = ToolContext(
             run_id=context.run_id,
             call_id=context.tool_use_id,

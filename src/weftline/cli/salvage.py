@@ -12,7 +12,7 @@ import click
 from weftline.cli.output import JSON
 
 if TYPE_CHECKING:
-    from weftline.store.copies import Salvaged
+    from weftline.store.rows import Salvaged
 
 
 @click.command()

@@ -11,7 +11,7 @@ import click
 from weftline.cli.output import CODE, DB, TOOLS
 
 if TYPE_CHECKING:
-    from weftline.process.logs import LogStyle
+    from weftline.server.logs import LogStyle
 
 
 @click.command()
@@ -73,7 +73,7 @@ def command(
     Prints one line `ready http://HOST:PORT` on stdout when it accepts requests; logs go to stderr. SIGTERM and SIGINT
     stop it cleanly: nothing new begins, streams are closed between events, and the next process continues.
     """
-    from weftline.process.logs import configure_logs
+    from weftline.server.logs import configure_logs
     from weftline.server.serve import Settings, run
 
     configure_logs(log_level, style=log_style)

@@ -85,10 +85,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from weftline.client._sync import Budgets, Client, OAuthClient, Run, Schedules, Session
     from weftline.client.a2a import local_a2a
     from weftline.client.attachments import Attachment
     from weftline.client.awaits import Answered, Await
-    from weftline.client.budgets import AsyncBudgets, Budget, BudgetLimit, Budgets
+    from weftline.client.budgets import AsyncBudgets, Budget, BudgetLimit
     from weftline.client.context import ToolContext
     from weftline.client.core import AsyncClient
     from weftline.client.credentials import TokenSource
@@ -118,7 +119,7 @@ if TYPE_CHECKING:
     )
     from weftline.client.events import ClientEvent, Frame, ToolDeliveryFailed
     from weftline.client.mcp import local_mcp
-    from weftline.client.oauth import AsyncOAuthClient, AuthorizationRequest, OAuthClient, OAuthTokens
+    from weftline.client.oauth import AsyncOAuthClient, AuthorizationRequest, OAuthTokens
     from weftline.client.output import parse_output
     from weftline.client.results import (
         AttachmentInfo,
@@ -137,9 +138,8 @@ if TYPE_CHECKING:
     )
     from weftline.client.retry import Retry
     from weftline.client.run import AsyncRun
-    from weftline.client.schedules import AsyncSchedules, Schedule, Schedules
+    from weftline.client.schedules import AsyncSchedules, Schedule
     from weftline.client.session import AsyncSession
-    from weftline.client.sync import Client, Run, Session
     from weftline.client.tools import (
         LocalTool,
         ServerTool,
@@ -171,11 +171,11 @@ else:
         "BadRequest": "errors",
         "Budget": "budgets",
         "BudgetLimit": "budgets",
-        "Budgets": "budgets",
+        "Budgets": "_sync",
         "CallName": "usage",
         "CancelReceipt": "usage",
         "ChatMessage": "results",
-        "Client": "sync",
+        "Client": "_sync",
         "ClientError": "errors",
         "ClientEvent": "events",
         "Conflict": "errors",
@@ -192,7 +192,7 @@ else:
         "Models": "results",
         "NetworkError": "errors",
         "NotFound": "errors",
-        "OAuthClient": "oauth",
+        "OAuthClient": "_sync",
         "OAuthError": "errors",
         "OAuthTokens": "oauth",
         "Page": "results",
@@ -200,17 +200,17 @@ else:
         "Pricing": "results",
         "RateLimited": "errors",
         "Retry": "retry",
-        "Run": "sync",
+        "Run": "_sync",
         "RunCancelled": "errors",
         "RunFailed": "errors",
         "RunResult": "results",
         "RunSnapshot": "results",
         "Schedule": "schedules",
-        "Schedules": "schedules",
+        "Schedules": "_sync",
         "ScopeError": "errors",
         "ServerError": "errors",
         "ServerTool": "tools",
-        "Session": "sync",
+        "Session": "_sync",
         "SessionInfo": "results",
         "SessionUsage": "results",
         "TokenSource": "credentials",

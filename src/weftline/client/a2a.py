@@ -20,7 +20,7 @@ from weftline.client.errors import InvalidSpec, NetworkError, ToolError
 from weftline.client.events import OfferedCall
 from weftline.client.http import exchange
 from weftline.client.tools import Handler
-from weftline.client.workers import HandlerWorkers
+from weftline.work.threads import Threads
 
 logger = logging.getLogger("weftline.client")
 
@@ -116,7 +116,7 @@ class LocalA2A:
             failure = failure or f"{address} responded with {response.status}"
         raise NetworkError(f"the card of the A2A agent {self.name!r} cannot be read: {failure}")
 
-    async def __call__(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
+    async def __call__(self, args: dict[str, Any], context: ToolContext, workers: Threads) -> str:
         message = args.get("message")
         if not isinstance(message, str):
             raise ToolError(f"The arguments do not fit the tool {self.name}: message: must be a string")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -13,15 +13,6 @@ from msgspec import Struct
 from weftline.client.http import Http
 from weftline.client.notices import warn_of
 from weftline.client.results import decoded
-
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Wait(Protocol):
-        def __call__(self, work: Coroutine[Any, Any, T]) -> T: ...
-
-
-T = TypeVar("T")
 
 Level: TypeAlias = Literal["workspace", "agent", "thread", "run"]
 
@@ -96,23 +87,3 @@ class AsyncBudgets:
         """Returns the budgets that apply to a run, the nearest first."""
         path = f"/agent-runs/{quote(run_id, safe='')}/budgets"
         return decoded(await self._http.call("GET", path), _Budgets).budgets
-
-
-class Budgets:
-    """The budgets of a workspace, for synchronous code; see `AsyncBudgets`."""
-
-    def __init__(self, core: AsyncBudgets, wait: Wait) -> None:
-        self._core = core
-        self._wait = wait
-
-    def list(self) -> tuple[Budget, ...]:
-        """Returns the budgets with limits, and what is spent and reserved."""
-        return self._wait(self._core.list())
-
-    def set(self, level: Level, id: str | None = None, *, limits: Sequence[BudgetLimit]) -> Budget:
-        """Replaces the limits of the workspace, an agent, a session or a run; with none, it is unlimited."""
-        return self._wait(self._core.set(level, id, limits=limits))
-
-    def of_run(self, run_id: str) -> tuple[Budget, ...]:
-        """Returns the budgets that apply to a run, the nearest first."""
-        return self._wait(self._core.of_run(run_id))

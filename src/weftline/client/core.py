@@ -36,7 +36,7 @@ from weftline.client.session import AsyncSession
 from weftline.client.spec import MessageOptions, RunOptions, SessionOptions, body_of, check_lease
 from weftline.client.tools import ToolLike, Toolset
 from weftline.client.usage import CancelReceipt
-from weftline.client.workers import HandlerWorkers
+from weftline.work.threads import Threads
 
 
 class _CreatedRun(Struct, rename="camel"):
@@ -110,7 +110,7 @@ class AsyncClient:
         self.schedules = AsyncSchedules(self.http)
         self.budgets = AsyncBudgets(self.http)
         """Budgets of the workspace, its agents, sessions and runs."""
-        self.workers = HandlerWorkers(max_tool_threads)
+        self.workers = Threads(max_per_workspace=max_tool_threads, max_idle=0, name="weftline-handler")
         self.format_error = format_error
         self.usage = Totals()
         """The usage of runs that this client has followed to their end."""

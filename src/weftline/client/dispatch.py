@@ -18,11 +18,11 @@ from weftline.client.http import Http
 from weftline.client.leases import NotOurs, leased
 from weftline.client.retry import Retry
 from weftline.client.tools import Toolset
-from weftline.client.workers import HandlerWorkers
-from weftline.concurrency.interruption import as_errors
 from weftline.events.parts import WireHint
 from weftline.text.surrogates import whole
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
+from weftline.work.outcomes import as_errors
+from weftline.work.threads import Threads
 
 logger = logging.getLogger("weftline.client")
 
@@ -42,7 +42,7 @@ class Dispatcher:
         run_id: str,
         session_id: str | None,
         tools: Toolset,
-        workers: HandlerWorkers,
+        workers: Threads,
         failed: Callable[[ToolDeliveryError], None],
         format_error: Callable[[Exception], str] | None = None,
         lease_s: float | None = None,

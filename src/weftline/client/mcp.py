@@ -21,9 +21,9 @@ from weftline.client.context import ToolContext
 from weftline.client.errors import ClientError, InvalidSpec, NetworkError, ToolError
 from weftline.client.events import OfferedCall
 from weftline.client.tools import Handler
-from weftline.client.workers import HandlerWorkers
-from weftline.concurrency.background import LoopThread
 from weftline.mcp_responses import is_closed, read_leniently
+from weftline.work.loop_thread import LoopThread
+from weftline.work.threads import Threads
 
 if TYPE_CHECKING:
     from mcp import Client as McpClient
@@ -337,7 +337,7 @@ class _McpCall:
         self._schema = schema
         self.timeout_s = server.timeout_s
 
-    async def __call__(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
+    async def __call__(self, args: dict[str, Any], context: ToolContext, workers: Threads) -> str:
         self._schema.check(args)
         return await self._server.call(self._connection, self._name, args)
 

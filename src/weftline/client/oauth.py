@@ -13,7 +13,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from time import time
 from typing import Any, TypeVar, cast
 from urllib.parse import urlencode
@@ -25,7 +25,6 @@ from weftline.client.credentials import DEFAULT_BASE_URL, setting
 from weftline.client.errors import ClientError, OAuthError, api_error
 from weftline.client.http import exchange
 from weftline.client.single_flight import SingleFlight
-from weftline.concurrency.background import LoopThread
 
 T = TypeVar("T")
 
@@ -260,62 +259,6 @@ class AsyncOAuthClient:
             fields = cast("dict[str, Any]", {})
         error = str(fields.get("error") or f"status_{response.status}")
         raise OAuthError(error, str(fields.get("error_description") or ""), status=response.status)
-
-
-class OAuthClient:
-    """The same for synchronous code. Its token sources work with both `Client` and `AsyncClient`."""
-
-    def __init__(
-        self,
-        *,
-        client_id: str,
-        client_secret: str,
-        base_url: str | None = None,
-        redirect_uri: str | None = None,
-        timeout_s: float = 60.0,
-    ) -> None:
-        self._core = AsyncOAuthClient(
-            client_id=client_id,
-            client_secret=client_secret,
-            base_url=base_url,
-            redirect_uri=redirect_uri,
-            timeout_s=timeout_s,
-        )
-        self.authorization = self._core.authorization
-        self.refresh_source = self._core.refresh_source
-        self.client_credentials_source = self._core.client_credentials_source
-
-    def __repr__(self) -> str:
-        return repr(self._core).replace("AsyncOAuthClient", "OAuthClient", 1)
-
-    def exchange_code(
-        self, code: str, *, request: AuthorizationRequest, state: str, redirect_uri: str | None = None
-    ) -> OAuthTokens:
-        return _now(self._core.exchange_code(code, request=request, state=state, redirect_uri=redirect_uri))
-
-    def client_credentials(self, *, scopes: Sequence[str] = ()) -> OAuthTokens:
-        return _now(self._core.client_credentials(scopes=scopes))
-
-    def refresh(self, refresh_token: str, *, scopes: Sequence[str] = ()) -> OAuthTokens:
-        return _now(self._core.refresh(refresh_token, scopes=scopes))
-
-    def revoke(self, token: str) -> None:
-        _now(self._core.revoke(token))
-
-    def introspect(self, token: str) -> Introspection:
-        return _now(self._core.introspect(token))
-
-    def userinfo(self, access_token: str) -> UserInfo:
-        return _now(self._core.userinfo(access_token))
-
-
-def _now(work: Coroutine[Any, Any, T]) -> T:
-    """Runs `work` on a loop of its own, as the caller's thread may already be running one."""
-    thread = LoopThread("weftline-oauth")
-    try:
-        return thread.run(work)
-    finally:
-        thread.stop()
 
 
 def _scope(scopes: Sequence[str]) -> dict[str, str]:

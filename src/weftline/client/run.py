@@ -34,17 +34,17 @@ from weftline.client.http import RETRIED, EventStream, Http
 from weftline.client.results import RunResult, RunSnapshot, Totals
 from weftline.client.tools import Toolset
 from weftline.client.usage import CancelReceipt, spent_of
-from weftline.client.workers import HandlerWorkers
 from weftline.events import CallFinished, RunEnded, TextDelta, TurnFinished
 from weftline.events.decode import subtype_of, text_of
 from weftline.net.sse import SseParser
+from weftline.work.threads import Threads
 
 
 class RunClient(Protocol):
     """The client, as a run needs it."""
 
     http: Http
-    workers: HandlerWorkers
+    workers: Threads
     format_error: Callable[[Exception], str] | None
 
     async def get_run(self, run_id: str) -> RunSnapshot: ...

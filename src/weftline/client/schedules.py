@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack
+from typing import Any, Literal, TypeAlias, Unpack
 from urllib.parse import quote
 
 import msgspec
@@ -17,15 +17,6 @@ from weftline.client.notices import warn_of
 from weftline.client.results import decoded
 from weftline.client.spec import RunOptions, body_of
 from weftline.client.tools import Toolset
-
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Wait(Protocol):
-        def __call__(self, work: Coroutine[Any, Any, T]) -> T: ...
-
-
-T = TypeVar("T")
 
 CatchUp: TypeAlias = Literal["skip", "once", "all"]
 _LOCAL_KINDS = ("local", "mcp_local", "a2a_local")
@@ -155,83 +146,6 @@ class AsyncSchedules:
     async def delete(self, schedule_id: str) -> None:
         """Deletes it. Its runs stay."""
         await self._http.call("DELETE", _path(schedule_id))
-
-
-class Schedules:
-    """The schedules of a workspace, for synchronous code; see `AsyncSchedules`."""
-
-    def __init__(self, core: AsyncSchedules, wait: Wait) -> None:
-        self._core = core
-        self._wait = wait
-
-    def create(
-        self,
-        schedule_name: str,
-        prompt: str | None = None,
-        /,
-        *,
-        at: datetime | None = None,
-        cron: str | None = None,
-        timezone: str | None = None,
-        catch_up: CatchUp | None = None,
-        enabled: bool = True,
-        **run: Unpack[RunOptions],
-    ) -> Schedule:
-        """Creates a schedule: `at` a time, or by a `cron` expression. The other options are those of its runs."""
-        return self._wait(
-            self._core.create(
-                schedule_name, prompt, at=at, cron=cron, timezone=timezone, catch_up=catch_up, enabled=enabled, **run
-            )
-        )
-
-    def list(self) -> tuple[Schedule, ...]:
-        """Returns all schedules of the workspace, oldest first, without their `spec`."""
-        return self._wait(self._core.list())
-
-    def get(self, schedule_id: str) -> Schedule:
-        return self._wait(self._core.get(schedule_id))
-
-    def change(
-        self,
-        schedule_id: str,
-        *,
-        name: str | None = None,
-        at: datetime | None = None,
-        cron: str | None = None,
-        timezone: str | None = None,
-        catch_up: CatchUp | None = None,
-        enabled: bool | None = None,
-        spec: Mapping[str, Any] | None = None,
-    ) -> Schedule:
-        """Changes what is given. With new times it starts over, and does not catch up on missed ones."""
-        return self._wait(
-            self._core.change(
-                schedule_id,
-                name=name,
-                at=at,
-                cron=cron,
-                timezone=timezone,
-                catch_up=catch_up,
-                enabled=enabled,
-                spec=spec,
-            )
-        )
-
-    def pause(self, schedule_id: str) -> Schedule:
-        """Switches it off. Runs that it has started continue."""
-        return self._wait(self._core.pause(schedule_id))
-
-    def resume(self, schedule_id: str) -> Schedule:
-        """Switches it on again. It does not catch up on missed times."""
-        return self._wait(self._core.resume(schedule_id))
-
-    def run(self, schedule_id: str) -> str:
-        """Starts a run of it now; returns the run's id."""
-        return self._wait(self._core.run(schedule_id))
-
-    def delete(self, schedule_id: str) -> None:
-        """Deletes it. Its runs stay."""
-        self._wait(self._core.delete(schedule_id))
 
 
 async def _spec(prompt: str | None, run: RunOptions) -> bytes:

@@ -15,9 +15,9 @@ from weftline.client.arguments import arguments_of, as_text
 from weftline.client.context import ToolContext
 from weftline.client.errors import InvalidSpec, ToolError
 from weftline.client.events import OfferedCall
-from weftline.client.workers import HandlerWorkers
 from weftline.tools.signature import Docstring
 from weftline.wire.limits import TOOL_NAME_PATTERN
+from weftline.work.threads import Threads
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +28,7 @@ class Handler(Protocol):
 
     timeout_s: float | None
 
-    async def __call__(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str: ...
+    async def __call__(self, args: dict[str, Any], context: ToolContext, workers: Threads) -> str: ...
 
 
 class Tool(Protocol):
@@ -107,7 +107,7 @@ class LocalTool(Generic[P, R]):
     def handler(self, call: OfferedCall) -> Handler | None:
         return _FunctionCall(self) if call.kind == "local" and call.name == self.name else None
 
-    async def answer(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
+    async def answer(self, args: dict[str, Any], context: ToolContext, workers: Threads) -> str:
         if not self._max_concurrency:
             return await self._run_handler(args, context, workers)
         loop = asyncio.get_running_loop()
@@ -117,7 +117,7 @@ class LocalTool(Generic[P, R]):
         async with free:
             return await self._run_handler(args, context, workers)
 
-    async def _run_handler(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
+    async def _run_handler(self, args: dict[str, Any], context: ToolContext, workers: Threads) -> str:
         positional, keywords = self._arguments.bind(args, context)
         fn = cast("Callable[..., Any]", self.fn)
         if self._is_async:
@@ -134,7 +134,7 @@ class _FunctionCall:
         self._tool = tool
         self.timeout_s = tool.timeout_s
 
-    async def __call__(self, args: dict[str, Any], context: ToolContext, workers: HandlerWorkers) -> str:
+    async def __call__(self, args: dict[str, Any], context: ToolContext, workers: Threads) -> str:
         return await self._tool.answer(args, context, workers)
 
 

@@ -16,7 +16,8 @@ from weftline.events.classes import AnyEvent, Event, RunEnded, TextDelta, Thinki
 from weftline.events.details import AnyDetail, Detail
 from weftline.events.project import OBSERVED, OF_FACTS
 from weftline.events.wire import ROWS_OF, type_of, wire_name
-from weftline.kernel.entries import KIND, TEXT_DELTA, THINKING_DELTA
+from weftline.kernel.entries import KIND
+from weftline.kernel.notes import TEXT_DELTA, THINKING_DELTA
 
 _TABLE = re.compile(r"(<!-- table -->\n).*?(<!-- /table -->)", re.DOTALL)
 _DETAILS = re.compile(r"(<!-- details -->\n).*?(<!-- /details -->)", re.DOTALL)

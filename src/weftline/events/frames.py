@@ -20,7 +20,8 @@ from weftline.events.project import OBSERVED_AS_STORED, STORED, project
 from weftline.events.project_details import DetailProjection, key_of
 from weftline.events.wire import ENDS, encode_detail, encode_event
 from weftline.framing import one_line
-from weftline.kernel.entries import PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_NOTE, TOOL_PROGRESS, Fact
+from weftline.kernel.entries import Fact
+from weftline.kernel.notes import PROVIDER_CALL, TEXT_DELTA, THINKING_DELTA, TOOL_NOTE, TOOL_PROGRESS
 
 NESTED_LIMIT = 1_000_000
 """Payload size in bytes above which the nested copy is left out."""

@@ -20,9 +20,19 @@ from weftline.failure import CallFailure, Failure, failed_as, hint_of, recovers_
 from weftline.kernel import bodies
 from weftline.kernel import entries as log
 from weftline.kernel.context import ContextCompacted, ContextRestored
+from weftline.kernel.control import CallClaimed, CallUnclaimed
 from weftline.kernel.entries import Fact
-from weftline.kernel.lease import CallClaimed, CallUnclaimed
-from weftline.kernel.notes import ARGS_DELTA, CHILD_NOTE, PROMPT_NOTE, RUN_NOTE
+from weftline.kernel.notes import (
+    ARGS_DELTA,
+    CHILD_NOTE,
+    PROMPT_NOTE,
+    PROVIDER_CALL,
+    RUN_NOTE,
+    TEXT_DELTA,
+    THINKING_DELTA,
+    TOOL_NOTE,
+    TOOL_PROGRESS,
+)
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import File, Image, Text, UserPart, joined_text
 from weftline.outcome import for_timeline, telemetry_of
@@ -451,11 +461,11 @@ def _note(body: bytes, form: Form = DECODED) -> events.Note:
 
 
 OBSERVED: dict[str, Callable[[bytes], AnyEvent]] = {
-    log.TEXT_DELTA: Decoder(events.TextDelta).decode,
-    log.THINKING_DELTA: Decoder(events.ThinkingDelta).decode,
-    log.PROVIDER_CALL: _provider_called,
-    log.TOOL_PROGRESS: _progress,
-    log.TOOL_NOTE: _note,
+    TEXT_DELTA: Decoder(events.TextDelta).decode,
+    THINKING_DELTA: Decoder(events.ThinkingDelta).decode,
+    PROVIDER_CALL: _provider_called,
+    TOOL_PROGRESS: _progress,
+    TOOL_NOTE: _note,
 }
 """The same for observations, which have no head: deltas and notes. Without `run_id` and `seq`."""
-OBSERVED_AS_STORED = OBSERVED | {log.TOOL_NOTE: partial(_note, form=STORED)}
+OBSERVED_AS_STORED = OBSERVED | {TOOL_NOTE: partial(_note, form=STORED)}

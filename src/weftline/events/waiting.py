@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from weftline.kernel.control import OF_RUN
 from weftline.kernel.entries import (
-    OF_RUN,
     AwaitClosed,
     AwaitOpened,
     CallAsked,

@@ -8,13 +8,12 @@ changes nothing.
 
 from __future__ import annotations
 
-from weftline.kernel import leases, policies
+from weftline.kernel import policies, questions
 from weftline.kernel.calls import asks_about_doubt
 from weftline.kernel.context import CompactionFailed, ContextCompacted, ContextRestored
+from weftline.kernel.control import ANSWERS, OF_RUN, CallClaimed, CallUnclaimed
 from weftline.kernel.entries import (
-    ANSWERS,
     KNOWN_RULES,
-    OF_RUN,
     AttemptFailed,
     AwaitClosed,
     AwaitOpened,
@@ -38,7 +37,6 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
-from weftline.kernel.lease import CallClaimed, CallUnclaimed
 from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.questions import is_overdue
 from weftline.kernel.state import Call, Question, State
@@ -74,7 +72,7 @@ def accepts(s: State, head: Fact, *, attempt: int = 0) -> bool:
     if type(head) is MessageQueued:
         return not s.control.cancel and len(s.control.queue) < MAX_QUEUED
     if type(head) is CallClaimed or type(head) is CallUnclaimed:
-        return leases.accepts(s, head)
+        return questions.accepts(s, head)
     if type(head) is CallStarted:
         return _starts_again(s, head, attempt)
     if type(head) is CallAsked:
@@ -173,7 +171,7 @@ def _closes(s: State, head: CallClosed, attempt: int) -> bool:
             return call.stage == "opened" and attempt == 1  # its run could not be created
         return call.stage == "started" and call.attempt == attempt and not call.waits_for_child
     question = open_question(s, call.id)
-    return question is not None and head.how in _ANSWERS and leases.answerable(question, head.lease)
+    return question is not None and head.how in _ANSWERS and questions.answerable(question, head.lease)
 
 
 def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:

@@ -6,7 +6,8 @@ from functools import cached_property
 from typing import Literal
 
 from weftline import prompts
-from weftline.kernel import guards, policies
+from weftline.kernel import policies
+from weftline.kernel.calls import repetitions
 from weftline.kernel.endings import ask_person, blocked, end, parent_id
 from weftline.kernel.entries import BudgetExceeded, CallOpened, FinalForced, FinalReason, LoopDetected
 from weftline.kernel.policy import CapReached
@@ -23,7 +24,7 @@ def admit(s: State) -> Decision:
     if s.guards.tool_turns > s.limits.max_tool_turns:
         return _over_max_turns(s)
     if s.limits.loop_soft:
-        count, by = guards.repetitions(s.guards.streak)
+        count, by = repetitions(s.guards.streak)
         if count >= s.limits.loop_soft:
             return _looping(s, count, by)
     batch, budgets = s.batch, _Budgets(s)
@@ -45,7 +46,7 @@ def is_over(s: State) -> bool:
     """Whether no call of the turn can begin, so that calls are answered without asking the gates."""
     if s.answer.finish == "max_tokens" or s.guards.final or s.guards.tool_turns > s.limits.max_tool_turns:
         return True
-    return bool(s.limits.loop_soft) and guards.repetitions(s.guards.streak)[0] >= s.limits.loop_soft
+    return bool(s.limits.loop_soft) and repetitions(s.guards.streak)[0] >= s.limits.loop_soft
 
 
 class _Budgets:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from weftline import prompts
-from weftline.kernel import budgeting, leases, lost, policies
+from weftline.kernel import budgeting, policies, questions, turns
 from weftline.kernel.admission import admit, force_final, is_over, repeats_doubt, tools
 from weftline.kernel.batch import Batch
 from weftline.kernel.calls import next_waiting
@@ -62,7 +62,7 @@ def advance(s: State) -> Decision:
             return Decision(tuple([await_closed(s, index, "expired") for index in unanswered.values()]))
         if unanswered and not s.open_children:
             return _not_answered(s, frozenset(unanswered))
-        if gone := leases.lost(s):
+        if gone := questions.lost(s):
             return Decision(tuple(gone))
         # Acting on these may end the run, and it cannot end before its children.
         overdue = bool(expired or unanswered)
@@ -80,7 +80,7 @@ def advance(s: State) -> Decision:
             if not (batch.nested and s.may_be_cut_off(index)):
                 start.append(RunTool(s.turn - 1, index, call.attempt))
         else:
-            lost.tool_call(s, index, call, append, start, still=s.control.paused or overdue)
+            turns.tool_call(s, index, call, append, start, still=s.control.paused or overdue)
     if not s.control.paused and not overdue and (batch.next < len(batch.calls) or batch.held):
         _begin(s, append, start)
     if append:

@@ -14,10 +14,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.kernel.budget import BudgetRefused, Held, Unit
 from weftline.kernel.context import CompactionFailed, ContextCompacted
+from weftline.kernel.control import OF_RUN
 from weftline.kernel.endings import await_closed, blocked, end, result_of_answer
-from weftline.kernel.entries import OF_RUN, AttemptFailed, AwaitOpened, CallClosed, Fact, RunEnded, TurnCompleted
+from weftline.kernel.entries import AttemptFailed, AwaitOpened, CallClosed, Fact, RunEnded, TurnCompleted
+from weftline.kernel.policy import BudgetRefused, Held, Unit
 from weftline.kernel.state import Decision, New, State
 
 STOPPED = "budget_exceeded"

@@ -1,19 +1,17 @@
-"""The part of the fold that handles calls, from the turn that asked for them to the last result.
-
-It maintains the batch's counts and cursors, so that no fact needs a walk over all calls.
-"""
+"""The part of the fold that handles calls, from the turn that asked for them to the last result, and loops."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
 from weftline.failure import CORRECTABLE, Recovery, failed_as
-from weftline.kernel import guards, policies
+from weftline.kernel import policies
+from weftline.kernel.control import EXECUTED
 from weftline.kernel.entries import (
-    EXECUTED,
     STRICTNESS,
     AskedCall,
     CallAsked,
@@ -28,6 +26,44 @@ from weftline.kernel.entries import (
 )
 from weftline.kernel.questions import with_question, without_question
 from weftline.kernel.state import Batch, BudgetUse, Call, Doubt, Guards, Question, State, Streak
+
+PERIODS = (1, 2, 3, 4)
+_NONE = (0, 0, 0, 0)
+
+
+def signature(calls: Iterable[tuple[str, str]]) -> str:
+    """One value for a turn's calls (name and argument digest), regardless of order."""
+    joined = "\n".join(sorted([f"{name} {digest}" for name, digest in calls]))
+    return blake2b(joined.encode(), digest_size=12).hexdigest()
+
+
+def after_turn(streak: Streak, sign: str, limits: Limits) -> Streak:
+    """The streak after one more turn of calls. A turn that breaks the repetition resets what was reported."""
+    recent, before = streak.recent, streak.matches
+    matches = _NONE
+    if sign in recent:
+        matches = tuple([before[p - 1] + 1 if len(recent) >= p and recent[-p] == sign else 0 for p in PERIODS])
+    new = replace(streak, recent=(*recent, sign)[-4:], matches=matches)
+    return replace(new, reported=False) if streak.reported and repetitions(new)[0] < limits.loop_soft else new
+
+
+def repetitions(streak: Streak) -> tuple[int, Literal["calls", "cycle"]]:
+    """How often the latest sequence of turns occurred in a row, including the first time."""
+    one, two, three, four = streak.matches
+    same, cycle = one + 1, max(two // 2, three // 3, four // 4) + 1
+    return (same, "calls") if same >= cycle else (cycle, "cycle")
+
+
+def after_batch(streak: Streak, calls: Sequence[Call]) -> Streak:
+    """Counts turns that call the same tools with different arguments and get equal results."""
+    for call in calls:
+        if call.effect != "read" or call.how not in EXECUTED:
+            return replace(streak, results="", same_results=0) if streak.same_results else streak
+    results = signature([(call.name, call.result) for call in calls])
+    repeated_calls = streak.matches[0] > 0
+    same = streak.same_results + 1 if results == streak.results and not repeated_calls else 1
+    return replace(streak, results=results, same_results=same)
+
 
 MAX_DOUBTS = 16
 """How many calls in doubt are remembered individually. Beyond that, a tool with a further call in doubt is blocked
@@ -255,7 +291,7 @@ def closed(s: State, head: CallClosed, at: int) -> State | None:
         batch = _closed_among_nested(batch, head.index, call)
     remembered = s.guards if head.how in EXECUTED else _remember(s, call, head)
     if not batch.unclosed:
-        remembered = _recovered(remembered, guards.after_batch(remembered.streak, batch.own), batch.calls)
+        remembered = _recovered(remembered, after_batch(remembered.streak, batch.own), batch.calls)
     after = replace(s, version=s.version + 1, batch=batch, questions=questions, guards=remembered, totals=totals)
     return after if s.limits.policy is None else policies.call_closed(after, call, head)
 

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from weftline.kernel.budget import Held
+from weftline.kernel.policy import Held
 from weftline.messages import Usage
 
 Cause: TypeAlias = Literal["size", "context_window"]

@@ -11,23 +11,17 @@ from msgspec import DecodeError, Struct
 from msgspec.json import Decoder
 
 from weftline.kernel import bodies
-from weftline.kernel.entries import (
-    KIND,
-    PROVIDER_CALL,
-    TEXT_DELTA,
-    THINKING_DELTA,
-    TOOL_NOTE,
-    TOOL_PROGRESS,
-    CallOpened,
-    MessageQueued,
-    TurnCompleted,
-    decode_fact,
-)
+from weftline.kernel.entries import KIND, CallOpened, MessageQueued, TurnCompleted, decode_fact
 from weftline.kernel.notes import (
     ARGS_DELTA,
     CHILD_NOTE,
     PROMPT_NOTE,
+    PROVIDER_CALL,
     RUN_NOTE,
+    TEXT_DELTA,
+    THINKING_DELTA,
+    TOOL_NOTE,
+    TOOL_PROGRESS,
     ArgsDelta,
     ChildNote,
     PromptNote,

@@ -1,24 +1,33 @@
-"""`decide`: what a run needs next, from its state alone.
-
-Entries come before commands: the driver commits and folds them and asks again, and starts commands only when there is
-nothing left to append. All guards are below this module: loop detection, budgets, caps, deadlines, cancel, pause,
-steering, doubt, and the rule that a run ends exactly once with every call answered. `turns` decides on the model,
-`admission` on the calls that a turn asks for, `batches` on their course, `lost` on what an earlier process had begun,
-`endings` on the last append.
-
-A crash makes no difference here: the state is the same, except for what `run.adopted` has marked as lost.
-"""
+"""`decide`: what a run needs next, from its state alone. `is_outstanding`: whether a running command still matters."""
 
 from __future__ import annotations
+
+from typing import assert_never
 
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.kernel import budgeting, compaction, lost, policies
+from weftline.kernel import budgeting, compaction, policies, turns
 from weftline.kernel.batches import advance
 from weftline.kernel.endings import end, settled
 from weftline.kernel.entries import KNOWN_RULES
-from weftline.kernel.state import CallModel, CheckOutput, Decision, New, State
+from weftline.kernel.state import (
+    Call,
+    CallModel,
+    CheckOutput,
+    Command,
+    Compact,
+    Consult,
+    ConsultAwait,
+    ConsultPolicy,
+    Decision,
+    FinishChild,
+    New,
+    Reconcile,
+    RunTool,
+    StartChild,
+    State,
+)
 from weftline.kernel.turns import answered, ask_model
 
 NOTHING = Decision()
@@ -41,7 +50,7 @@ def decide(s: State) -> Decision:
     elif s.compaction.open:
         decision = compaction.under_way(s)
     elif s.attempt.open:
-        decision = lost.model_call(s) if s.attempt.lost else _call_model(s)
+        decision = turns.model_call(s) if s.attempt.lost else _call_model(s)
     elif s.step == "batch":
         decision = advance(s)
     elif s.step == "answered":
@@ -77,3 +86,37 @@ def _cancelled(s: State) -> Decision:
     if s.open_children:
         return Decision(due_at=0)  # they are cancelled first, by the next process if this one dies
     return end(s, "cancelled", reason=s.control.cancel, how="cancelled", closing=prompts.calls.CANCELLED)
+
+
+def is_outstanding(s: State, command: Command) -> bool:
+    match command:
+        case CallModel():
+            return s.attempt.open and (command.turn, command.attempt) == (s.turn, s.attempt.number)
+        case Compact():
+            return s.compaction.open and command.number == s.compaction.number
+        case CheckOutput():
+            return command.turn == s.turn - 1
+        case ConsultPolicy():
+            return command.turn == s.turn - 1 and s.policy.decided < command.turn and not s.policy.reached
+        case RunTool() | Reconcile():
+            call = _call(s, command.turn, command.index)
+            return call is not None and call.stage == "started" and call.attempt == command.attempt
+        case Consult():
+            call = _call(s, command.turn, command.index)
+            return call is not None and call.gated
+        case ConsultAwait():
+            return command.id in s.questions.open
+        case StartChild():
+            call = _call(s, command.turn, command.index)
+            return call is not None and call.stage == "opened"
+        case FinishChild():
+            return _call(s, command.turn, command.index) is not None
+        case _:
+            assert_never(command)
+
+
+def _call(s: State, turn: int, index: int) -> Call | None:
+    if turn != s.turn - 1 or index >= len(s.batch.calls):
+        return None
+    call = s.batch.calls[index]
+    return None if call.stage == "closed" else call

@@ -7,8 +7,8 @@ from typing import Literal
 from weftline import prompts
 from weftline.kernel import compaction
 from weftline.kernel.batch import await_id
+from weftline.kernel.control import OF_RUN
 from weftline.kernel.entries import (
-    OF_RUN,
     AttemptFailed,
     AwaitClosed,
     AwaitKind,

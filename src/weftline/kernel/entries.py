@@ -18,7 +18,6 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from weftline.failure import FailureKind, HintReason, Recovery
-from weftline.kernel.budget import BudgetRefused, BudgetRule, Held, Level, Unit
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionRule,
@@ -27,14 +26,34 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
-from weftline.kernel.control import CancelRequested, MessageQueued, MessagesTaken, RunPaused, RunResumed
-from weftline.kernel.deploys import DeployAdopted, OnDeploy
-from weftline.kernel.lease import CallClaimed, CallUnclaimed, LeaseRule
-from weftline.kernel.policy import CapReached, FinalReason, PolicyDecided, PolicyRule, RunUnattended
-from weftline.kernel.words import ANSWERS as ANSWERS
-from weftline.kernel.words import EXECUTED as EXECUTED
-from weftline.kernel.words import OF_RUN as OF_RUN
-from weftline.kernel.words import AwaitKind, AwaitOutcome, How, Verdict
+from weftline.kernel.control import (
+    AwaitKind,
+    AwaitOutcome,
+    CallClaimed,
+    CallUnclaimed,
+    CancelRequested,
+    DeployAdopted,
+    How,
+    LeaseRule,
+    MessageQueued,
+    MessagesTaken,
+    OnDeploy,
+    RunPaused,
+    RunResumed,
+    Verdict,
+)
+from weftline.kernel.policy import (
+    BudgetRefused,
+    BudgetRule,
+    CapReached,
+    FinalReason,
+    Held,
+    Level,
+    PolicyDecided,
+    PolicyRule,
+    RunUnattended,
+    Unit,
+)
 from weftline.messages import Usage
 
 FORMAT = 11
@@ -570,15 +589,6 @@ Fact: TypeAlias = (
     | DeployAdopted
     | RunEnded
 )
-
-TEXT_DELTA = "delta.text"
-THINKING_DELTA = "delta.thinking"
-PROVIDER_CALL = "note.provider_call"
-"""A tool that the provider ran itself while answering. Body: `ProviderNote`, one line; also part of the message."""
-TOOL_PROGRESS = "note.tool_progress"
-"""Progress of a tool call. Body: `ProgressNote`, one line."""
-TOOL_NOTE = "note.tool"
-"""A message from a running tool. Body: `ToolNote`, one line."""
 
 FACTS: dict[str, type[Fact]] = {str(cls.__struct_config__.tag): cls for cls in get_args(Fact)}
 KIND: dict[type[Fact], str] = {cls: kind for kind, cls in FACTS.items()}

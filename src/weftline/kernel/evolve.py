@@ -14,8 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from weftline.kernel import budgeting, calls, compaction, guards, leases, policies, questions
-from weftline.kernel.budget import BudgetRefused
+from weftline.kernel import budgeting, calls, compaction, policies, questions
 from weftline.kernel.context import (
     CompactionFailed,
     CompactionStarted,
@@ -23,7 +22,7 @@ from weftline.kernel.context import (
     ContextMeasured,
     ContextRestored,
 )
-from weftline.kernel.deploys import DeployAdopted
+from weftline.kernel.control import CallClaimed, CallUnclaimed, DeployAdopted
 from weftline.kernel.entries import (
     AttemptFailed,
     AttemptStarted,
@@ -58,8 +57,7 @@ from weftline.kernel.entries import (
     TimerFired,
     TurnCompleted,
 )
-from weftline.kernel.lease import CallClaimed, CallUnclaimed
-from weftline.kernel.policy import CapReached, PolicyDecided, RunUnattended
+from weftline.kernel.policy import BudgetRefused, CapReached, PolicyDecided, RunUnattended
 from weftline.kernel.state import (
     MAX_COST_NUSD,
     Attempt,
@@ -202,7 +200,7 @@ def _turn_completed(s: State, head: TurnCompleted, at: int) -> State:
     kept = s.guards
     if head.calls:
         step, batch = "batch", calls.asked(head.calls)
-        streak = guards.after_turn(kept.streak, head.signature, s.limits)
+        streak = calls.after_turn(kept.streak, head.signature, s.limits)
         kept = replace(kept, tool_turns=kept.tool_turns + 1, streak=streak)
     else:
         step, batch = "answered", _NO_CALLS
@@ -372,8 +370,8 @@ FOLDS: dict[type[Fact], Callable[[State, Any, int], State | None]] = {
     AwaitPassed: _await_passed,
     AwaitClosed: questions.await_closed,
     CallOpened: _call_opened,
-    CallClaimed: leases.claimed,
-    CallUnclaimed: leases.unclaimed,
+    CallClaimed: questions.claimed,
+    CallUnclaimed: questions.unclaimed,
     CallStarted: calls.started,
     ChildEnded: _child_ended,
     ChildWaits: calls.child_waits,

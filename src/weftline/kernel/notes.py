@@ -8,12 +8,18 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.json import Decoder
 
+TEXT_DELTA = "delta.text"
+THINKING_DELTA = "delta.thinking"
+PROVIDER_CALL = "note.provider_call"
+"""A tool that the provider ran itself while answering. Body: `ProviderNote`, one line; also part of the message."""
+TOOL_PROGRESS = "note.tool_progress"
+"""Progress of a tool call. Body: `ProgressNote`, one line."""
+TOOL_NOTE = "note.tool"
+"""A message from a running tool. Body: `ToolNote`, one line."""
 RUN_NOTE = "note.run"
 """What a hook or a provider records about a turn. Body: `RunNote`, one line."""
 PROMPT_NOTE = "note.prompt"
 """One of the agent's prompts was rendered. Body: `PromptNote`, one line."""
-
-
 CHILD_NOTE = "note.child"
 """The child run of a call has asked for further calls. Body: `ChildNote`, one line."""
 ARGS_DELTA = "delta.args"

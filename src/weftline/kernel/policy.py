@@ -1,8 +1,4 @@
-"""The log's vocabulary for policies: how far a run may go, and which of its tools it may use.
-
-The rules are fixed when a run is created. What a policy engine (part of the agent's code) decides about a turn is a
-fact of its own: it can tighten the rules and never loosen them; see `weftline.kernel.policies`.
-"""
+"""The log's vocabulary for what a run may do and spend: policies, budgets, and the amounts that count."""
 
 from __future__ import annotations
 
@@ -184,3 +180,103 @@ class PolicyDecided(_Head, frozen=True, tag="policy.decided"):
     failures_left: int | None = None
     disable_tools: bool = False
     failed: bool = False
+
+
+Unit: TypeAlias = Literal["usd", "tokens", "seconds", "calls"]
+"""What a limit counts. Seconds are the duration of model and tool calls; calls are tool calls."""
+Level: TypeAlias = Literal["workspace", "agent", "thread", "run", "child"]
+"""Where a limit was set, starting at the root of the tree. A child is a run that executes a call of another run."""
+Period: TypeAlias = Literal["total", "day", "month"]
+"""The period of a limit: all time, or each UTC day or month."""
+OnExceeded: TypeAlias = Literal["stop", "final_turn", "ask"]
+"""What happens to a run whose next call does not fit: it fails, answers in one more turn without tools, or waits until
+a person raises the limit or asks it to answer.
+"""
+
+
+class BudgetRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """What one run may spend, including everything below it. Stored in full, like `Limits`. None is unlimited; 0 allows
+    nothing.
+    """
+
+    nusd: int | None = None
+    tokens: int | None = None
+    active_us: int | None = None
+    calls: int | None = None
+    on_exceeded: OnExceeded = "final_turn"
+
+    def within(self, above: BudgetRule | None) -> BudgetRule:
+        """The tighter of each limit."""
+        if above is None:
+            return self
+        return BudgetRule(
+            tighter(self.nusd, above.nusd),
+            tighter(self.tokens, above.tokens),
+            tighter(self.active_us, above.active_us),
+            tighter(self.calls, above.calls),
+            self.on_exceeded,
+        )
+
+
+class Held(_Head, frozen=True):
+    """The worst case of a call, reserved while it runs."""
+
+    day: int
+    """The UTC day it is charged to, in days since the epoch. What was used in the end is charged to the same day."""
+    on: tuple[str, ...]
+    """The accounts: `workspace:…`, `agent:…`, `thread:…`, `run:…`."""
+    nusd: int = 0
+    tokens: int = 0
+    calls: int = 0
+    output: int = 0
+    """The longest answer that the request allows, in tokens."""
+
+
+class BudgetRefused(_Head, frozen=True, tag="budget.refused"):
+    """A call does not fit into what is left, and does not begin. Amounts are in the smallest part of the unit."""
+
+    level: Level
+    unit: Unit
+    limit: int
+    spent: int
+    reserved: int
+    asked: int
+    on: str
+    """The account."""
+    period: Period = "total"
+    outcome: OnExceeded = "final_turn"
+    final: bool = False
+    """Not even the final turn fits."""
+    model: str = ""
+    """The model whose price is unknown, so that no money can be reserved for it."""
+
+
+PARTS: dict[Unit, int] = {"usd": 1_000_000_000, "tokens": 1, "seconds": 1_000_000, "calls": 1}
+"""How many of the smallest parts make up one unit."""
+MAX_AMOUNT = 10**15
+"""In smallest parts: a million dollars, or thirty years. Sums of such amounts fit into every store's integers."""
+
+
+def smallest(unit: Unit, amount: float) -> int:
+    """Converts a valid amount to the smallest parts of its unit."""
+    return round(amount * PARTS[unit])
+
+
+def greatest(unit: Unit) -> int:
+    return MAX_AMOUNT // PARTS[unit]
+
+
+def amount_issue(unit: Unit, amount: object) -> str:
+    """What is wrong with an amount, or "" if it is valid."""
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or amount != amount:
+        return "must be a number"
+    if amount < 0:
+        return "must be 0 or more"
+    if amount > greatest(unit):
+        return f"must be at most {greatest(unit):,}"
+    parts = PARTS[unit]
+    if parts == 1:
+        return "" if amount == int(amount) else "must be a whole number"
+    if 0 < amount < 1 / parts:
+        return f"must be 0, or at least {1 / parts:.{len(str(parts)) - 1}f}"
+    return ""

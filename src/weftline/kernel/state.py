@@ -14,10 +14,10 @@ from weftline.kernel.batch import Batch
 from weftline.kernel.batch import Call as Call
 from weftline.kernel.batch import Grant as Grant
 from weftline.kernel.batch import Stage as Stage
-from weftline.kernel.budget import BudgetRefused, Held
 from weftline.kernel.context import Cause
+from weftline.kernel.control import Lease
 from weftline.kernel.entries import AwaitKind, Fact, Limits, ModelRef, Parent
-from weftline.kernel.lease import Lease
+from weftline.kernel.policy import BudgetRefused, Held
 from weftline.messages import Usage
 
 

@@ -1,12 +1,52 @@
-"""Decisions on the model: when to ask it, which of the run's models to ask, and what follows from its answer."""
+"""Decisions on the model: when to ask it, what follows from its answer, and what becomes of lost work."""
 
 from __future__ import annotations
 
 from weftline import prompts
 from weftline.kernel import budgeting, compaction, policies
-from weftline.kernel.endings import end
-from weftline.kernel.entries import AttemptStarted, FinalForced, FinalReason, MessagesTaken, ModelRef, OutputRejected
-from weftline.kernel.state import CheckOutput, Decision, New, State
+from weftline.kernel.calls import asks_about_doubt
+from weftline.kernel.endings import ask_person, closed, end, result_of_answer, settled
+from weftline.kernel.entries import (
+    AttemptStarted,
+    CallStarted,
+    FinalForced,
+    FinalReason,
+    MessagesTaken,
+    ModelRef,
+    OutputRejected,
+)
+from weftline.kernel.state import Call, CheckOutput, Command, Decision, New, Reconcile, State
+
+
+def model_call(s: State) -> Decision:
+    return Decision((New(settled(s, "abandoned")),))
+
+
+def tool_call(s: State, index: int, call: Call, append: list[New], start: list[Command], *, still: bool) -> None:
+    """Decides about a lost call. With `still`, nothing begins for now, because the run is paused or about to end."""
+    if call.awaiting:
+        return  # a person is asked about it
+    if results := result_of_answer(s, index):
+        append += results
+    elif call.grant is not None:  # a person wants it executed again
+        if not still:
+            append.append(_again(s, index, call))
+    elif call.effect == "once":
+        if asks_about_doubt(s, call):
+            append.append(ask_person(s, index, "doubt"))
+        else:
+            append.append(closed(s, index, "in_doubt", prompts.calls.in_doubt(call.name)))
+    elif still:
+        return
+    elif call.effect == "reconcile":
+        start.append(Reconcile(s.turn - 1, index, call.attempt))
+    else:  # read, idempotent
+        append.append(_again(s, index, call))
+
+
+def _again(s: State, index: int, call: Call) -> New:
+    return New(CallStarted(s.turn - 1, index, call.attempt + 1))
+
 
 _NOTHING = Decision()
 

@@ -20,13 +20,13 @@ import aiohttp
 from yarl import URL
 
 from weftline._version import __version__
-from weftline.concurrency.deadlines import Deadlines
 from weftline.net.address import Address, InvalidAddress, parse
 from weftline.net.egress import AddressCheck, EgressRefused, allowed
 from weftline.net.errors import RequestFailed
 from weftline.net.failures import failure
 from weftline.net.heads import BoundedHandler
 from weftline.net.response import HttpResponse
+from weftline.work.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Hashable
 from contextlib import asynccontextmanager
 
 from weftline.net.errors import RequestFailed
+from weftline.work.turns import FairSemaphore
 
 MAX_AT_ONCE = 64
 WAIT_S = 20.0
@@ -18,7 +19,7 @@ class Shares:
 
     def __init__(self, *, max_at_once: int = MAX_AT_ONCE) -> None:
         self._max_at_once = max_at_once
-        self._shares: dict[Hashable, _Share] = {}
+        self._places = FairSemaphore(per_owner=max_at_once)
 
     @asynccontextmanager
     async def turn(self, owner: Hashable, *, timeout_s: float | None) -> AsyncGenerator[float | None]:
@@ -26,32 +27,23 @@ class Shares:
 
         Raises `RequestFailed` if it does not come.
         """
-        share = self._shares.get(owner)
-        if share is None:
-            share = self._shares[owner] = _Share(self._max_at_once)
-        share.users += 1
+        left_s = timeout_s
+        if self._places.is_full(owner):
+            left_s = await self._wait(owner, timeout_s)
+        else:
+            await self._places.acquire(owner)
         try:
-            left_s = timeout_s
-            if share.turns.locked():
-                left_s = await self._wait(share, timeout_s)
-            else:
-                await share.turns.acquire()
-            try:
-                yield left_s
-            finally:
-                share.turns.release()
+            yield left_s
         finally:
-            share.users -= 1
-            if not share.users:
-                del self._shares[owner]
+            self._places.release(owner)
 
-    async def _wait(self, share: _Share, timeout_s: float | None) -> float | None:
+    async def _wait(self, owner: Hashable, timeout_s: float | None) -> float | None:
         now = asyncio.get_running_loop().time
         began_s = now()
         wait_s = WAIT_S if timeout_s is None else min(WAIT_S, timeout_s / 2)
         try:
             async with asyncio.timeout(wait_s):
-                await share.turns.acquire()
+                await self._places.acquire(owner)
         except TimeoutError:
             raise RequestFailed(
                 "busy",
@@ -60,12 +52,3 @@ class Shares:
                 sent=False,
             ) from None
         return None if timeout_s is None else max(timeout_s / 2, timeout_s - (now() - began_s))
-
-
-class _Share:
-    __slots__ = ("turns", "users")
-
-    def __init__(self, max_at_once: int) -> None:
-        self.turns = asyncio.Semaphore(max_at_once)
-        self.users = 0
-        """How many are in progress or waiting."""

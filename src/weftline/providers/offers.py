@@ -15,7 +15,6 @@ from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
-from weftline.concurrency.interruption import is_interruption
 from weftline.messages import Assistant, Text, Thinking, ToolCall, Usage
 from weftline.providers.assemble import collect
 from weftline.providers.base import (
@@ -31,6 +30,7 @@ from weftline.providers.base import (
     UsageUpdate,
     Whole,
 )
+from weftline.work.outcomes import is_interruption
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from weftline.concurrency.interruption import is_being_cancelled, is_interruption
 from weftline.providers.base import Chunk, ModelInfo, ModelRequest, Provider, ProviderError, UsageUpdate
+from weftline.work.outcomes import is_being_cancelled, is_interruption
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from weftline.runtime import ids
 from weftline.runtime.message_parts import blobs_of
 from weftline.runtime.reads.finding import row_of
 from weftline.store.base import LogReader
-from weftline.store.columns import MAX_TIME_US
+from weftline.store.database import MAX_TIME_US
 from weftline.store.rows import Item, NewRun, Write, Written
 
 

@@ -14,18 +14,14 @@ from typing import NoReturn
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from weftline.concurrency.deadlines import Deadlines
 from weftline.kernel import bodies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import TurnBody, turn_args
-from weftline.kernel.budget import BudgetRefused
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted, ContextMeasured
+from weftline.kernel.control import EXECUTED, OF_RUN, CallUnclaimed, DeployAdopted
 from weftline.kernel.decide import decide
-from weftline.kernel.deploys import DeployAdopted
 from weftline.kernel.entries import (
-    EXECUTED,
     KIND,
-    OF_RUN,
     AskedCall,
     AttemptFailed,
     AttemptStarted,
@@ -44,8 +40,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
-from weftline.kernel.lease import CallUnclaimed
-from weftline.kernel.policy import RunUnattended
+from weftline.kernel.policy import BudgetRefused, RunUnattended
 from weftline.kernel.state import New, State
 from weftline.messages import ToolCall
 from weftline.plan import RunPlan, decode_plan
@@ -67,6 +62,7 @@ from weftline.runtime.step import take_in, write_down
 from weftline.runtime.tool_calls.preparing import prepare_call, prepare_calls
 from weftline.runtime.tool_calls.toolbox import RunName
 from weftline.store.rows import Item
+from weftline.work.deadlines import Deadlines
 
 _PIPELINE_FIELDS = ("invalid", "ask")
 _BY_TOOLS = EXECUTED | frozenset[How]({"in_doubt", "not_run"})

@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from weftline.concurrency.callers import current_caller
 from weftline.errors import Unavailable
 from weftline.runtime.live import LiveRun
+from weftline.work.turns import current_caller
 
 OPEN_S = 90.0
 """How long a request waits for the tools of its run: longer than the slowest MCP server may take to start."""

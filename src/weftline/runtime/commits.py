@@ -24,6 +24,7 @@ from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.fleet.timers import Timers
 from weftline.runtime.hub import Hub
 from weftline.runtime.live import BEHIND, LiveRun
+from weftline.runtime.metrics import Metrics
 from weftline.runtime.recovery import Recovery
 from weftline.store.rows import Progress, Write, Written
 
@@ -49,6 +50,7 @@ class Commits:
         timers: Timers,
         recovery: Recovery,
         lineage: Lineage,
+        metrics: Metrics,
         on_unopened_end: Callable[[LiveRun], None] | None,
     ) -> None:
         self._residents = residents
@@ -62,6 +64,7 @@ class Commits:
         self._recovery = recovery
         self._trials = recovery.trials
         self._lineage = lineage
+        self._metrics = metrics
         self._on_unopened_end = on_unopened_end
         self._on_ended: Callable[[], None] | None = None
 
@@ -72,6 +75,7 @@ class Commits:
     def committed(self, run: LiveRun, write: Write, result: Written) -> None:
         log, active = run.log, run.active
         ended = write.ended_at is not None
+        self._metrics.committed(write)
         if write.items:
             batch = EntryBatch(
                 run.work.run_id,

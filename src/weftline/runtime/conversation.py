@@ -26,10 +26,9 @@ from weftline.kernel.bodies import (
     TurnBody,
 )
 from weftline.kernel.context import ContextCompacted, ContextRestored
-from weftline.kernel.deploys import DeployAdopted, Digests, adopted
+from weftline.kernel.control import OF_RUN, DeployAdopted, Digests, adopted
 from weftline.kernel.entries import (
     KIND,
-    OF_RUN,
     AttemptFailed,
     AwaitClosed,
     AwaitOpened,

@@ -14,8 +14,8 @@ from typing import Protocol
 from msgspec import Raw, Struct
 
 from weftline.kernel.bodies import AwaitBody, encode
-from weftline.kernel.deploys import PARTS, Change, Digests, Part, changes
-from weftline.kernel.entries import OF_RUN, AwaitOpened
+from weftline.kernel.control import OF_RUN, PARTS, Change, Digests, Part, changes
+from weftline.kernel.entries import AwaitOpened
 from weftline.kernel.state import State
 from weftline.plan import RunPlan
 from weftline.runtime.live import Draft, WorkingSet

@@ -13,14 +13,11 @@ from typing import Any, Protocol
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from weftline.concurrency.callers import current_caller
-from weftline.concurrency.interruption import as_errors, is_being_cancelled
-from weftline.concurrency.round_robin import on_behalf_of
 from weftline.kernel import policies
 from weftline.kernel.accept import accepts
 from weftline.kernel.bodies import StateBody, encode
+from weftline.kernel.decide import is_outstanding
 from weftline.kernel.entries import CallAsked, CallStarted, Fact, Parent, StateChanged, TimerFired, TurnCompleted
-from weftline.kernel.outstanding import is_outstanding
 from weftline.kernel.policy import RunUnattended
 from weftline.kernel.state import (
     CallModel,
@@ -55,6 +52,8 @@ from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.runtime.waiting import wait_through, wait_while_running
 from weftline.store.rows import ThreadEnd
 from weftline.trace_context import incoming_traceparent
+from weftline.work.outcomes import as_errors, is_being_cancelled
+from weftline.work.turns import current_caller, on_behalf_of
 
 logger = logging.getLogger(__name__)
 

@@ -17,15 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
-from weftline.concurrency.deadlines import Deadlines
 from weftline.errors import LOG_DAMAGED, StoreError, Unavailable, WeftlineError, no_such_run, run_has_ended
 from weftline.kernel.accept import accepts
+from weftline.kernel.control import LEASE_US
 from weftline.kernel.entries import (
     AwaitOutcome,
     CancelRequested,
     Fact,
 )
-from weftline.kernel.lease import LEASE_US
 from weftline.plan import RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
@@ -45,6 +44,7 @@ from weftline.runtime.hub import Hub, ReservedStream, Subscription
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
+from weftline.runtime.metrics import Measured
 from weftline.runtime.model_calls.model_call import MODEL_RETRIES_TIMEOUT_S, MODEL_TIMEOUT_S
 from weftline.runtime.opening import RunOpener
 from weftline.runtime.people.answering import AwaitAnswer
@@ -68,6 +68,7 @@ from weftline.store.naming import db_option
 from weftline.store.records import workspaces
 from weftline.store.rows import IdempotencyKey, Write, Written
 from weftline.tools.base import Tool, ToolOutput
+from weftline.work.deadlines import Deadlines
 
 logger = logging.getLogger(__name__)
 
@@ -275,6 +276,10 @@ class EmbeddedEngine:
     def watch_ends(self, ended: Callable[[], None] | None) -> None:
         """Calls `ended` after each commit that ended a run or opened an await; None switches this off."""
         self._fleet.commits.watch_ends(ended)
+
+    def measure(self) -> Measured:
+        """What the engine has counted since its start, and how much is going on now."""
+        return self._fleet.measure()
 
     def require_accepting(self) -> None:
         """Raises `Unavailable` while the engine is starting or stopping, or its store refuses writes."""

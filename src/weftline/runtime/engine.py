@@ -17,11 +17,12 @@ from typing import Any, Protocol, Self, TypeAlias, TypedDict, TypeVar, Unpack
 from msgspec import Struct
 
 from weftline.kernel.bodies import Origin
+from weftline.kernel.control import LEASE_US
 from weftline.kernel.entries import AwaitOutcome, Fact
-from weftline.kernel.lease import LEASE_US
 from weftline.messages import Blob
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
+from weftline.runtime.metrics import Measured
 from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import PersonOf
 from weftline.runtime.reads.reading import StoredRuns
@@ -416,6 +417,10 @@ class Streams(Protocol):
 
 class Upkeep(Protocol):
     """Operations on the store and its limits."""
+
+    def measure(self) -> Measured:
+        """What the engine has counted since its start, and how much is going on now."""
+        ...
 
     async def budgets_changed(self, workspace: int, *, by: str = "") -> None:
         """Called when somebody has changed limits: they apply from the next call of every run, and runs that wait for

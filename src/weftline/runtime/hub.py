@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from weftline.concurrency.interruption import is_interruption
 from weftline.errors import RateLimited
 from weftline.kernel.entries import FORMAT
 from weftline.runtime import ids
 from weftline.runtime.engine import QUIET_BEATS, EntryBatch, Observer
-from weftline.runtime.fair_queue import FairQueue
 from weftline.store.base import LogStore
 from weftline.store.rows import Write
+from weftline.work.outcomes import is_interruption
+from weftline.work.turns import LoopQueue
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class Hub:
         self._topics: dict[int, list[Subscription]] = {}
         self._recent = Recent()
         self._observers: list[Observer] = []
-        self._page_queue = FairQueue()
+        self._page_queue = LoopQueue()
         self._closing = False
 
     def reserve(self, workspace: int) -> ReservedStream:
@@ -197,6 +197,11 @@ class Hub:
                 message = f"{limit} streams of this workspace are already open."
                 raise RateLimited(message, code="too_many_streams", retry_after_s=5, limit=limit)
             self._streams[workspace] = streams + 1
+
+    @property
+    def open_streams(self) -> int:
+        """How many streams of workspaces are open, or reserved."""
+        return sum(self._streams.values())
 
     async def until_ended(self, run: int, run_id: str, *, after: int) -> None:
         """Returns when the run has ended, or the server is stopping. It does not count as one of the workspace's

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.tools.workers import THREADS_PER_WORKSPACE
+from weftline.work.threads import THREADS_PER_WORKSPACE
 
 _FILES_PER_WORKSPACE = 8
 """A workspace's runs may use one in this many file descriptors; each run has at most one model call open."""

@@ -20,7 +20,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from weftline.concurrency.interruption import is_being_cancelled
 from weftline.errors import StoreError, Unavailable, WeftlineError
 from weftline.kernel.bodies import encode
 from weftline.kernel.entries import FORMAT, KIND, CallClosed, TurnCompleted
@@ -28,9 +27,11 @@ from weftline.kernel.state import FOLD, State, encode_state
 from weftline.runtime.batching import FairBatches
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import BEHIND, GONE, Draft, LiveRun, Waiter
+from weftline.runtime.metrics import Metrics
 from weftline.runtime.noted_facts import NOTED, note
 from weftline.store.base import LogStore
 from weftline.store.rows import ITEM_BYTES, LEAVE_DUE, Item, Progress, ThreadEnd, Write, Written
+from weftline.work.outcomes import is_being_cancelled
 
 logger = logging.getLogger(__name__)
 
@@ -67,11 +68,14 @@ class _Batch(NamedTuple):
 
     runs: list[LiveRun]
     writes: list[Write]
+    began_s: float
+    """By the loop's clock."""
 
 
 class Log:
-    def __init__(self, store: LogStore, *, clock: Clock, observer: CommitObserver) -> None:
+    def __init__(self, store: LogStore, *, clock: Clock, observer: CommitObserver, metrics: Metrics) -> None:
         self._store = store
+        self._metrics = metrics
         self._clock = clock
         self._observer = observer
         self._loop = asyncio.get_running_loop()
@@ -344,7 +348,7 @@ class Log:
         """Takes what is waiting, as it will be written. Whatever cannot be encoded is left out, so that it does not
         block the others.
         """
-        batch = _Batch([], [])
+        batch = _Batch([], [], self._loop.time())
         waiting, self._touched = self._fair.divide(self._touched)
         for run in waiting:
             try:
@@ -378,6 +382,7 @@ class Log:
 
     def _written(self, batch: _Batch, flushing: asyncio.Future[list[Written]]) -> None:
         results = _results(batch, flushing)
+        self._metrics.flushed(self._loop.time() - batch.began_s)
         refused: list[tuple[LiveRun, Write]] = []
         written = list(zip(batch.runs, batch.writes, results, strict=True))
         for run, write, result in written:

@@ -10,8 +10,7 @@ from weftline.kernel.entries import AttemptFailed, AwaitClosed, AwaitOpened, Fac
 from weftline.kernel.state import State
 from weftline.runtime import ids
 from weftline.runtime.live import LiveRun
-from weftline.store.awaits import NewAwait
-from weftline.store.rows import Progress, Write
+from weftline.store.rows import NewAwait, Progress, Write
 
 NOTED: frozenset[type[Fact]] = frozenset(
     {RunCreated, AttemptFailed, ContextCompacted, CompactionFailed, AwaitOpened, AwaitClosed}

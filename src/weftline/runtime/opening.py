@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from weftline.errors import Conflict
 from weftline.kernel.bodies import RenderedBody, decode_message, encode
-from weftline.kernel.deploys import DeployAdopted
+from weftline.kernel.control import DeployAdopted
 from weftline.kernel.entries import CancelRequested, HistoryPinned, InstructionsRendered
 from weftline.messages import Message
 from weftline.providers.workspace import WorkspaceCatalogs

@@ -8,7 +8,7 @@ After `kill -9` the next process
 3. loads each of them, under a new epoch: the row's state, plus the newer facts folded in (`load_run`);
 4. asks `decide` whether there is something to do, and if so gives the run a driver (`Dispatcher.consider`);
 5. has the driver open the run's tools (`RunOpener.open`) and append `adoption`: what was in progress is lost;
-6. continues as usual: `decide` determines what happens to lost work (`weftline.kernel.lost`).
+6. continues as usual: `decide` determines what happens to lost work (`weftline.kernel.turns`).
 
 A run is on trial from step 2 until something that it began has ended, or until it has been back at work for a while: a
 trial proves nothing before the tools are open and a command has begun. So a run that kills the process at each start is
@@ -35,6 +35,7 @@ from msgspec.structs import replace
 
 from weftline.errors import Conflict, NotFound, StoreError, WeftlineError
 from weftline.kernel.bodies import ClosedBody, EndedBody, OpenedBody, decode_created, decode_message, encode
+from weftline.kernel.control import CallUnclaimed
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.decide import decide
 from weftline.kernel.endings import settled
@@ -47,7 +48,6 @@ from weftline.kernel.entries import (
     decode_fact,
 )
 from weftline.kernel.evolve import evolve, fold
-from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.state import FOLD, New, State, decode_state
 from weftline.messages import Text
 from weftline.plan import RunPlan, decode_plan

@@ -8,11 +8,11 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from weftline.concurrency.deadlines import Deadlines
 from weftline.plan import RunPlan
 from weftline.runtime.clock import Clock
 from weftline.runtime.live import Draft
 from weftline.runtime.pacing import LargeSteps
+from weftline.work.deadlines import Deadlines
 
 SLOW_TURN_S = 60.0
 """Model and tool calls that take longer are logged."""

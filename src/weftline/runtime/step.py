@@ -18,6 +18,7 @@ from weftline import prompts
 from weftline.failure import Failure, kind_by
 from weftline.kernel import bodies, policies
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextMeasured
+from weftline.kernel.control import CallUnclaimed
 from weftline.kernel.decide import decide
 from weftline.kernel.entries import (
     STRICTNESS,
@@ -40,7 +41,6 @@ from weftline.kernel.entries import (
     TimerFired,
 )
 from weftline.kernel.evolve import evolve
-from weftline.kernel.lease import CallUnclaimed
 from weftline.kernel.policy import CapReached
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart

@@ -22,7 +22,6 @@ from typing import cast
 import msgspec
 from msgspec import Struct
 
-from weftline.concurrency.interruption import is_interruption
 from weftline.sandbox.base import (
     LEVELS,
     MAX_FRAME_BYTES,
@@ -39,6 +38,7 @@ from weftline.sandbox.base import (
 from weftline.sandbox.process import Engine
 from weftline.sandbox.values import Parts, Refused, TooManyParts, decode, encode
 from weftline.text.surrogates import whole, whole_json
+from weftline.work.outcomes import is_interruption
 
 MAX_OUTPUT_BYTES = 64 << 20
 MAX_OUTPUT_PARTS = 2_000_000

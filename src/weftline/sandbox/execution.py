@@ -32,9 +32,9 @@ from weftline.sandbox.base import (
     SandboxUnavailable,
     Succeeded,
 )
-from weftline.sandbox.fair_semaphore import FairSemaphore
 from weftline.sandbox.values import copied
 from weftline.text.surrogates import whole
+from weftline.work.turns import FairSemaphore
 
 MAX_REPORTS = 10_000
 MAX_LOGS = 10_000
@@ -161,7 +161,7 @@ class CodeExecution:
             return Failed("terminated", CodeError(name=TERMINATED, message=str(ended)))
         finally:
             cap.cancel()
-            self._places.release()
+            self._places.release(owner)
 
     def _settle(self, work: asyncio.Task[Outcome]) -> None:
         self._served.closed = True

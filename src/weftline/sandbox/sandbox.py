@@ -18,7 +18,7 @@ from weftline.sandbox.base import (
     SandboxUnavailable,
 )
 from weftline.sandbox.execution import CodeExecution, Served
-from weftline.sandbox.fair_semaphore import FairSemaphore
+from weftline.work.turns import FairSemaphore
 
 
 class Sandbox:

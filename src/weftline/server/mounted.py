@@ -12,6 +12,7 @@ what belongs to a process: listening, stopping, limits on connections.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -30,10 +31,11 @@ from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
 from weftline.runtime.engine import Engine as Runtime
 from weftline.server.app import App, refusal
-from weftline.server.http import Receive, Request, Scope, Send, send_response
+from weftline.server.http import PEER, Receive, Request, Scope, Send, send_response
 from weftline.server.oauth.documents import read_document
-from weftline.server.options import ServerOptions
+from weftline.server.options import ServerOptions, metrics_token
 from weftline.server.routes.every import ROUTES
+from weftline.server.routes.operator import ROUTES as OPERATORS
 from weftline.server.sse import BEAT_S
 from weftline.server.webhook_body import webhook_body
 from weftline.tools.own_tools import LoadedTool, loaded_tools, server_tools
@@ -133,8 +135,9 @@ class Mounted:
             store,
             stored.catalogs,
             ROUTES,
-            options=ServerOptions(public_url=self._public_url),
+            options=ServerOptions(public_url=self._public_url, metrics_token=metrics_token(os.environ)),
             read_document=partial(read_document, pages),
+            operator_routes=lambda: OPERATORS,
             code=code_agents(engine.agents, models, now_us=host.clock.now_us(), to_spec=code_spec),
         )
         deliveries = WebhookDeliveries(
@@ -155,7 +158,9 @@ class Mounted:
             app.auth.forget()
 
         async def list_own_tools() -> list[LoadedTool]:
-            return loaded_tools(engine._own_tools)
+            return app.own_tools()
+
+        app.own_tools = partial(loaded_tools, engine._own_tools)
 
         if stored.control is not None:
             stored.control.offer(
@@ -193,7 +198,9 @@ def _below_root(scope: Scope) -> Scope:
     if root and (path == root or path.startswith(f"{root}/")):
         path = path[len(root) :] or "/"
     # A copy of the headers, as a stream releases them and the application's scope must keep its own.
-    return {**scope, "path": path, "root_path": root, "headers": list(scope["headers"])}
+    # Nobody but our own listener says that a request is the operator's.
+    others = {name: value for name, value in scope.items() if name != PEER}
+    return {**others, "path": path, "root_path": root, "headers": list(scope["headers"])}
 
 
 def _address(scope: Scope) -> str:

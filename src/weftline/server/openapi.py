@@ -14,7 +14,7 @@ from weftline._version import __version__
 from weftline.errors import TABLE
 from weftline.server.declared import Form, OtherProtocol
 from weftline.server.json_schemas import Schema, Schemas, schemas_of
-from weftline.server.router import EventStream, HtmlPage, Redirect, Route, headers_of
+from weftline.server.router import EventStream, HtmlPage, PlainText, Redirect, Route, headers_of
 from weftline.wire.errors import wire_code
 
 REASONS = {
@@ -29,7 +29,7 @@ REASONS = {
     503: "The server is not accepting work; try again after Retry-After.",
 }
 _CREDENTIALS = ("bearer", "apiKey")
-_NOT_JSON = (EventStream, HtmlPage, Redirect, OtherProtocol)
+_NOT_JSON = (EventStream, HtmlPage, PlainText, Redirect, OtherProtocol)
 
 
 class Issue(Struct):
@@ -141,6 +141,8 @@ def _responses(route: Route, schemas: Schemas) -> Schema:
         content["application/json"] = {"schema": schemas.by_type[shape]}
     if HtmlPage in kinds:
         content["text/html"] = {}
+    if PlainText in kinds:
+        content["text/plain"] = {"schema": {"type": "string"}}
     successes: dict[str, Schema] = {str(route.status): {"description": "Done.", "content": content}}
     if EventStream in kinds and content and route.status != 200:
         # Only described in words: generated clients never ask for events, and with a schema here they would read every

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import ip_network
@@ -13,7 +14,6 @@ from msgspec.structs import replace
 from weftline.config import Config
 from weftline.errors import WeftlineError
 from weftline.net.address import InvalidAddress, parse
-from weftline.process.watchdog import default_stall_s
 from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.model_calls.model_call import MODEL_RETRIES_TIMEOUT_S, MODEL_TIMEOUT_S
 from weftline.runtime.public_errors import CODES
@@ -23,6 +23,7 @@ from weftline.server import cors
 from weftline.server.connections import ConnectionLimits, Network
 from weftline.server.cors import Cors
 from weftline.server.names import host_name
+from weftline.server.process import default_stall_s
 from weftline.server.rate_limit import DEFAULT_PER_MINUTE
 from weftline.text.suggestions import did_you_mean
 from weftline.tools.asking import checked_template
@@ -79,6 +80,7 @@ SETTINGS = (
     "unknown_fields",
     "code_version",
     "traces",
+    "metrics_token",
     "display_hints",
     *_CONNECTIONS,
     *_WORKSPACES,
@@ -126,14 +128,27 @@ class ServerOptions(Struct, frozen=True):
     """Identifies the code of agents and tools when it continues a run, instead of its source."""
     traces: bool = False
     """Whether spans of all runs are emitted, for OpenTelemetry."""
+    metrics_token: str = ""
+    """With this, `/metrics` can be read; empty for a server that shows it only if nobody else can reach it."""
     display_hints: dict[str, str] = {}
     """By tool: what streams show for its calls instead of the tool's own hint, with arguments in braces."""
     connections: ConnectionLimits = ConnectionLimits()
     workspaces: WorkspaceLimits = WorkspaceLimits()
 
 
-def server_options(config: Config, *, rate_limit_per_minute: int | None = None) -> ServerOptions:
-    """Reads the settings. Raises a `WeftlineError` (`bad_config`) that names the offending setting."""
+def metrics_token(environ: Mapping[str, str]) -> str:
+    """The token that the environment sets for `/metrics`."""
+    return environ.get("WEFTLINE_METRICS_TOKEN", "").strip()
+
+
+def server_options(
+    config: Config, *, rate_limit_per_minute: int | None = None, environ: Mapping[str, str] | None = None
+) -> ServerOptions:
+    """Reads the settings, which the environment overrides.
+
+    Raises a `WeftlineError` (`bad_config`) that names the offending setting.
+    """
+    environ = os.environ if environ is None else environ
     options = ServerOptions()
     for name, value in config.server.items():
         if name not in SETTINGS:
@@ -171,6 +186,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
             options = replace(options, code_version=_version(config, value))
         elif name == "traces":
             options = replace(options, traces=_switch(config, name, value))
+        elif name == "metrics_token":
+            options = replace(options, metrics_token=_token(config, value))
         elif name == "display_hints":
             options = replace(options, display_hints=_hints(config, value))
         elif name in _CONNECTIONS:
@@ -184,6 +201,8 @@ def server_options(config: Config, *, rate_limit_per_minute: int | None = None) 
     options = replace(options, cors=cors.cors_from(config.server, origin=config.path))
     if rate_limit_per_minute is not None:
         options = replace(options, rate_limit_per_minute=rate_limit_per_minute)
+    if token := metrics_token(environ):
+        options = replace(options, metrics_token=token)
     return options
 
 
@@ -216,6 +235,12 @@ def _version(config: Config, value: object) -> str:
     if isinstance(value, str) and value.strip():
         return value
     raise _bad(config, "code_version", "must be a string, such as a commit")
+
+
+def _token(config: Config, value: object) -> str:
+    if isinstance(value, str) and value and value.isascii() and value.isprintable() and " " not in value:
+        return value
+    raise _bad(config, "metrics_token", "must be a string of printable ASCII characters without spaces")
 
 
 def _hints(config: Config, value: object) -> dict[str, str]:

@@ -44,12 +44,17 @@ class HtmlPage:
     """A response that is an HTML page."""
 
 
+class PlainText:
+    """A response that is plain text."""
+
+
 class Redirect:
     """A response that redirects the browser."""
 
 
 class Route(Struct, frozen=True):
-    """A route. `access` is `public` without a credential, `workspace` for one of the workspace in the path's `{slug}`.
+    """A route. `access` is `public` without a credential, `workspace` for one of the workspace in the path's `{slug}`,
+    `operator` over the store's own socket only.
 
     It is the only source of the OpenAPI document. A handler can read nothing of a request that is not declared here.
     """
@@ -57,7 +62,7 @@ class Route(Struct, frozen=True):
     method: str
     path: str
     handler: Handler
-    access: Literal["public", "workspace"] = "workspace"
+    access: Literal["public", "workspace", "operator"] = "workspace"
     scopes: tuple[str, ...] = ()
     """The scopes that an OAuth token must have; API keys have no scopes."""
     usages: tuple[str, ...] = ("developer_api",)
@@ -66,6 +71,8 @@ class Route(Struct, frozen=True):
     """Whether its refusals name the metadata of a protected resource, where a client can get a token."""
     narrowed: Narrowed = "no"
     """How it treats a credential with an agent allow-list."""
+    every_workspace: bool = False
+    """Whether the operator may use it for all workspaces at once, with `-` as the slug."""
     limited: bool = True
     """Whether requests count against the credential's rate limit and may be refused by it."""
     by_cookie: bool = False

@@ -27,9 +27,6 @@ from weftline.net.address import parse
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from, is_loopback
 from weftline.net.transport import AiohttpTransport, Transport
-from weftline.process.memory import return_large_blocks
-from weftline.process.stopping import LOST_ANSWERS, Stopping, finish_within
-from weftline.process.watchdog import LoopWatchdog
 from weftline.providers.catalog import Catalog
 from weftline.providers.scripted import ScriptedProvider
 from weftline.providers.scripts import load_scripts
@@ -44,6 +41,7 @@ from weftline.server.connections import Connections
 from weftline.server.listener import Listener
 from weftline.server.oauth.documents import read_document
 from weftline.server.options import ServerOptions, server_options
+from weftline.server.process import LOST_ANSWERS, LoopWatchdog, Stopping, finish_within, return_large_blocks
 from weftline.server.protocol import HttpProtocol
 from weftline.server.router import Route
 from weftline.server.routes import FIRST
@@ -272,6 +270,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         read_document=partial(read_document, pages),
         code=agents.code if agents else NO_CODE,
         every_route=_every_route,
+        operator_routes=_operator_routes,
     )
     deliveries = WebhookDeliveries(
         app.workspaces,
@@ -289,7 +288,9 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         app.auth.forget()
 
     async def list_own_tools() -> list[LoadedTool]:
-        return loaded_tools(own_tools)
+        return app.own_tools()
+
+    app.own_tools = partial(loaded_tools, own_tools)
 
     def load_operations() -> Mapping[str, Operation]:
         from weftline.api.operations import operations  # only a command of an administrator needs them
@@ -371,6 +372,12 @@ async def _after_hold(engine: Engine, work: Callable[[], Awaitable[None]]) -> No
 
 def _every_route() -> tuple[Route, ...]:
     from weftline.server.routes.every import ROUTES  # takes as long as the whole start
+
+    return ROUTES
+
+
+def _operator_routes() -> tuple[Route, ...]:
+    from weftline.server.routes.operator import ROUTES  # only a command of an administrator needs them
 
     return ROUTES
 

@@ -36,7 +36,7 @@ class UnknownFields:
         Raises `InvalidRequest` with all of them if the operator refuses unknown fields or the client prefers that.
         """
         if unknown:
-            if self._refused or prefers_strict(request):
+            if (self._refused and not request.operator) or prefers_strict(request):
                 raise invalid([Issue(field.path, field.refusal) for field in unknown])
             if self._may_log(request.about.workspace):
                 fields = [f"{field.path} ({field.nearest}?)" if field.nearest else field.path for field in unknown]

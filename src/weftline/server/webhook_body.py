@@ -11,10 +11,9 @@ from weftline.errors import WeftlineError
 from weftline.kernel.entries import KIND, AwaitOpened, decode_fact
 from weftline.server.app import App
 from weftline.server.routes.lists import listed_run
-from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.records.deliveries import DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
-from weftline.store.rows import RunRow
+from weftline.store.rows import AwaitFilter, OpenAwait, RunRow
 from weftline.wire.responses import iso
 from weftline.workspace import workspaces
 from weftline.workspace.delivering import delivery_id, event_of

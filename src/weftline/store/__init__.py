@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weftline.store.base import ReadStore, Store
-    from weftline.store.copies import Copied, Salvaged
+    from weftline.store.rows import Copied, Salvaged
     from weftline.store.sqlite.directory import Owner
 
 

@@ -16,11 +16,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.copies import Copied
 from weftline.store.database import Database
-from weftline.store.rows import DueRun, Item, Loaded, Page, RunFilter, RunRow, TimedRun, Write, Written
-from weftline.store.secrets import Vault
+from weftline.store.rows import (
+    AwaitFilter,
+    Copied,
+    DueRun,
+    Item,
+    Loaded,
+    OpenAwait,
+    Page,
+    RunFilter,
+    RunRow,
+    TimedRun,
+    Write,
+    Written,
+)
+from weftline.store.sealing import Vault
 
 
 class LogReader(Protocol):

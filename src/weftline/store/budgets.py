@@ -9,7 +9,7 @@ from datetime import date, timedelta
 
 from msgspec import Struct
 
-from weftline.kernel.budget import BudgetRule, Level, OnExceeded, Period, Unit
+from weftline.kernel.policy import BudgetRule, Level, OnExceeded, Period, Unit
 
 _EPOCH = date(1970, 1, 1)
 _DAY_US = 86_400_000_000

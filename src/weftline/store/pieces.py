@@ -15,13 +15,88 @@ Long lists of short elements are split in the same way, some elements at a time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 
-from msgspec import DecodeError, Struct
+from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
-from weftline.store.lists import groups
+Range = tuple[int, int]
+
+_MAX_LIST_DEPTH = 4
+"""The messages of a plan are at depth three."""
+_MAX_OBJECTS = 50_000
+"""A body with more objects is data rather than messages, and would take too long."""
+
+_PROBE = 64
+"""How many bytes of a value are searched for first."""
+
+_fields = Decoder(dict[str, Raw]).decode
+_elements = Decoder(list[Raw]).decode
+
+
+def groups(body: bytes, taken: Sequence[Range], *, size: int) -> list[Range]:
+    """Ranges of adjacent elements in the long lists of a JSON text, each of at least `size` bytes.
+
+    `taken` are the sorted ranges that are stored in other ways; no group overlaps them.
+    """
+    if body.count(b"{") > _MAX_OBJECTS:
+        return []
+    try:
+        return list(_in_value(body, 0, len(body), taken, size=size, depth=0))
+    except (DecodeError, UnicodeError, RecursionError):
+        return []
+
+
+def _in_value(body: bytes, start: int, end: int, taken: Sequence[Range], *, size: int, depth: int) -> Iterator[Range]:
+    if depth == _MAX_LIST_DEPTH or end - start < 2 * size:
+        return
+    match body[start : start + 1]:
+        case b"{":
+            at = start
+            for field in _fields(body[start:end]).values():
+                value = bytes(field)
+                if len(value) >= 2 * size and (at := _find(body, value, at)) >= 0:
+                    yield from _in_value(body, at, at + len(value), taken, size=size, depth=depth + 1)
+                    at += len(value)
+        case b"[" if body[start + 1 : start + _PROBE].lstrip()[:1] == b"{":
+            yield from _in_list(body, start, end, taken, size=size, depth=depth)
+        case _:
+            pass
+
+
+def _in_list(body: bytes, start: int, end: int, taken: Sequence[Range], *, size: int, depth: int) -> Iterator[Range]:
+    first, last = -1, start
+    for element in _elements(body[start:end]):
+        at = _next(body, last)
+        last = at + len(bytes(element))
+        place = bisect_left(taken, (at, 0))
+        if place < len(taken) and taken[place][0] < last:
+            first = -1
+            yield from _in_value(body, at, last, taken, size=size, depth=depth + 1)
+            continue
+        first = at if first < 0 else first
+        if last - first >= size:
+            yield first, last
+            first = -1
+
+
+def _next(body: bytes, at: int) -> int:
+    """Where the next element of a list begins."""
+    while body[at] in b"[, \t\r\n":
+        at += 1
+    return at
+
+
+def _find(body: bytes, value: bytes, at: int) -> int:
+    """Like `bytes.find`, which is slow to start with a long needle."""
+    probe = value[:_PROBE]
+    at = body.find(probe, at)
+    while at >= 0 and not body.startswith(value, at):
+        at = body.find(probe, at + 1)
+    return at
+
 
 PIECE_BYTES = 16 * 1024
 """Strings of this length or more are pieces: a row of their own is worth it."""
@@ -31,7 +106,7 @@ _AS_IT_IS, _ASCII, _QUOTED, _UNQUOTED = b"=", b"a", b"(", b")"
 _ID = slice(1, 65)
 """Where the id is in a mark."""
 
-_MAX_DEPTH = 2
+_MAX_STRING_DEPTH = 2
 """How deep strings may be nested in strings. The arguments of a call are at depth one, or two in a text that quotes the
 call.
 """
@@ -109,7 +184,7 @@ def _marked(text: bytes, pieces: dict[str, bytes], *, depth: int) -> bytes:
 
 
 def _mark(string: bytes, pieces: dict[str, bytes], *, depth: int) -> bytes:
-    if depth < _MAX_DEPTH and string[:1] in (b"{", b"[") and b'\\"' in string:
+    if depth < _MAX_STRING_DEPTH and string[:1] in (b"{", b"[") and b'\\"' in string:
         inside: dict[str, bytes] = {}
         content = _content(string)
         if content is not None and _MARK not in content:

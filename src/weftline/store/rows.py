@@ -10,8 +10,76 @@ from msgspec import Struct
 from weftline.errors import WeftlineError
 from weftline.kernel.entries import Fact
 from weftline.messages import Blob
-from weftline.store.awaits import NewAwait
 from weftline.store.budgets import Booking
+
+KINDS = ("question", "confirm", "plan", "doubt", "clarification", "deploy", "budget")
+"""The kinds of awaits. The first approves nothing, so it stands in for a damaged one."""
+
+
+class NewAwait(Struct, frozen=True):
+    """A question to a person that a run opens. The store lists it until the run closes it."""
+
+    id: str
+    workspace: int
+    root: int
+    """The top-level run, which people know: its own, unless it is a child."""
+    kind: str
+    opened_at: int
+    deadline_at: int | None
+    body: bytes
+    """The same bytes as in the log."""
+    tool: str = ""
+    """The tool whose call it is about."""
+
+
+class OpenAwait(Struct, frozen=True):
+    """An open question to a person, with details of its run."""
+
+    run: int
+    salt: str
+    id: str
+    workspace: int
+    root: int
+    root_salt: str
+    thread: int | None
+    agent: str | None
+    """The agent of the run, or else of the top-level run."""
+    name: str
+    """The name of the run."""
+    kind: str
+    opened_at: int
+    deadline_at: int | None
+    body: bytes
+    """Empty if it was not read, because those before it have used up `AwaitFilter.max_bytes`."""
+    unread: bool = False
+    damaged: str = ""
+    """The first damaged column, or ""; see `weftline.store.database`."""
+
+
+class AwaitFilter(Struct, frozen=True, kw_only=True):
+    """What a page of open awaits must match, and where it begins: after the run and id in `after`."""
+
+    workspace: int
+    after: tuple[int, str] = (0, "")
+    limit: int = 50
+    max_bytes: int | None = None
+    """How many bytes of bodies, which may be large, are read: as many as fit, and always the first unless this is 0."""
+    id: str | None = None
+    run: int | None = None
+    root: int | None = None
+    """Only those of this run and, if it is a top-level run, of all runs below it.
+
+    `runtime.reads.below` finds those of any run.
+    """
+    thread: int | None = None
+    agents: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    due_before: int | None = None
+    """Only those whose deadline comes before this time."""
+    tool: str | None = None
+    opened_until: int | None = None
+    """Only those that were already open at this time."""
+
 
 LEAVE_DUE = -1
 """A `due_at` that keeps the row's value: only the store knows when a run that is queued on its thread may start."""
@@ -205,7 +273,7 @@ class RunRow(Struct):
     family: int | None = None
     """See `NewRun`."""
     damaged: str = ""
-    """The first damaged column, or ""; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.database`."""
 
     @property
     def listed_under(self) -> int | None:
@@ -317,3 +385,38 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     """Sorts by the time of the last change of status, the latest first. The page then begins below `before_change`."""
     before_change: tuple[int, int] | None = None
     """When the last run of the previous page changed, and its key."""
+
+
+class Unreadable(Struct, frozen=True):
+    """Something in a store that cannot be read. `key` is that of its run, if it belongs to one."""
+
+    what: str
+    run: int = 0
+    salt: str = ""
+
+
+class Copied(Struct, frozen=True):
+    """A copy of a store: its size, and what was found in it that cannot be read."""
+
+    bytes: int
+    unreadable: int = 0
+    examples: tuple[Unreadable, ...] = ()
+    """The first few of these."""
+
+
+class Salvaged(Struct):
+    """A copy of what could be read of a damaged store. Runs are given as key and salt."""
+
+    damaged: list[str]
+    """The tables that have lost rows."""
+    bytes: int = 0
+    whole: int = 0
+    """How many runs are there with their whole log."""
+    shortened: list[tuple[int, str]] = []
+    """Those that had ended and have lost part of their log: what is left is how they ended."""
+    failing: list[tuple[int, str]] = []
+    """Those that had not ended and have lost part of their log: they will end as `worker_error`."""
+    lost: int = 0
+    """How many runs are lost of which something can still be seen. Others may have left no trace."""
+    unreadable: int = 0
+    """How many other values cannot be read: specs, messages of sessions, attachments."""

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from weftline.kernel.budget import Held
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextCompacted
 from weftline.kernel.entries import (
     AttemptFailed,
@@ -19,6 +18,7 @@ from weftline.kernel.entries import (
     TurnCompleted,
     decode_fact,
 )
+from weftline.kernel.policy import Held
 from weftline.store.base import LogReader
 from weftline.store.budgets import Booking
 from weftline.store.database import Database, Query, statement

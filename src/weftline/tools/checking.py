@@ -1,7 +1,7 @@
 """Validates values against untrusted schemas, with bounded work.
 
 A small schema with a known cost is checked directly. Everything else (recursive unions, patterns with look-around, long
-lists) goes to a process that is killed if it takes too long; see `weftline.bounded`.
+lists) goes to a process that is killed if it takes too long; see `weftline.work.processes`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import msgspec
 from msgspec import Raw
 
 from weftline import prompts
-from weftline.bounded.pool import GaveUp, shared_workers
 from weftline.providers.base import ToolSpec
 from weftline.text.canonical import canonical_value
 from weftline.text.schema_cost import Cost, TooCostly, measured
 from weftline.tools.arguments import InvalidArguments, Issue, described, drop_nulls, object_args
 from weftline.tools.schema import ArgsValidator
+from weftline.work.processes import GaveUp, shared_workers
 
 logger = logging.getLogger(__name__)
 

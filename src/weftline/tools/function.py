@@ -13,7 +13,6 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 from weftline import prompts
-from weftline.concurrency.interruption import as_errors, is_interruption, raise_if_cancelled
 from weftline.failure import Failure
 from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import STRICTNESS, Effect
@@ -47,6 +46,7 @@ from weftline.tools.signature import (
 )
 from weftline.tools.validation_work import CPU_S, TooMuchWork, bounded, on_loop
 from weftline.tools.workers import NoThread, shared_workers
+from weftline.work.outcomes import as_errors, is_interruption, raise_if_cancelled
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, TypeVar

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.concurrency.interruption import raise_if_cancelled
 from weftline.kernel.bodies import Peer
 from weftline.kernel.entries import Effect
 from weftline.log_context import fields
@@ -23,6 +22,7 @@ from weftline.tools.arguments import object_args
 from weftline.tools.base import ClientKind, Reconciled, ToolContext, ToolOutput, Unknown
 from weftline.tools.checking import checked_args
 from weftline.tools.schema import EMPTY_OBJECT_SCHEMA
+from weftline.work.outcomes import raise_if_cancelled
 
 logger = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_interruption
 from weftline.failure import Failure
 from weftline.outcome import ServerData, Telemetry
 from weftline.text.canonical import canonical_value
 from weftline.tools.base import Tool, ToolOutput
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import error_of, failure_of, output_of, reason_of
+from weftline.work.outcomes import is_interruption
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Raw
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_interruption
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.arguments import (
     MAX_ISSUES,
@@ -36,6 +35,7 @@ from weftline.tools.secret_types import refuse_secrets
 from weftline.tools.stored_form import NotStored, StoredForm, validation_error
 from weftline.tools.stored_schema import dumped, serializer_of, validator_of
 from weftline.tools.validation_work import TooMuchWork, counting
+from weftline.work.outcomes import is_interruption
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError

@@ -1,7 +1,7 @@
 """Bounds the work of pydantic's validators for arguments that a model wrote.
 
-They cannot run in another process, as `weftline.bounded` does it: they return Python objects, and call code of the
-tool's author. A few types make pydantic work far more than the arguments are long:
+They cannot run in another process, as `weftline.work.processes` does it: they return Python objects, and call code of
+the tool's author. A few types make pydantic work far more than the arguments are long:
 
 * A recursive union (a filter of `And`, `Or` and `Not`) is tried once for each of its members, at each level. 200 bytes
   can take minutes.

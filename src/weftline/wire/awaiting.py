@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from msgspec import Raw, Struct, json
 from msgspec.structs import replace
 
-from weftline.kernel.deploys import OnDeploy, stricter
+from weftline.kernel.control import OnDeploy, stricter
 from weftline.kernel.entries import Limits
 from weftline.wire.json_text import encode
 

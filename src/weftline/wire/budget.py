@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec import Raw, Struct, json
 
-from weftline.kernel.amounts import PARTS, smallest
-from weftline.kernel.budget import BudgetRule, OnExceeded
+from weftline.kernel.policy import PARTS, BudgetRule, OnExceeded, smallest
 from weftline.wire.json_text import encode
 
 
@@ -36,12 +35,12 @@ _decode = json.Decoder(WireBudget).decode
 def budget_within(own: Raw, above: Raw) -> Raw:
     """Returns the tighter of two budgets: the run's own, and that of its agent or session."""
     one, other = _decode(own), _decode(above)
-    rule = (one.rule or BudgetRule(on_exceeded=other.on_exceeded or "final_turn")).within(other.rule)
+    rule = (one.rule or BudgetRule()).within(other.rule)
     tight = WireBudget(
         None if rule.nusd is None else rule.nusd / PARTS["usd"],
         rule.tokens,
         None if rule.active_us is None else rule.active_us / PARTS["seconds"],
         rule.calls,
-        rule.on_exceeded,
+        one.on_exceeded or other.on_exceeded,
     )
     return Raw(encode(tight))

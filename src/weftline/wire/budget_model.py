@@ -7,8 +7,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from weftline.kernel.amounts import amount_issue, greatest
-from weftline.kernel.budget import OnExceeded, Unit
+from weftline.kernel.policy import OnExceeded, Unit, amount_issue, greatest
 
 
 def _checked(unit: Unit) -> AfterValidator:

@@ -21,7 +21,7 @@ def fork_spec(origin: bytes, changes: bytes, *, in_session: bool) -> bytes:
     `InvalidRequest` for invalid changes, and for tools whose secrets are not stored and were not sent again.
     """
     merged = {name: value for name, value in decode_fields(origin).items() if name not in INPUT}
-    own = decode_fields(changes)
+    own = {name: value for name, value in decode_fields(changes).items() if value != NULL}
     of_agent = merged.get("agentId", NULL) != NULL
     if "systemPrompt" in own and (of_agent or in_session):
         whose = "agent" if of_agent else "session"

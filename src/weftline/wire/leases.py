@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 from msgspec import UNSET
 from pydantic import Field, StringConstraints
 
-from weftline.kernel.lease import LEASE_US, MAX_LEASE_US, MIN_LEASE_US
+from weftline.kernel.control import LEASE_US, MAX_LEASE_US, MIN_LEASE_US
 from weftline.wire.limits import MAX_TOOL_USE_ID_CHARS
 from weftline.wire.responses import Ok, Time, Warnings
 from weftline.wire.run_spec import Part

@@ -8,13 +8,13 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 from msgspec.structs import replace
 
-from weftline.kernel.deploys import OnDeploy
+from weftline.kernel.control import LeaseRule, OnDeploy, OnLost
 from weftline.kernel.entries import Limits
-from weftline.kernel.lease import LeaseRule, OnLost
 from weftline.messages import Assistant, Message, OutputSchema, Sampling, System, Text, User
 from weftline.plan import (
     A2ALocalRef,
     A2ARef,
+    Asked,
     LocalRef,
     McpLocalEntry,
     McpLocalRef,
@@ -264,6 +264,27 @@ def plan_from_spec(spec: bytes, *, requested_by: str = "") -> RunPlan:
         stream_arguments=sent.stream_arguments or False,
     )
     return plan if engine is None and not sent.turn_id else replace(plan, turn_id=sent.turn_id or "", engine=engine)
+
+
+class _Asked(Struct, rename="camel"):
+    budgets: _Budgets | None = None
+    budget: WireBudget | None = None
+    awaits: WireAwaits | None = None
+
+
+_decode_asked = json.Decoder(_Asked).decode
+
+
+def asked_of(spec: bytes) -> Asked:
+    """Returns what a spec sets itself, where `plan_from_spec` would put a default."""
+    sent = _decode_asked(spec)
+    timeout_ms = None if sent.budgets is None else sent.budgets.local_tool_timeout_ms
+    ttl_ms = None if sent.awaits is None else sent.awaits.grant_ttl_ms
+    return Asked(
+        None if timeout_ms is None else timeout_ms * 1000,
+        None if ttl_ms is None else ttl_ms * 1000,
+        None if sent.budget is None else sent.budget.on_exceeded,
+    )
 
 
 def _limits(sent: _Spec, tools: tuple[ToolRef, ...]) -> Limits:

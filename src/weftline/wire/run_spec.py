@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from weftline import run_ids
-from weftline.kernel.deploys import OnDeploy
+from weftline.kernel.control import OnDeploy
 from weftline.wire.attachment_model import Attachments
 from weftline.wire.awaits_model import AwaitsModel
 from weftline.wire.budget_model import BudgetModel

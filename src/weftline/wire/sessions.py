@@ -13,9 +13,7 @@ from weftline.wire.plan import NULL
 from weftline.wire.tightening import WITHIN, tightened
 
 INPUT = frozenset({"prompt", "messages", "attachments", "turnId", "runId", *ENGINE_OPTIONS})
-SAMPLING = ("temperature", "topP", "stopSequences", "maxOutputTokens")
-OVERRIDES = frozenset({"reasoningLevel", "outputSchema", "loopDetection", "toolBudgets", "budgets", *SAMPLING})
-SESSION_ONLY = frozenset({"name", "agentId", "systemPrompt", "modelId"})
+SESSION_ONLY = frozenset({"name", "agentId", "systemPrompt", "modelId", "modelFallbacks"})
 """Fixed when the session is created; a message cannot change them."""
 
 _decode_words = json.Decoder(dict[str, str]).decode
@@ -29,7 +27,7 @@ def effective_spec(session_spec: bytes, message: MessageBody) -> bytes:
     # A session has no input of its own, but one from before attachments existed may have fields of these names.
     merged = {key: value for key, value in decode_fields(session_spec).items() if key not in INPUT}
     for key, value in decode_fields(message.spec).items():
-        if key in SESSION_ONLY:
+        if key in SESSION_ONLY or value == NULL:
             continue
         if key == "tools":
             if message.replaces_tools:
@@ -38,12 +36,10 @@ def effective_spec(session_spec: bytes, message: MessageBody) -> bytes:
             if message.metadata:
                 merged[key] = _merged_words(key, merged.get(key, NULL), message.metadata)
         elif key == "labels":
-            if value != NULL:
-                merged[key] = _merged_words(key, merged.get(key, NULL), _decode_words(value))
+            merged[key] = _merged_words(key, merged.get(key, NULL), _decode_words(value))
         elif key in WITHIN:
-            if value != NULL:
-                merged[key] = tightened(key, value, merged.get(key, NULL))
-        elif value != NULL or (key not in OVERRIDES and key not in INPUT):
+            merged[key] = tightened(key, value, merged.get(key, NULL))
+        else:
             merged[key] = value
     return encode(merged)
 

@@ -15,7 +15,7 @@ from weftline.store.database import Query
 from weftline.store.records import agents
 from weftline.store.records.agents import AgentColumns, AgentRow, AgentSummary
 from weftline.store.records.pages import RowPage
-from weftline.store.secrets import Headers
+from weftline.store.sealing import Headers
 from weftline.workspace.code_agents import read_only
 from weftline.workspace.context import Caller, Workspaces
 from weftline.workspace.tool_secrets import kept_secrets

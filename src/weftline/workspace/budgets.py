@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from weftline.errors import Issue, NotFound, invalid, no_such_run
-from weftline.kernel.budget import BudgetRule, Level
+from weftline.kernel.policy import BudgetRule, Level
 from weftline.store.budgets import (
     Booking,
     Limit,

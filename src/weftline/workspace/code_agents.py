@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from weftline.errors import Conflict, InvalidRequest
 from weftline.messages import OutputSchema
-from weftline.plan import RunPlan
+from weftline.plan import Asked, RunPlan
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.pages import RowPage
 
@@ -30,7 +30,7 @@ class CodeAgent(Struct, frozen=True, kw_only=True):
     instructions: str | None = None
     """None if code writes them for each run."""
     output: OutputSchema | None = None
-    plan: Callable[[RunPlan], RunPlan]
+    plan: Callable[[RunPlan, Asked], RunPlan]
     """Makes the plan of its run from the plan that a client requested."""
 
 

@@ -18,11 +18,11 @@ from msgspec.json import decode, encode
 
 from weftline.errors import InvalidRequest
 from weftline.store.database import Query
-from weftline.store.hashing import Minted
 from weftline.store.records import grants, users
 from weftline.store.records.apps import StoredApp
 from weftline.store.records.grants import NewCode
 from weftline.store.records.users import Membership, User
+from weftline.store.sealing import Minted
 from weftline.workspace.apps import find_app
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import CODE

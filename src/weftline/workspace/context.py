@@ -9,8 +9,7 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from weftline.store.database import Database
-from weftline.store.hashing import Hasher
-from weftline.store.secrets import Vault
+from weftline.store.sealing import Hasher, Vault
 from weftline.workspace.code_agents import NO_CODE, CodeAgents
 
 

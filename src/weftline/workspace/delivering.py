@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from weftline._version import __version__
-from weftline.concurrency.round_robin import RoundRobin
 from weftline.errors import StoreError, WeftlineError
 from weftline.net.dial import Dialer
 from weftline.net.errors import RequestFailed
@@ -24,6 +23,7 @@ from weftline.store.records import deliveries, webhooks
 from weftline.store.records.deliveries import Attempt, DeliveryRow
 from weftline.store.records.webhooks import WebhookRow
 from weftline.text.redaction import Redactor
+from weftline.work.turns import RoundRobin
 from weftline.workspace.context import Workspaces
 from weftline.workspace.webhooks import opened
 

@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from weftline.errors import NotFound
 from weftline.store.database import Query
-from weftline.store.hashing import Minted, SecretHash
 from weftline.store.records import apps, grants, users
 from weftline.store.records.apps import StoredApp
 from weftline.store.records.grants import Grant, NewToken, Token
+from weftline.store.sealing import Minted, SecretHash
 from weftline.workspace.context import Change, Workspaces
 from weftline.workspace.scopes import beyond, parse_scope
 from weftline.workspace.users import normalized

@@ -29,7 +29,7 @@ from weftline.store.database import Query
 from weftline.store.records import providers
 from weftline.store.records.pages import RowPage
 from weftline.store.records.providers import ProviderColumns, ProviderRow
-from weftline.store.secrets import Vault
+from weftline.store.sealing import Vault
 from weftline.text.redaction import REDACTED, redact_url
 from weftline.workspace.context import Change, Workspaces
 

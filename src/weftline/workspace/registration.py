@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from weftline.errors import Unavailable
 from weftline.store.database import Query
-from weftline.store.hashing import SecretHash
 from weftline.store.records import apps
 from weftline.store.records.apps import NewApp, StoredApp
+from weftline.store.sealing import SecretHash
 from weftline.workspace.apps import CLIENT, CLIENT_SECRET
 from weftline.workspace.context import Workspaces
 from weftline.workspace.grants import OAuthError

@@ -14,7 +14,7 @@ from weftline.store.database import Query
 from weftline.store.records import threads
 from weftline.store.records.threads import NewThread, ThreadFilter, ThreadRow
 from weftline.store.rows import IdempotencyKey
-from weftline.store.secrets import Headers
+from weftline.store.sealing import Headers
 from weftline.workspace.agents import owns
 from weftline.workspace.context import Caller, Workspaces
 

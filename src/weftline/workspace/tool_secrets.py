@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from weftline.errors import Issue, invalid
 from weftline.net.address import InvalidAddress, origin_of
-from weftline.store.secrets import Headers
+from weftline.store.sealing import Headers
 from weftline.text.redaction import REDACTED, SEALED_URL, redact_url
 
 

@@ -22,7 +22,7 @@ from weftline.store.database import Query
 from weftline.store.records import tools
 from weftline.store.records.pages import RowPage
 from weftline.store.records.tools import ToolColumns, ToolRow
-from weftline.store.secrets import Vault
+from weftline.store.sealing import Vault
 from weftline.text.redaction import REDACTED, SEALED_URL, redact_template
 from weftline.text.schema_cost import refusal
 from weftline.tools.checking import can_be_checked

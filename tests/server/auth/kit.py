@@ -119,6 +119,7 @@ class World:
         takes: int | None = None,
         begun: asyncio.Event | None = None,
         halfway: Callable[[], Awaitable[object]] | None = None,
+        scope: Mapping[str, Any] | None = None,
     ) -> Reply:
         """`takes` is how many messages of the answer the client takes, all by default; `begun` is set by the first.
         `halfway` is called when the server has one byte of the body and waits for the rest."""
@@ -132,16 +133,17 @@ class World:
         elif body is not None:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
         path, _, query = path.partition("?")
-        scope: dict[str, Any] = {
+        head: dict[str, Any] = {
             "type": "http",
             "method": method,
             "path": path,
             "query_string": query.encode(),
             "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
             "client": (address, 4711),
+            **(scope or {}),
         }
         if disconnect is not None:
-            scope[DISCONNECT] = disconnect
+            head[DISCONNECT] = disconnect
         messages: list[Any] = []
         unread = [{"type": "http.request", "body": data, "more_body": False}]
         if halfway is not None:
@@ -162,7 +164,7 @@ class World:
             if begun is not None:
                 begun.set()
 
-        await self.app(scope, receive, send)
+        await self.app(head, receive, send)
         if not messages:
             raise ConnectionResetError
         pairs = [(name.decode(), value.decode()) for name, value in messages[0]["headers"]]

@@ -170,28 +170,6 @@ async def test_a_check_that_nobody_waits_for_keeps_its_place_until_its_thread_is
     assert held.begun == ["gone", "after"]
 
 
-async def test_clients_that_go_as_a_place_is_handed_on_do_not_close_the_door(held: Held) -> None:
-    checker = passwords.PasswordChecker(at_once=1)
-    first = asyncio.create_task(checker.check("x", "first"))
-    await held.until_one_is_checked()
-    gone = [asyncio.create_task(checker.check("x", "gone", sender=sender)) for sender in "abc"]
-    await settle()
-
-    def leave(_: asyncio.Task[bool]) -> None:
-        for task in gone:
-            task.cancel()
-
-    # Called before the place is handed on: those who wait have gone, and none of their tasks has run since.
-    checking = next(task for task in asyncio.all_tasks() if task not in (first, *gone, asyncio.current_task()))
-    checking.remove_done_callback(checker._leave)  # pyright: ignore[reportPrivateUsage]
-    checking.add_done_callback(leave)
-    checking.add_done_callback(checker._leave)  # pyright: ignore[reportPrivateUsage]
-    held.go()
-    assert await asyncio.wait_for(first, TIMEOUT_S) is False
-    assert await asyncio.wait_for(checker.check("x", "after"), TIMEOUT_S) is False
-    assert "gone" not in held.begun
-
-
 async def test_a_sign_in_form_is_good_for_an_hour(world: World) -> None:
     await world.user("ann@example.com")
     visitor = Browser(world)

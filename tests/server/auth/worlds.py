@@ -16,6 +16,7 @@ from weftline.runtime.new_engine import new_engine
 from weftline.server.app import App
 from weftline.server.options import ServerOptions
 from weftline.server.routes.every import ROUTES
+from weftline.server.routes.operator import ROUTES as OPERATORS
 from weftline.store import open_store
 from weftline.testing import ScriptedProvider, parse_scripts
 from weftline.tools.base import Tool
@@ -51,7 +52,15 @@ async def new_world(
     store = open_store(path)
     tools = builtin_tools() if tools is None else tools
     async with new_engine(store, models=models, tools=tools, clock=clock, limits=limits or WorkspaceLimits()) as engine:
-        app = App(engine, store, WorkspaceCatalogs(models), ROUTES, options=options, read_document=read_document)
+        app = App(
+            engine,
+            store,
+            WorkspaceCatalogs(models),
+            ROUTES,
+            options=options,
+            read_document=read_document,
+            operator_routes=lambda: OPERATORS,
+        )
         yield World(app, store, clock)
         await engine.stop(drain_s=0)
     await models.aclose()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weftline.errors import StoreError
-from weftline.store.secrets import KEY_FILE, KEY_VARIABLE, Vault
+from weftline.store.sealing import KEY_FILE, KEY_VARIABLE, Vault
 
 HEADERS = {"facts": {"Authorization": "Bearer tok"}}
 KEY = base64.b64encode(bytes(range(32))).decode()

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.file_tools.kit import file_kit
-from weftline.bounded.pool import Workers
 from weftline.tools.base import ToolFailed
 from weftline.tools.builtin import matching
 from weftline.tools.builtin.globbing import BadGlob, Glob
 from weftline.tools.builtin.matching import Matcher, for_ripgrep
 from weftline.tools.builtin.paths import display_path, parse_path
+from weftline.work.processes import Workers
 
 NEEDS_RIPGREP = pytest.mark.skipif(shutil.which("rg") is None, reason="needs the program rg (ripgrep)")
 

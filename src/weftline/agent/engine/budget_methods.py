@@ -14,8 +14,7 @@ from weftline.agent.planning.sources import AgentTools
 from weftline.agent.threads import Thread
 from weftline.api.budget_views import of_run, of_workspace, subject
 from weftline.errors import InvalidRequest, NotFound
-from weftline.kernel.amounts import PARTS
-from weftline.kernel.budget import Level, OnExceeded, Period, Unit
+from weftline.kernel.policy import PARTS, Level, OnExceeded, Period, Unit
 from weftline.runtime.engine import Engine
 from weftline.runtime.people.answering import NAMELESS
 from weftline.store.budgets import Limit, agent_account, limits_of, thread_account

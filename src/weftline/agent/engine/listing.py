@@ -11,8 +11,7 @@ from weftline.kernel.entries import AwaitKind
 from weftline.plan import RunPlan, decode_plan, limits_of
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
-from weftline.store.awaits import AwaitFilter
-from weftline.store.rows import Item, RunFilter
+from weftline.store.rows import AwaitFilter, Item, RunFilter
 
 _PAGE = 200
 _UNFINISHED = ("queued", "running", "paused")

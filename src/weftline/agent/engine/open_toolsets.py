@@ -11,8 +11,8 @@ from typing import TypeAlias, TypeGuard
 from weftline.agent.hooks import Point
 from weftline.agent.hooks_outside import McpBootstrapEnd, McpBootstrapStart, McpConnect, McpError
 from weftline.agent.running.sampling import with_model
-from weftline.concurrency.interruption import as_errors, is_interruption
 from weftline.tools.base import ServerToolset, Tool, Toolset, is_hidden
+from weftline.work.outcomes import as_errors, is_interruption
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from weftline.agent.context import RunContext
 from weftline.agent.hooking.point_checks import check
 from weftline.agent.hooks import OTHER_NAMES, Point
 from weftline.agent.hooks_outside import POINTS
-from weftline.concurrency.interruption import is_interruption
 from weftline.text.suggestions import did_you_mean
+from weftline.work.outcomes import is_interruption
 
 logger = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from msgspec.json import decode
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_interruption
 from weftline.failure import Hint
 from weftline.tools.asking import checked_template, fields_of, rendered, require_arguments
 from weftline.tools.base import ToolFailed
 from weftline.tools.function import FunctionTool
 from weftline.tools.results import reason_of
+from weftline.work.outcomes import is_interruption
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

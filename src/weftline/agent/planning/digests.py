@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from weftline.agent.agent_tools import is_toolset, name_of
 from weftline.agent.definition import Definition
 from weftline.agent.subagents import Subagent
-from weftline.kernel.deploys import Digests
+from weftline.kernel.control import Digests
 from weftline.plan import RunPlan
 from weftline.tools.base import Tool, Toolset
 from weftline.tools.digests import declared, digest, source_of, written

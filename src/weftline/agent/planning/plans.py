@@ -18,11 +18,11 @@ from weftline.agent.policy import Policy, rule_of
 from weftline.agent.settings import Limits, Settings
 from weftline.engine_options import EngineOptions
 from weftline.errors import InvalidRequest
-from weftline.kernel.deploys import stricter
+from weftline.kernel.control import stricter
 from weftline.kernel.entries import Limits as StoredLimits
-from weftline.kernel.policy import PolicyRule
+from weftline.kernel.policy import BudgetRule, PolicyRule
 from weftline.messages import Message, User
-from weftline.plan import RunPlan, ServerRef, StoredRef
+from weftline.plan import Asked, RunPlan, ServerRef, StoredRef
 from weftline.reminders import Reminder
 from weftline.runtime.agent_code.code import ChildLimits
 from weftline.trace_context import new_trace
@@ -159,8 +159,8 @@ def _within_time(rule: PolicyRule | None, left_us: int | None) -> PolicyRule | N
     return rule if left_us is None else PolicyRule(time_budget_us=left_us).within(rule)
 
 
-def client_plan(agent: Definition[Any, Any], sent: RunPlan, *, code: str, model: str | None) -> RunPlan:
-    """The plan of a run that a client asked for, from the plan of its request.
+def client_plan(agent: Definition[Any, Any], sent: RunPlan, asked: Asked, *, code: str, model: str | None) -> RunPlan:
+    """The plan of a run that a client asked for, from the plan of its request and what that sets itself.
 
     As with a stored agent, the client may name another model and settings, and bring its own tools. The instructions,
     the output type and the limits are the agent's; a client may tighten limits, and give an output schema if the agent
@@ -192,8 +192,8 @@ def client_plan(agent: Definition[Any, Any], sent: RunPlan, *, code: str, model:
         turn_id=sent.turn_id,
         engine=sent.engine,
     )
-    own, asked = plan.output_schema, sent.output_schema
-    if own is not None and asked is not None and decode(asked.schema) != decode(own.schema):
+    own, schema = plan.output_schema, sent.output_schema
+    if own is not None and schema is not None and decode(schema.schema) != decode(own.schema):
         raise InvalidRequest(f"The agent {code!r} has its own output type: leave out the schema.")
     tighter = sent.limits.max_tool_turns < _NO_LIMITS.max_tool_turns
     limits = replace(
@@ -201,10 +201,10 @@ def client_plan(agent: Definition[Any, Any], sent: RunPlan, *, code: str, model:
         max_tool_turns=sent.limits.max_tool_turns if tighter else plan.limits.max_tool_turns,
         on_max_tool_turns=sent.limits.on_max_tool_turns if tighter else plan.limits.on_max_tool_turns,
         tool_budgets=_tightest(sent.limits.tool_budgets, plan.limits.tool_budgets),
-        local_timeout_us=_shorter(sent.limits.local_timeout_us, plan.limits.local_timeout_us),
+        local_timeout_us=_shorter(asked.local_timeout_us, plan.limits.local_timeout_us),
         policy=plan.limits.policy if sent.limits.policy is None else sent.limits.policy.within(plan.limits.policy),
         interrupts_allowed=plan.limits.interrupts_allowed and sent.limits.interrupts_allowed,
-        budget=plan.limits.budget if sent.limits.budget is None else sent.limits.budget.within(plan.limits.budget),
+        budget=_spendable(sent.limits.budget, plan.limits.budget, asked),
         on_local_timeout="report"
         if "report" in (sent.limits.on_local_timeout, plan.limits.on_local_timeout)
         else "end",
@@ -212,7 +212,7 @@ def client_plan(agent: Definition[Any, Any], sent: RunPlan, *, code: str, model:
         in_doubt="ask" if "ask" in (sent.limits.in_doubt, plan.limits.in_doubt) else "report",
         await_timeout_us=_smaller(sent.limits.await_timeout_us, plan.limits.await_timeout_us),
         on_await_expired="end" if "end" in (sent.limits.on_await_expired, plan.limits.on_await_expired) else "deny",
-        grant_ttl_us=_ttl(sent.limits.grant_ttl_us, plan.limits.grant_ttl_us),
+        grant_ttl_us=min(asked.grant_ttl_us or plan.limits.grant_ttl_us, plan.limits.grant_ttl_us),
         four_eyes=sent.limits.four_eyes or plan.limits.four_eyes,
         on_deploy=stricter(sent.limits.on_deploy, plan.limits.on_deploy),
     )
@@ -232,15 +232,18 @@ def _smaller(one: int | None, other: int | None) -> int | None:
     return min(given) if given else None
 
 
-def _shorter(sent_us: int, own_us: int) -> int:
-    """Returns the shorter time for calls that are executed outside; the default of one does not limit the other."""
-    given = [us for us in (sent_us, own_us) if us != _NO_LIMITS.local_timeout_us]
-    return min(given, default=own_us)
+def _spendable(sent: BudgetRule | None, own: BudgetRule | None, asked: Asked) -> BudgetRule | None:
+    """Returns the tighter of two budgets. What happens at its end is the agent's, unless the request says."""
+    if sent is None or own is None:
+        return own if sent is None else sent
+    return replace(sent.within(own), on_exceeded=asked.on_exceeded or own.on_exceeded)
 
 
-def _ttl(sent_us: int, own_us: int) -> int:
-    """Returns the shorter lifetime, unless the request has the default: that does not shorten the agent's."""
-    return own_us if sent_us == _NO_LIMITS.grant_ttl_us else min(sent_us, own_us)
+def _shorter(sent_us: int | None, own_us: int) -> int:
+    """Returns the shorter time for calls that are executed outside; an agent's default does not limit the request."""
+    if sent_us is None or own_us == _NO_LIMITS.local_timeout_us:
+        return own_us if sent_us is None else sent_us
+    return min(sent_us, own_us)
 
 
 def _tightest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

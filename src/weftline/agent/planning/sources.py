@@ -34,12 +34,12 @@ from weftline.agent.skills.activation import SKILL_TOOLS
 from weftline.agent.skills.allowed import ToolNames
 from weftline.agent.skills.toolset import Skills
 from weftline.agent.subagents import Subagent
-from weftline.concurrency.interruption import is_interruption
 from weftline.errors import Conflict, InvalidRequest, invalid_field
-from weftline.kernel.deploys import Digests
+from weftline.kernel.control import Digests
 from weftline.plan import RunPlan
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox, ToolSource
 from weftline.tools.base import Tool, Toolset, is_hidden, is_host, labels_needed
+from weftline.work.outcomes import is_interruption
 from weftline.workspace.context import Workspaces
 
 logger = logging.getLogger(__name__)

@@ -13,15 +13,15 @@ from msgspec.json import decode
 from weftline import prompts
 from weftline.agent.hooking.ancestors import Listener
 from weftline.agent.hooks import AwaitGate
-from weftline.concurrency.interruption import is_interruption
 from weftline.failure import Clarification
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.entries import AwaitKind
 from weftline.runtime import ids
 from weftline.runtime.agent_code.code import CodeAnswer, PendingAwait
-from weftline.store.awaits import OpenAwait
+from weftline.store.rows import OpenAwait
 from weftline.text.canonical import canonical_value
 from weftline.tools.base import Tool
+from weftline.work.outcomes import is_interruption
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,6 @@ from weftline.agent.running.policy_calls import ask_policy
 from weftline.agent.running.teardown import Teardown, error_of
 from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
-from weftline.concurrency.interruption import is_interruption, raise_if_cancelled
 from weftline.kernel.entries import Fact, RunEnded
 from weftline.messages import Assistant, Message, Text
 from weftline.plan import ParentCall, RunPlan
@@ -57,8 +56,9 @@ from weftline.tools.base import Tool, ToolContext, ToolFailed, ToolOutput
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
 from weftline.tools.titles import one_line
-from weftline.tools.workers import left_behind
 from weftline.trace_context import below
+from weftline.work.outcomes import is_interruption, raise_if_cancelled
+from weftline.work.threads import left_behind
 
 logger = logging.getLogger(__name__)
 

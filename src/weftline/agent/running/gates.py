@@ -19,12 +19,12 @@ from weftline.agent.behavior import Exceeded, Hasher, Mode, Ruling, ToolBudget
 from weftline.agent.running.disclosure import Disclosure
 from weftline.agent.skills.allowed import Call, ToolNames
 from weftline.agent.skills.toolset import Skills
-from weftline.concurrency.interruption import is_interruption
 from weftline.kernel.entries import Over
 from weftline.prompts.calls import blocked
 from weftline.runtime.agent_code.code import PendingCall
 from weftline.text.canonical import canonical_value, digest
 from weftline.tools.base import ToolOutput
+from weftline.work.outcomes import is_interruption
 
 _log = logging.getLogger(__name__)
 _NOTIFIED = "budget_told:"

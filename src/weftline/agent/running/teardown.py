@@ -9,9 +9,9 @@ from typing import Any
 
 from weftline.agent.results import RunCancelled, RunError, RunResult, failure
 from weftline.agent.running.deps import LEAVE_S, OwnedDeps
-from weftline.concurrency.interruption import is_interruption
 from weftline.kernel.bodies import decode_ended
 from weftline.kernel.entries import RunEnded
+from weftline.work.outcomes import is_interruption
 
 logger = logging.getLogger(__name__)
 

@@ -25,11 +25,11 @@ from weftline.agent.skills.discovery import Diagnostic, Place, discover, standar
 from weftline.agent.skills.format import Skill
 from weftline.agent.skills.running import ProcessRuns, Runs
 from weftline.agent.skills.tools import skill_tools
-from weftline.concurrency.interruption import is_interruption
 from weftline.errors import NotFound
 from weftline.messages import Message
 from weftline.text.suggestions import did_you_mean
 from weftline.tools.base import Tool, ToolContext, ToolFailed
+from weftline.work.outcomes import is_interruption
 
 AllowedTools: TypeAlias = Literal["restrict", "preapprove"]
 State: TypeAlias = MutableMapping[str, Any]

@@ -12,12 +12,12 @@ from typing import Any
 
 from weftline.agent.definition import Definition
 from weftline.agent.engine.listing import facts_around
-from weftline.concurrency.interruption import is_interruption
 from weftline.errors import WeftlineError
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.entries import KIND, RunCreated, decode_fact
 from weftline.plan import agent_of, decode_content
 from weftline.runtime.engine import Engine, EntryBatch
+from weftline.work.outcomes import is_interruption
 
 logger = logging.getLogger(__name__)
 

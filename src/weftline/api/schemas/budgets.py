@@ -9,8 +9,7 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from weftline.api.schemas.validation import refused
 from weftline.errors import Issue, invalid
-from weftline.kernel.amounts import PARTS, amount_issue, smallest
-from weftline.kernel.budget import Level, OnExceeded, Period, Unit
+from weftline.kernel.policy import PARTS, Level, OnExceeded, Period, Unit, amount_issue, smallest
 from weftline.store.budgets import Limit
 from weftline.wire.json_text import decode_object
 from weftline.wire.responses import Time, Warnings, iso

@@ -6,7 +6,6 @@ import logging
 
 from msgspec import UNSET, Raw
 
-from weftline.concurrency.interruption import is_being_cancelled, is_interruption
 from weftline.kernel import bodies, policies
 from weftline.kernel.policy import PolicyDecided
 from weftline.kernel.state import ConsultPolicy, State
@@ -17,6 +16,7 @@ from weftline.runtime.tool_calls.tool_call import pending_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.base import is_hidden
+from weftline.work.outcomes import is_being_cancelled, is_interruption
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from weftline.kernel.budget import BudgetRefused, BudgetRule, Held, Period, Unit
 from weftline.kernel.context import CompactionFailed, ContextCompacted
 from weftline.kernel.entries import AttemptFailed, CallClosed, Fact, Parent, TurnCompleted
-from weftline.kernel.policy import tighter
+from weftline.kernel.policy import BudgetRefused, BudgetRule, Held, Period, Unit, tighter
 from weftline.kernel.state import State
 from weftline.plan import RunPlan, code_agent
 from weftline.runtime.clock import Clock

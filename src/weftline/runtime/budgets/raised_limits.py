@@ -14,8 +14,8 @@ from weftline.runtime.budgets.reserving import raised
 from weftline.runtime.fleet.residents import Residents
 from weftline.runtime.fleet.roles import RunLoader
 from weftline.runtime.live import LiveRun
-from weftline.store.awaits import AwaitFilter
 from weftline.store.base import LogReader
+from weftline.store.rows import AwaitFilter
 
 logger = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from weftline.errors import InvalidRequest, WeftlineError
-from weftline.kernel.amounts import PARTS
 from weftline.kernel.bodies import AwaitBody
-from weftline.kernel.budget import BudgetRefused, Held, Unit
 from weftline.kernel.budgeting import UNPRICED, sentence
 from weftline.kernel.context import CompactionStarted
-from weftline.kernel.entries import OF_RUN, AttemptStarted, AwaitClosed, AwaitOpened, CallOpened
+from weftline.kernel.control import OF_RUN
+from weftline.kernel.entries import AttemptStarted, AwaitClosed, AwaitOpened, CallOpened
+from weftline.kernel.policy import PARTS, BudgetRefused, Held, Unit
 from weftline.kernel.state import Decision, New, State
 from weftline.messages import Usage
 from weftline.providers.catalog import Catalog, ResolvedModel

@@ -29,5 +29,9 @@ class BehindRuns:
             if not keys:
                 del self._keys[run.workspace]
 
+    @property
+    def total(self) -> int:
+        return sum(map(len, self._keys.values()))
+
     def count(self, workspace: int) -> int:
         return len(self._keys.get(workspace, ()))

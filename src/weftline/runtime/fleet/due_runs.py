@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from weftline.concurrency.round_robin import RoundRobin, on_behalf_of
 from weftline.errors import Conflict, NotFound
 from weftline.runtime.fleet.alarm import STALL_US
 from weftline.runtime.fleet.roles import RunLoader, RunMover
@@ -15,6 +14,7 @@ from weftline.runtime.live import LiveRun
 from weftline.runtime.reads.finding import public_id
 from weftline.runtime.supported import unsupported
 from weftline.store.base import LogReader
+from weftline.work.turns import RoundRobin, on_behalf_of
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,6 @@ class DueRuns:
         self._tasks = TaskSet("continuing the due runs")
         self._queue: RoundRobin[tuple[int, int]] = RoundRobin()
         """Workspace and key of each run that is still to be loaded."""
-        self._queued = 0
         self._workers = 0
         self._looking = False
         self._now = 0
@@ -72,7 +71,7 @@ class DueRuns:
                 self._rang_at_work = True
                 await self._find(now, after=(self._now, _LAST_KEY))
             else:
-                self._queue, self._queued = RoundRobin(), 0
+                self._queue = RoundRobin()
                 await self._find(now, after=(0, 0))
             self._now = now
             upcoming = await self._store.next_due(now)
@@ -94,11 +93,10 @@ class DueRuns:
             for one in due:
                 if not unsupported(one):
                     self._queue.put((one.workspace, one.key), owner=one.workspace)
-                    self._queued += 1
             await asyncio.sleep(0)  # others have a turn: a store may have each page at once
 
     def _work(self) -> None:
-        while self._workers < min(MAX_LOADING, self._queued) and not self._mover.halted:
+        while self._workers < min(MAX_LOADING, len(self._queue)) and not self._mover.halted:
             self._workers += 1
             self._tasks.spawn(self._fire_queued()).add_done_callback(self._worker_done)
 
@@ -106,15 +104,14 @@ class DueRuns:
         self._workers -= 1
         if task.cancelled():
             return
-        if self._queued:
+        if self._queue:
             self._work()
         elif self._rang_at_work and not self._workers:
             self._rang_at_work = False
             self._ring_at(self._now)
 
     async def _fire_queued(self) -> None:
-        while self._queued and not self._mover.halted:
-            self._queued -= 1
+        while self._queue and not self._mover.halted:
             workspace, key = self._queue.take()
             on_behalf_of.set(workspace)
             await self._fire_one(key)

@@ -34,8 +34,9 @@ from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.fleet.timers import Timers
 from weftline.runtime.hub import Hub
 from weftline.runtime.limits import WorkspaceLimits
-from weftline.runtime.live import GONE, LiveRun
+from weftline.runtime.live import DRIVEN, GONE, SCHEDULED, LiveRun
 from weftline.runtime.log import Log
+from weftline.runtime.metrics import Measured, Metrics
 from weftline.runtime.recovery import Recovery
 from weftline.runtime.waiting import wait_while_running
 from weftline.store.base import LogStore
@@ -69,6 +70,8 @@ class Fleet:
         on_unopened_end: Callable[[LiveRun], None] | None,
     ) -> None:
         self._store = store
+        self._hub = hub
+        self._metrics = metrics = Metrics()
         self._tasks = tasks = TaskSet("a background task")
         self.residents = residents = Residents(store, hub=hub, ledger=ledger, on_idle=self._idle)
         self.dispatcher = dispatcher = Dispatcher(residents, tasks, limits=limits, knows=knows)
@@ -86,9 +89,10 @@ class Fleet:
             timers=timers,
             recovery=recovery,
             lineage=lineage,
+            metrics=metrics,
             on_unopened_end=on_unopened_end,
         )
-        self.log = log = Log(store, clock=clock, observer=self.commits)
+        self.log = log = Log(store, clock=clock, observer=self.commits, metrics=metrics)
         on_calls = partial(note_calls, residents.runs)
         self.driver = driver = new_driver(log, on_deadline=timers.watch, on_calls=on_calls)
         loader.connect(log=log, driver=driver, recovery=recovery, lineage=lineage)
@@ -96,6 +100,17 @@ class Fleet:
 
     def _idle(self, run: LiveRun) -> None:
         self.dispatcher.unload_idle(run)
+
+    def measure(self) -> Measured:
+        """The counts since the start, and how much is going on now."""
+        phases = [run.residency for run in self.residents.runs.values()]
+        return Measured(
+            self._metrics,
+            active=phases.count(DRIVEN),
+            waiting=phases.count(SCHEDULED) + self.residents.behind.total,
+            streams=self._hub.open_streams,
+            writable=self.log.refusal is None,
+        )
 
     async def count_queued(self) -> None:
         """Counts the runs that an earlier process has left behind others."""

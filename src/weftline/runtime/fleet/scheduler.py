@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 from weftline.runtime.live import LiveRun
+from weftline.work.turns import Turns
 
 MAX_RUNS = 8192
 
@@ -15,56 +15,24 @@ class Scheduler:
 
     def __init__(self, start: Callable[[LiveRun], None], *, max_per_workspace: int, max_runs: int = MAX_RUNS) -> None:
         self._start = start
-        self._max_runs = max_runs
-        self._max_per_workspace = max_per_workspace
-        self._driven: dict[int, int] = {}
-        self._total = 0
-        self._queues: dict[int, OrderedDict[int, LiveRun]] = {}
+        self._turns: Turns[LiveRun] = Turns(lambda run: run.workspace, limit=max_runs, per_owner=max_per_workspace)
 
     def queued(self, workspace: int) -> int:
         """How many runs of the workspace are queued."""
-        return len(self._queues.get(workspace, ()))
+        return self._turns.queue.waiting(workspace)
 
     def submit(self, run: LiveRun) -> None:
-        queue = self._queues.get(run.workspace)
-        if queue is None and self._has_room(run.workspace):
-            self._begin(run)
-            return
-        if queue is None:
-            queue = self._queues[run.workspace] = OrderedDict()
-        queue[run.key] = run
+        if self._turns.places.has_room(run.workspace):
+            self._turns.places.add(run.workspace)
+            self._start(run)
+        else:
+            self._turns.queue.put(run, owner=run.workspace)
 
     def withdraw(self, run: LiveRun) -> None:
         """Withdraws a run that ended while it was queued and no longer needs a slot."""
-        queue = self._queues.get(run.workspace)
-        if queue is not None and queue.pop(run.key, None) is not None and not queue:
-            del self._queues[run.workspace]
+        self._turns.queue.withdraw(run, owner=run.workspace)
 
     def finished(self, run: LiveRun) -> None:
-        self._total -= 1
-        left = self._driven[run.workspace] - 1
-        if left:
-            self._driven[run.workspace] = left
-        else:
-            del self._driven[run.workspace]
-        if self._queues:
-            self._begin_next()
-
-    def _begin_next(self) -> None:
-        for workspace in list(self._queues):
-            if not self._has_room(workspace):
-                continue
-            queue = self._queues.pop(workspace)
-            _, run = queue.popitem(last=False)
-            if queue:
-                self._queues[workspace] = queue  # to the end of the round
-            self._begin(run)
-            return
-
-    def _has_room(self, workspace: int) -> bool:
-        return self._total < self._max_runs and self._driven.get(workspace, 0) < self._max_per_workspace
-
-    def _begin(self, run: LiveRun) -> None:
-        self._total += 1
-        self._driven[run.workspace] = self._driven.get(run.workspace, 0) + 1
-        self._start(run)
+        self._turns.places.remove(run.workspace)
+        if self._turns.queue and (next_run := self._turns.admit()) is not None:
+            self._start(next_run)

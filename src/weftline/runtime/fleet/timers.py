@@ -10,7 +10,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from weftline.kernel import policies
-from weftline.kernel.lease import MAX_LEASE_US, Lease
+from weftline.kernel.control import MAX_LEASE_US, Lease
 from weftline.kernel.questions import earliest_deadline
 from weftline.runtime.clock import Clock
 from weftline.runtime.fleet.alarm import Alarm

@@ -13,7 +13,6 @@ from typing import Literal, TypeAlias
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_being_cancelled, is_interruption
 from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.budgeting import summary_slot
@@ -41,6 +40,7 @@ from weftline.runtime.model_calls.models import cost_of, model_id
 from weftline.runtime.model_calls.spending import BYTES_PER_TOKEN, NOTHING, ModelUsage, spent
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.runtime.tool_calls.toolbox import EMPTY
+from weftline.work.outcomes import is_being_cancelled, is_interruption
 
 logger = logging.getLogger(__name__)
 

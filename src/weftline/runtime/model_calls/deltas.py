@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec.json import Encoder
 
-from weftline.kernel.entries import TEXT_DELTA, THINKING_DELTA
+from weftline.kernel.notes import TEXT_DELTA, THINKING_DELTA
 from weftline.providers.assemble import TextRun
 from weftline.providers.base import Chunk, TextDelta, ThinkingDelta, UsageUpdate
 from weftline.runtime.services import Sink

@@ -12,17 +12,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_being_cancelled, is_interruption
 from weftline.errors import WeftlineError
 from weftline.kernel import bodies
 from weftline.kernel.bodies import note_body
 from weftline.kernel.budgeting import attempt_slot
-from weftline.kernel.entries import (
-    PROVIDER_CALL,
-    AttemptFailed,
-    TurnCompleted,
-)
-from weftline.kernel.guards import signature
+from weftline.kernel.calls import signature
+from weftline.kernel.entries import AttemptFailed, TurnCompleted
+from weftline.kernel.notes import PROVIDER_CALL
 from weftline.kernel.state import CallModel, State
 from weftline.log_context import fields
 from weftline.messages import Assistant, AssistantPart, ProviderCall, Text, ToolCall
@@ -49,6 +45,7 @@ from weftline.text.canonical import NotCanonical, canonical
 from weftline.text.fences import without_fence
 from weftline.text.json_size import excess
 from weftline.tools.checking import issues_of
+from weftline.work.outcomes import is_being_cancelled, is_interruption
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.json import Decoder
 
-from weftline.kernel.entries import KIND, TEXT_DELTA, THINKING_DELTA, AttemptStarted
+from weftline.kernel.entries import KIND, AttemptStarted
+from weftline.kernel.notes import TEXT_DELTA, THINKING_DELTA
 from weftline.providers.assemble import Assembler
 from weftline.providers.base import Chunk, TextDelta, ThinkingDelta
 from weftline.store.base import LogReader

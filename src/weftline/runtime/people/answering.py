@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from weftline.concurrency.interruption import as_errors
 from weftline.errors import (
     LOG_DAMAGED,
     Conflict,
@@ -24,7 +23,8 @@ from weftline.errors import (
     run_has_ended,
 )
 from weftline.kernel.bodies import AnswerBody, AskBody, Pattern, decode_answer, encode
-from weftline.kernel.entries import ANSWERS, KIND, OF_RUN, AwaitClosed, AwaitOutcome, decode_fact
+from weftline.kernel.control import ANSWERS, OF_RUN
+from weftline.kernel.entries import KIND, AwaitClosed, AwaitOutcome, decode_fact
 from weftline.kernel.state import Question
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.people.awaits import covers, may_decide, question_of
@@ -34,6 +34,7 @@ from weftline.store.base import LogReader
 from weftline.text.canonical import NotCanonical, canonical_value, digest
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.asking import describe_invalid
+from weftline.work.outcomes import as_errors
 
 AnswerOutcome: TypeAlias = Literal["approved", "denied", "answered"]
 

@@ -12,7 +12,6 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_interruption
 from weftline.failure import Clarification, Hint
 from weftline.kernel import bodies
 from weftline.kernel.batch import await_id
@@ -26,6 +25,7 @@ from weftline.text.canonical import canonical_value
 from weftline.tools.arguments import StaleArguments
 from weftline.tools.asking import Ask, ask_of
 from weftline.tools.base import Tool, ToolOutput
+from weftline.work.outcomes import is_interruption
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from msgspec import UNSET
 
 from weftline.errors import Forbidden
 from weftline.kernel.bodies import decode_answer, decode_control, decode_queued
-from weftline.kernel.entries import KIND, OF_RUN, AwaitClosed, AwaitOpened, MessageQueued, RunResumed, decode_fact
+from weftline.kernel.control import OF_RUN
+from weftline.kernel.entries import KIND, AwaitClosed, AwaitOpened, MessageQueued, RunResumed, decode_fact
 from weftline.kernel.state import Question
 from weftline.runtime import ids
 from weftline.runtime.live import LiveRun

@@ -12,10 +12,10 @@ from msgspec import UNSET, Raw, Struct
 
 from weftline.errors import entry_damaged
 from weftline.kernel.bodies import AnswerBody, Pattern, decode_answer, decode_await
+from weftline.kernel.control import OF_RUN
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
     FORMAT,
-    OF_RUN,
     AwaitClosed,
     AwaitKind,
     AwaitOpened,

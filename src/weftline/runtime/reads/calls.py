@@ -26,9 +26,8 @@ from weftline.messages import joined_text
 from weftline.runtime import ids
 from weftline.runtime.reads.paging import entries
 from weftline.runtime.reads.receipts import stored_doubts
-from weftline.store.awaits import AwaitFilter
 from weftline.store.base import LogReader
-from weftline.store.rows import RunFilter, RunRow
+from weftline.store.rows import AwaitFilter, RunFilter, RunRow
 
 CallState: TypeAlias = Literal["opened", "started", "closed", "in_doubt"]
 """Announced; begun; closed with its one result; or begun without anybody knowing whether it happened."""

@@ -10,8 +10,8 @@ from weftline.errors import NotFound
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import KIND, Parent, RunCreated, decode_fact
 from weftline.runtime import ids
-from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import LogReader
+from weftline.store.rows import AwaitFilter, OpenAwait
 
 _BETWEEN = ":"
 """Separates the id of a run below from that of its await, where the await is addressed through a run above."""

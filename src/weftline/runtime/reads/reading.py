@@ -13,9 +13,8 @@ from weftline.runtime.reads.finding import row_of
 from weftline.runtime.reads.parents import parent_of
 from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
 from weftline.runtime.reads.turns import LoggedTurn, turn_of
-from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.base import LogReader, LogStore
-from weftline.store.rows import Item, RunFilter, RunRow
+from weftline.store.rows import AwaitFilter, Item, OpenAwait, RunFilter, RunRow
 
 
 class StoredRuns:

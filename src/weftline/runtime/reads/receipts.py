@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from msgspec import DecodeError, Struct
 
-from weftline.kernel.entries import EXECUTED, KIND, AwaitOpened, CallClosed, CallOpened, CallStarted, Fact
+from weftline.kernel.control import EXECUTED
+from weftline.kernel.entries import KIND, AwaitOpened, CallClosed, CallOpened, CallStarted, Fact
 from weftline.kernel.state import FOLD, decode_state
 from weftline.runtime import ids
 from weftline.runtime.known_facts import known_facts
-from weftline.store.awaits import AwaitFilter
 from weftline.store.base import LogReader
-from weftline.store.rows import RunRow
+from weftline.store.rows import AwaitFilter, RunRow
 
 MAX_DOUBTS = 16
 """As many as a stored state remembers."""

@@ -9,7 +9,6 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_being_cancelled, is_interruption
 from weftline.failure import Failure
 from weftline.kernel import bodies, policies
 from weftline.kernel.bodies import FinalResult
@@ -27,6 +26,7 @@ from weftline.store.rows import Item, NewRun, Write
 from weftline.tools.arguments import StaleArguments
 from weftline.tools.base import ToolFailed, ToolOutput
 from weftline.tools.results import failure_of, reason_of, stale_output
+from weftline.work.outcomes import is_being_cancelled, is_interruption
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from weftline.errors import Conflict, InvalidRequest, Issue, NotFound, WeftlineE
 from weftline.kernel.accept import open_question
 from weftline.kernel.bodies import encode
 from weftline.kernel.calls import external_id
-from weftline.kernel.lease import MAX_LEASE_US, CallClaimed, Lease
-from weftline.kernel.leases import answerable, claimable, unclaim
+from weftline.kernel.control import MAX_LEASE_US, CallClaimed, Lease
+from weftline.kernel.questions import answerable, claimable, unclaim
 from weftline.kernel.state import Question
 from weftline.messages import joined_text
 from weftline.plan import A2ALocalRef, LocalRef, McpLocalRef, RunPlan

@@ -9,7 +9,6 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_being_cancelled, is_interruption
 from weftline.runtime.services import Services
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Tool
@@ -17,7 +16,8 @@ from weftline.tools.function import FunctionTool
 from weftline.tools.injected import NotInjected
 from weftline.tools.results import reason_of
 from weftline.tools.validation_work import NOT_CHECKED, SMALL_BYTES
-from weftline.tools.workers import not_started
+from weftline.work.outcomes import is_being_cancelled, is_interruption
+from weftline.work.threads import not_started
 
 PREPARE_TIMEOUT_S = 30.0
 """The time-out for preparing the arguments of one call, if its tool has none of its own."""

@@ -11,7 +11,7 @@ from weftline.net.dial import Dialer
 from weftline.runtime.clock import Clock, SystemClock
 from weftline.store.database import Database
 from weftline.store.records import mcp_logins
-from weftline.store.secrets import Vault
+from weftline.store.sealing import Vault
 from weftline.text.redaction import Redactor
 from weftline.tools.mcp.address import McpAddress
 from weftline.tools.mcp.login import Login, LoginLost, digest_of, place_of, renewed

@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_interruption
 from weftline.failure import Failure
 from weftline.kernel.bodies import AskBody, TurnBody, TurnCall, turn_body, turn_call
 from weftline.kernel.entries import AskedCall
@@ -42,6 +41,7 @@ from weftline.tools.base import (
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.injected import NotInjected
 from weftline.tools.shaping import refused_by, shaping_of
+from weftline.work.outcomes import is_interruption
 
 logger = logging.getLogger(__name__)
 

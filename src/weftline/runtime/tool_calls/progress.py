@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 
 from weftline.kernel import bodies
 from weftline.kernel.bodies import ProgressNote, ToolNote
-from weftline.kernel.entries import TOOL_NOTE, TOOL_PROGRESS
+from weftline.kernel.notes import TOOL_NOTE, TOOL_PROGRESS
 from weftline.runtime.services import Sink
 from weftline.text.canonical import canonical_value
 from weftline.text.surrogates import storable

@@ -16,7 +16,7 @@ from weftline.errors import Conflict, InvalidRequest, Issue, invalid
 from weftline.failure import Failure
 from weftline.kernel.bodies import decode_closed
 from weftline.kernel.entries import KIND, CallClosed, decode_fact
-from weftline.kernel.leases import answerable
+from weftline.kernel.questions import answerable
 from weftline.kernel.state import Question, State
 from weftline.outcome import Bounds
 from weftline.runtime.tool_calls.answers import is_repeated

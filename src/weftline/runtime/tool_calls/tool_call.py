@@ -11,7 +11,6 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_being_cancelled, is_interruption, raise_if_cancelled
 from weftline.failure import Failure, Hint
 from weftline.kernel import bodies
 from weftline.kernel.calls import asks_about_doubt
@@ -39,8 +38,10 @@ from weftline.tools.asking import Ask
 from weftline.tools.base import Happened, Tool, ToolContext, ToolOutput, Unknown, WillNotHappen, ends_run
 from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
-from weftline.tools.workers import NoThread, not_started
+from weftline.tools.workers import NoThread
 from weftline.trace_context import inside_span
+from weftline.work.outcomes import is_being_cancelled, is_interruption, raise_if_cancelled
+from weftline.work.threads import not_started
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from msgspec import json
 
 from weftline import prompts
 from weftline.errors import StoreError, invalid_field
-from weftline.kernel.deploys import Digests
+from weftline.kernel.control import Digests
 from weftline.net.dial import Dialer
 from weftline.plan import (
     A2ALocalRef,
@@ -30,7 +30,7 @@ from weftline.sandbox.sandbox import Sandbox
 from weftline.store.database import Database
 from weftline.store.records import tools
 from weftline.store.records.tools import ToolRow
-from weftline.store.secrets import Headers, Vault
+from weftline.store.sealing import Headers, Vault
 from weftline.text.redaction import SEALED_URL
 from weftline.tools.a2a import A2AForms, A2ATool
 from weftline.tools.a2a_tasks import Cancellations

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from msgspec.json import encode
 
 from weftline.errors import invalid_field
-from weftline.kernel.deploys import Digests
+from weftline.kernel.control import Digests
 from weftline.kernel.entries import Parent
 from weftline.kernel.policy import PolicyRule
 from weftline.plan import (

@@ -23,7 +23,7 @@ from weftline.runtime import ids
 from weftline.runtime.people.awaits import in_words
 from weftline.server.a2a.parts import Content
 from weftline.server.a2a.rpc import RpcError, invalid
-from weftline.store.awaits import OpenAwait
+from weftline.store.rows import OpenAwait
 
 MAX_QUESTIONS = 50
 """How many questions a status lists."""

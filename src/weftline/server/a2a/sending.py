@@ -21,9 +21,8 @@ from weftline.server.a2a.asking import NamedAnswer
 from weftline.server.a2a.dialect import SentMessage
 from weftline.server.a2a.rpc import CONTENT_TYPE_NOT_SUPPORTED, TASK_NOT_FOUND, UNSUPPORTED_OPERATION, RpcError, invalid
 from weftline.server.a2a.tasks import MESSAGE_KEY, context_of, has_received, has_taken, is_below, read_task
-from weftline.store.awaits import AwaitFilter
 from weftline.store.records.agents import AgentRow
-from weftline.store.rows import IdempotencyKey, RunRow
+from weftline.store.rows import AwaitFilter, IdempotencyKey, RunRow
 from weftline.text.suggestions import sentence
 from weftline.wire.limits import MAX_RESULT_BYTES
 from weftline.wire.requests import fits, text_result

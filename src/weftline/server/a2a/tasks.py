@@ -38,8 +38,7 @@ from weftline.runtime.engine import Engine
 from weftline.runtime.people.answering import AwaitAnswer
 from weftline.server.a2a import asking
 from weftline.server.a2a.asking import TaskMessage
-from weftline.store.awaits import AwaitFilter, OpenAwait
-from weftline.store.rows import Item, RunRow
+from weftline.store.rows import AwaitFilter, Item, OpenAwait, RunRow
 from weftline.wire.run_responses import RunView
 from weftline.workspace.threads import CONTEXT_KEY
 

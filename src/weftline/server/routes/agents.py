@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 from msgspec.json import encode
 
 from weftline.api.parsing import parsed
-from weftline.api.planning import check_plan
+from weftline.api.planning import runnable
 from weftline.api.schemas.agents import Agent, AgentModel, Agents, agent_json, parse_agent
+from weftline.errors import NotFound
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.declared import Body
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
 from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
+from weftline.store.records.agents import AgentRow
+from weftline.text.suggestions import did_you_mean
 from weftline.wire.agents import dialled_urls
 from weftline.wire.plan import plan_from_spec
 from weftline.wire.responses import Ok
 from weftline.workspace import agents
-from weftline.workspace.agents import AgentDraft
 from weftline.workspace.code_agents import is_code, read_only
 
 _BASE = "/api/v1/workspaces/{slug}/agents"
@@ -26,19 +31,23 @@ _AGENT = Body(AgentModel, parse_agent)
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
     draft, unknown = await request.read(_AGENT)
-    warnings = app.unknown_fields.warnings(request, unknown)
-    await _require_runnable(app, draft, workspace=principal.workspace)
+    plan = await parsed(plan_from_spec, draft.spec)
+    warnings = await runnable(
+        app.engine, principal, plan, unknown, warn=partial(app.unknown_fields.warnings, request), runs_now=False
+    )
     row = await agents.create(app.workspaces, principal.workspace, draft)
     return Response(encode(agent_json(row, warnings)), status=201)
 
 
 async def replace(app: App, request: Request, principal: Principal) -> Response:
-    known = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
+    known = await _find(app, request, principal)
     if is_code(known):
         raise read_only(known.id)
     draft, unknown = await request.read(_AGENT)
-    warnings = app.unknown_fields.warnings(request, unknown)
-    await _require_runnable(app, draft, workspace=principal.workspace)
+    plan = await parsed(plan_from_spec, draft.spec)
+    warnings = await runnable(
+        app.engine, principal, plan, unknown, warn=partial(app.unknown_fields.warnings, request), runs_now=False
+    )
     row = await agents.replace(app.workspaces, principal.workspace, known.id, draft, dialled_urls=dialled_urls)
     return Response(encode(agent_json(row, warnings)))
 
@@ -50,22 +59,28 @@ async def index(app: App, request: Request, principal: Principal) -> Response:
 
 
 async def read(app: App, request: Request, principal: Principal) -> Response:
-    row = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
+    row = await _find(app, request, principal)
     return Response(encode(agent_json(row)))
 
 
 async def delete(app: App, request: Request, principal: Principal) -> Response:
-    row = await agents.find_visible(app.workspaces, principal, request.params["agentId"])
+    row = await _find(app, request, principal)
     app.engine.require_writable()
     await agents.delete(app.workspaces, principal.workspace, row.id)
     return Response(encode(Ok()))
 
 
-async def _require_runnable(app: App, draft: AgentDraft, *, workspace: int) -> None:
-    """Raises the error that a run with this definition would get for a missing model or tool."""
-    app.engine.require_accepting()
-    plan = await parsed(plan_from_spec, draft.spec)
-    await check_plan(app.engine, plan, workspace=workspace, runs_now=False)
+async def _find(app: App, request: Request, principal: Principal) -> AgentRow:
+    """Returns the agent in the path. For an unknown one, the operator is told the nearest slugs."""
+    name = request.params["agentId"]
+    try:
+        return await agents.find_visible(app.workspaces, principal, name)
+    except NotFound as error:
+        if not principal.operator:
+            raise
+        slugs = [row.slug for row in await agents.of_workspace(app.workspaces, principal.workspace)]
+        near = await asyncio.to_thread(did_you_mean, name, slugs)
+        raise NotFound(f"{error.message}{near}", **error.details) from None
 
 
 ROUTES = (

@@ -42,8 +42,8 @@ from weftline.server.routes.lists import (
     unusable,
 )
 from weftline.server.routes.runs import PATH, idempotency_key
-from weftline.store.awaits import AwaitFilter
 from weftline.store.records.pages import PAGE_BYTES
+from weftline.store.rows import AwaitFilter
 from weftline.wire.awaits import AwaitPage
 from weftline.wire.limits import MAX_RESULT_BYTES
 from weftline.wire.responses import Time
@@ -94,7 +94,7 @@ async def _page(app: App, request: Request, wanted: AwaitFilter) -> Response:
     cursor = request.query_value("cursor")
     limit = page_limit(request)
     after = (0, "") if cursor is None else await_of(cursor)
-    async with app.pages.of(wanted.workspace):
+    async with app.pages.place(wanted.workspace):
         found = await app.engine.stored.awaits(replace(wanted, after=after, limit=limit + 1, max_bytes=PAGE_BYTES))
         page = [one for one in found[:limit] if not one.unread]
         more = await_cursor(page[-1].run, page[-1].id) if len(page) < len(found) else None
@@ -110,8 +110,9 @@ async def answer(app: App, request: Request, principal: Principal) -> Response:
     sent, unknown = await request.read(_ANSWER)
     warnings = app.unknown_fields.warnings(request, unknown)
     who = principal.who
-    # The same answer from somebody else is a different one, so that it is clear whose answer counted.
-    request_id = token_hex(16) if once is None else f"{who} {once}"
+    # The same answer from somebody else is a different one, so that it is clear whose answer counted. An operator
+    # who repeats a command repeats the answer.
+    request_id = f"{who} {once}" if once is not None else "" if principal.operator else token_hex(16)
     with request.may_end_waits():
         answered = await answer_run(
             app.workspaces,

@@ -29,7 +29,7 @@ async def index(app: App, request: Request, principal: Principal) -> Response:
 async def change(app: App, request: Request, principal: Principal) -> Response:
     sent = await request.read(_LIMITS)
     warnings = app.unknown_fields.warnings(request, sent.unknown)
-    app.engine.require_accepting()
+    app.require_accepting(principal)
     room = partial(app.large.room_to_work, principal.slug)
     about = await budget_views.subject(
         app.workspaces, principal, app.engine.stored, level=sent.level, id=sent.id, room=room

@@ -1,4 +1,4 @@
-"""Whether the process is alive, and whether it accepts work."""
+"""Whether the process is alive, whether it accepts work, and what it does."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from msgspec import Struct
 from msgspec.json import encode
 
 from weftline.server.app import App
-from weftline.server.auth import Principal
+from weftline.server.auth import Principal, credential_of
 from weftline.server.http import Request, Response
-from weftline.server.router import Route
+from weftline.server.metrics import CONTENT_TYPE
+from weftline.server.router import PlainText, Route
 
 
 class Health(Struct):
@@ -24,6 +25,11 @@ async def healthz(app: App, request: Request, principal: Principal) -> Response:
 async def readyz(app: App, request: Request, principal: Principal) -> Response:
     app.engine.require_accepting()
     return Response(encode(Health("ready")))
+
+
+async def metrics(app: App, request: Request, principal: Principal) -> Response:
+    app.metrics.check(credential_of(request))
+    return Response(await app.metrics.text(), headers=((b"content-type", CONTENT_TYPE),))
 
 
 ROUTES = (
@@ -45,5 +51,15 @@ ROUTES = (
         summary="Whether the server accepts work",
         returns=Health,
         errors=(503,),
+    ),
+    Route(
+        "GET",
+        "/metrics",
+        metrics,
+        access="public",
+        limited=False,
+        summary="What the server does, for Prometheus",
+        returns=PlainText,
+        errors=(401, 403),
     ),
 )

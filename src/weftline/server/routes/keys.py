@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec.json import encode
 
 from weftline.api.schemas.keys import CreatedKey, Key, Keys, NewKey, created_key_json, key_json
@@ -9,14 +11,16 @@ from weftline.errors import InvalidRequest
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.bodies import struct_body
+from weftline.server.declared import QueryParameter
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
-from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, stored_page
+from weftline.server.routes.lists import CURSOR, STORED_LIMIT, next_cursor, one_of, stored_page
 from weftline.wire.refusals import client_names
 from weftline.wire.responses import Ok
 from weftline.workspace import keys
 
 _BASE = "/api/v1/workspaces/{slug}/api-keys"
+_REVOKED = QueryParameter("revoked", Literal["true", "false"], "`true`: revoked keys too.")
 _NEW_KEY = struct_body(NewKey, limit_bytes=256 * 1024)
 
 
@@ -32,8 +36,8 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
             name=body.name or "",
             usage=body.usage or "developer_api",
             agents=body.agent_ids or (),
-            agents_exist=True,
-            made_by=principal.who,
+            agents_exist=not principal.operator,
+            made_by="" if principal.operator else principal.who,
         )
     headers = ((b"cache-control", b"no-store"),)
     return Response(encode(created_key_json(made.key, made.secret)), status=201, headers=headers)
@@ -41,7 +45,8 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
 
 async def index(app: App, request: Request, principal: Principal) -> Response:
     after, limit = stored_page(app, request, principal)
-    page = await keys.page(app.workspaces, principal.workspace, after=after, limit=limit)
+    revoked = one_of(request, _REVOKED) == "true"
+    page = await keys.page(app.workspaces, principal.workspace, after=after, limit=limit, revoked=revoked)
     return Response(encode(Keys([key_json(key) for key in page.rows], next_cursor(app, page, principal))))
 
 
@@ -57,7 +62,9 @@ async def revoke(app: App, request: Request, principal: Principal) -> Response:
 
 ROUTES = (
     Route("POST", _BASE, create, summary="Create an API key", body=_NEW_KEY, returns=CreatedKey, status=201),
-    Route("GET", _BASE, index, summary="The workspace's API keys", query=(STORED_LIMIT, CURSOR), returns=Keys),
+    Route(
+        "GET", _BASE, index, summary="The workspace's API keys", query=(STORED_LIMIT, CURSOR, _REVOKED), returns=Keys
+    ),
     Route("GET", f"{_BASE}/{{keyId}}", read, summary="Read an API key", returns=Key),
     Route("DELETE", f"{_BASE}/{{keyId}}", revoke, summary="Revoke an API key", returns=Ok),
 )

@@ -53,7 +53,7 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
     # Clients see a paused run as running; "paused" finds only paused ones.
     statuses = ("running", "paused") if status == "running" else (status,) if status else ()
     matching = RunFilter(
-        workspace=principal.workspace,
+        workspace=principal.workspace or None,
         before=wanted.before,
         limit=wanted.limit + 1,
         statuses=statuses,
@@ -62,7 +62,7 @@ async def runs(app: App, request: Request, principal: Principal) -> Response:
         agents=wanted.agents,
         metadata=wanted.metadata,
     )
-    async with app.pages.of(principal.workspace):
+    async with app.pages.place(principal.workspace):
         return await _page_of_runs(app, request, matching)
 
 
@@ -197,12 +197,17 @@ async def owners(app: App, request: Request, principal: Principal) -> tuple[int 
         if parsed is None or parsed[0] >= 2**63:
             raise unusable("sessionId", "is not a session id")
         try:
-            row = await threads.find(app.workspaces, principal, parsed[0], salt=parsed[1])
-            thread = row.key
+            if principal.workspace:
+                thread = (await threads.find(app.workspaces, principal, parsed[0], salt=parsed[1])).key
+            else:
+                row = await threads.by_key(app.workspaces, parsed[0])
+                thread = row.key if row.salt == parsed[1] else 0
         except NotFound:
             thread = 0
     if agent is not None and not re.fullmatch(ID_PATTERN, agent):
         raise unusable("agentId", "is neither the id nor the slug of an agent")
+    if agent is not None and not principal.workspace:
+        return thread, (agent, *await agents.ids_by_slug(app.workspaces, agent))
     if agent is not None:
         agent = await agents.id_of(app.workspaces, principal.workspace, agent)
     return thread, _agents(principal, agent)
@@ -291,6 +296,7 @@ ROUTES = (
         runs,
         scopes=("runs:read",),
         narrowed="its agents",
+        every_workspace=True,
         summary="List runs",
         query=(
             _STATUS,

@@ -311,7 +311,9 @@ async def create_app(app: App, request: Request, principal: Principal) -> Respon
             logo=body.logo or "",
             schemes=app.workspaces.redirect_schemes,
         )
-    made, secret = await apps.register_app(app.workspaces, new, slug=principal.slug, made_by=principal.who)
+    made, secret = await apps.register_app(
+        app.workspaces, new, slug=principal.slug, made_by="" if principal.operator else principal.who
+    )
     return _json(created_app_json(made, secret), status=201)
 
 

@@ -33,7 +33,7 @@ _CHANGES = object_body(ProviderChangesModel, parse_provider_changes, limit_bytes
 
 async def create(app: App, request: Request, principal: Principal) -> Response:
     name, spec, values = await request.read(_PROVIDER)
-    app.engine.require_accepting()
+    app.require_accepting(principal)
     with client_names():
         row = await providers.create(app.workspaces, principal.workspace, name, spec, values)
     return Response(encode(provider_json(row)), status=201)
@@ -53,14 +53,14 @@ async def read(app: App, request: Request, principal: Principal) -> Response:
 
 async def change(app: App, request: Request, principal: Principal) -> Response:
     changes = await request.read(_CHANGES)
-    app.engine.require_accepting()
+    app.require_accepting(principal)
     with client_names():
         row = await providers.change(app.workspaces, principal.workspace, request.params["providerId"], changes)
     return Response(encode(provider_json(row)))
 
 
 async def delete(app: App, request: Request, principal: Principal) -> Response:
-    app.engine.require_accepting()
+    app.require_accepting(principal)
     await providers.delete(app.workspaces, principal.workspace, request.params["providerId"])
     return Response(encode(Ok()))
 

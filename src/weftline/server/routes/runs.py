@@ -27,9 +27,8 @@ from weftline.server.large import LARGE_BYTES
 from weftline.server.profiles import profile_view
 from weftline.server.router import EventStream, Route
 from weftline.server.sse import LAST_EVENT_ID, is_event_source, resume_point, send_events
-from weftline.store.awaits import AwaitFilter
 from weftline.store.records.pages import PAGE_BYTES
-from weftline.store.rows import IdempotencyKey, LargeEntry, RunRow
+from weftline.store.rows import AwaitFilter, IdempotencyKey, LargeEntry, RunRow
 from weftline.wire.awaits import OpenAwait
 from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
 from weftline.wire.requests import ToolResult, parse_tool_result

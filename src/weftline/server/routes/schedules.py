@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.json import encode
 
-from weftline.api.planning import check_plan
+from weftline.api.planning import runnable
 from weftline.api.scheduled import checked_work, start_now
 from weftline.api.schemas.schedules import (
     Schedule,
@@ -16,7 +18,6 @@ from weftline.api.schemas.schedules import (
     parse_schedule_changes,
     schedule_json,
 )
-from weftline.plan import RunPlan
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.declared import Body
@@ -41,8 +42,9 @@ async def create(app: App, request: Request, principal: Principal) -> Response:
     key = await idempotency(request, "schedules", raw)
     assert isinstance(sent.fields, ScheduleModel) and sent.spec is not None
     work, plan, unknown = await checked_work(app.workspaces, principal, sent.spec, requested_by=principal.who)
-    warnings = app.unknown_fields.warnings(request, [*sent.unknown, *unknown])
-    await _require_runnable(app, plan, principal)
+    warnings = await runnable(
+        app.engine, principal, plan, [*sent.unknown, *unknown], warn=partial(app.unknown_fields.warnings, request)
+    )
     with client_names(sent.unknown):
         row = await schedules.create(
             app.workspaces,
@@ -74,10 +76,11 @@ async def change(app: App, request: Request, principal: Principal) -> Response:
         work, plan, inside = await checked_work(
             app.workspaces, principal, sent.spec, requested_by=principal.who, earlier=row
         )
-        unknown = [*unknown, *inside]
-        await _require_runnable(app, plan, principal)
-    warnings = app.unknown_fields.warnings(request, unknown)
-    app.engine.require_accepting()
+        warn = partial(app.unknown_fields.warnings, request)
+        warnings = await runnable(app.engine, principal, plan, [*unknown, *inside], warn=warn)
+    else:
+        warnings = app.unknown_fields.warnings(request, unknown)
+    app.require_accepting(principal)
     changes = Changes(
         name=sent.fields.name,
         work=work,
@@ -100,12 +103,6 @@ async def run(app: App, request: Request, principal: Principal) -> Response:
     once = await idempotency(request, f"schedules/{row.id}", b"")
     run_id = await start_now(app, principal, row, idempotency=once)
     return Response(created_run(run_id, run_url(run_id, principal.slug, root=request.root)), status=202)
-
-
-async def _require_runnable(app: App, plan: RunPlan, principal: Principal) -> None:
-    """Raises the error that one of its runs would get now."""
-    app.engine.require_accepting()
-    await check_plan(app.engine, plan, workspace=principal.workspace)
 
 
 _ONE = f"{_BASE}/{{scheduleId}}"

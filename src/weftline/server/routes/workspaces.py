@@ -9,6 +9,7 @@ from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.http import Request, Response
 from weftline.server.router import Route
+from weftline.workspace import workspaces
 
 
 class Workspace(Struct):
@@ -16,13 +17,14 @@ class Workspace(Struct):
 
 
 class WorkspaceList(Struct):
-    """A credential belongs to exactly one."""
+    """A credential belongs to exactly one; the operator has all of them."""
 
     workspaces: list[Workspace]
 
 
 async def list_workspaces(app: App, request: Request, principal: Principal) -> Response:
-    return Response(encode(WorkspaceList([Workspace(principal.slug)])))
+    slugs = await workspaces.slugs(app.workspaces) if principal.operator else [principal.slug]
+    return Response(encode(WorkspaceList([Workspace(slug) for slug in slugs])))
 
 
 ROUTES = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.store.columns import Columns
-from weftline.store.database import Query, Row, SqlValue, one, statement
+from weftline.store.database import Columns, Query, Row, SqlValue, one, statement
 from weftline.store.records.pages import RowPage, page_keys
 
 _SUMMARY = "key, id, workspace, slug, name, description, updated_at, system"
@@ -37,7 +36,7 @@ class AgentRow(AgentSummary, frozen=True):
     """A JSON object of strings."""
     created_at: int
     damaged: str = ""
-    """The first damaged column, or ""; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.database`."""
 
 
 class AgentColumns(Struct, frozen=True, kw_only=True):

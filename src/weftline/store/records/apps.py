@@ -5,10 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.json import encode
 
-from weftline.store.columns import Columns
-from weftline.store.database import Query, Row, one, statement
-from weftline.store.hashing import SecretHash
+from weftline.store.database import Columns, Query, Row, one, statement
 from weftline.store.records import pages
+from weftline.store.sealing import SecretHash
 
 VISIBILITIES = ("private", "public")
 _APP = (

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from operator import add
 from typing import cast, get_args
 
-from weftline.kernel.budget import OnExceeded, Period, Unit
+from weftline.kernel.policy import OnExceeded, Period, Unit
 from weftline.store.budgets import Booking, Limit, SetLimit
-from weftline.store.columns import Columns
-from weftline.store.database import Query, SqlValue, Statement, insert_many, statement
+from weftline.store.database import Columns, Query, SqlValue, Statement, insert_many, statement
 
 _USE = "workspace, account, day, nusd, tokens, active_us, calls, held_nusd, held_tokens, held_calls"
 _ADDED = ("nusd", "tokens", "active_us", "calls", "held_nusd", "held_tokens", "held_calls")

@@ -9,8 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.store.columns import Columns
-from weftline.store.database import Query, SqlValue, one, statement
+from weftline.store.database import Columns, Query, SqlValue, one, statement
 from weftline.store.records import webhooks
 
 STATUSES = ("failed", "pending", "delivered")
@@ -38,7 +37,7 @@ class DeliveryRow(Struct, frozen=True):
     salt: str = ""
     """The random part of its id; empty in rows written before there was one."""
     damaged: str = ""
-    """The first damaged column, or ""; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.database`."""
 
 
 class Event(Struct, frozen=True):

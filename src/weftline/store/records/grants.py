@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.json import decode, encode
 
 from weftline.store.database import Query, Row, one, statement
-from weftline.store.hashing import SecretHash
 from weftline.store.records import apps
+from weftline.store.sealing import SecretHash
 
 _TOKEN = (
     "SELECT t.key, t.hash, a.client_id, g.id, t.workspace, w.slug, u.id, u.email, t.scopes, t.agents,"

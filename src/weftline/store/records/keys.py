@@ -6,8 +6,7 @@ from msgspec import Struct
 from msgspec.json import encode
 
 from weftline.store import crashpoints
-from weftline.store.columns import Columns
-from weftline.store.database import Query, Row, one, statement
+from weftline.store.database import Columns, Query, Row, one, statement
 from weftline.store.records.pages import RowPage, fitting
 
 _KEY = (

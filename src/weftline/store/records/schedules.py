@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.json import encode
 
-from weftline.store.columns import Columns
-from weftline.store.database import Query, Row, one, statement
+from weftline.store.database import Columns, Query, Row, one, statement
 
 SKIP, ONCE, ALL = "skip", "once", "all"
 CATCH_UP = (SKIP, ONCE, ALL)
@@ -47,7 +46,7 @@ class ScheduleSummary(Struct, frozen=True):
     created_at: int
     updated_at: int
     damaged: str
-    """The first damaged column, or ""; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.database`."""
 
 
 class ScheduleRow(ScheduleSummary, frozen=True):

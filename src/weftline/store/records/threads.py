@@ -9,8 +9,7 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from weftline.store import crashpoints
-from weftline.store.columns import Columns
-from weftline.store.database import Query, Row, SqlValue, one, statement
+from weftline.store.database import Columns, Query, Row, SqlValue, one, statement
 
 _NAMES = (
     "key",
@@ -47,7 +46,7 @@ class ThreadRow(Struct, frozen=True):
     active_run: int | None
     spec_bytes: int
     damaged: str = ""
-    """The first damaged column, or ""; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.database`."""
 
 
 class NewThread(Struct, frozen=True, kw_only=True):

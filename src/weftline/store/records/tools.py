@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftline.store.columns import Columns
-from weftline.store.database import Query, Row, one, statement
+from weftline.store.database import Columns, Query, Row, one, statement
 from weftline.store.records import pages
 from weftline.store.records.pages import RowPage, page_keys
 
@@ -27,7 +26,7 @@ class ToolRow(Struct, frozen=True):
     created_at: int
     updated_at: int
     damaged: str = ""
-    """The first damaged column, or ""; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.database`."""
 
 
 class ToolColumns(Struct, frozen=True, kw_only=True):

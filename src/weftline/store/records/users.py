@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from weftline.store.database import Query, Row, one, statement
-from weftline.store.hashing import SecretHash
+from weftline.store.sealing import SecretHash
 
 _USER = "SELECT u.key, u.id, u.email, u.password, u.created_at FROM users u"
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.json import encode
 
-from weftline.store.columns import Columns
-from weftline.store.database import Query, Row, one, statement
+from weftline.store.database import Columns, Query, Row, one, statement
 
 WAITING = "waiting"
 """The event of a run that asks people something; the other events are the final statuses of runs."""
@@ -28,7 +27,7 @@ class WebhookRow(Struct, frozen=True):
     enabled: bool
     created_at: int
     damaged: str = ""
-    """The first damaged column, or ""; see `weftline.store.columns`."""
+    """The first damaged column, or ""; see `weftline.store.database`."""
 
 
 def by_id(id: str, *, workspace: int) -> Query[WebhookRow | None]:

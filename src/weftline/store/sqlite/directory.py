@@ -19,8 +19,7 @@ from pathlib import Path
 import msgspec
 
 from weftline.errors import StoreError
-from weftline.store import hashing
-from weftline.store import secrets as sealing
+from weftline.store import sealing
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +28,7 @@ LOCK = "lock"
 MARK = "unfinished"
 """A file in a directory that a copy is written to; see `drafts`."""
 WAL = f"{DATABASE}-wal"
-_KEYS = (sealing.KEY_FILE, hashing.KEY_FILE)
+_KEYS = (sealing.KEY_FILE, sealing.HASH_KEY_FILE)
 _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs"}
 )

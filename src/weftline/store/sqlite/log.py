@@ -1,5 +1,3 @@
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """The log on SQLite: writes go to the one writer, reads to connections of their own."""
 
 from __future__ import annotations
@@ -12,18 +10,75 @@ from typing import Any
 import apsw
 from msgspec import Struct
 
-from weftline.store.claims import Claims
-from weftline.store.outcomes import moved_on
+from weftline.store import crashpoints
+from weftline.store.outcomes import Claims, moved_on
 from weftline.store.rows import Loaded, RunRow, Write, Written
-from weftline.store.sqlite import recovering, retention, thread_reads
+from weftline.store.sqlite import log_reader, retention
 from weftline.store.sqlite.connection import snapshot
-from weftline.store.sqlite.log_reader import SqliteLogReader, read_facts
-from weftline.store.sqlite.pages import IN_A_THREAD, ON_THE_LOOP, NotOnTheLoop, ReadLimit
+from weftline.store.sqlite.database import ReaderThreads
+from weftline.store.sqlite.log_reader import (
+    IN_A_THREAD,
+    ON_THE_LOOP,
+    NotOnTheLoop,
+    ReadLimit,
+    SqliteLogReader,
+    read_facts,
+)
 from weftline.store.sqlite.pieces import BODY, BODY_BYTES, MESSAGE_BYTES
-from weftline.store.sqlite.reader_threads import ReaderThreads
-from weftline.store.sqlite.rows import RUN_COLUMNS, run_row
-from weftline.store.sqlite.texts import rows_of
+from weftline.store.sqlite.rows import RUN_COLUMNS, rows_of, run_row
 from weftline.store.sqlite.writer import Writer
+
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+
+_CHUNK = 500
+
+
+def begin_trial(db: apsw.Connection, keys: Sequence[int], *, owner_epoch: int) -> None:
+    crashpoints.hit(("recovery.marked",), "before")
+    _set_trial(db, keys, owner_epoch)
+
+
+def end_trial(db: apsw.Connection, keys: Sequence[int]) -> None:
+    _set_trial(db, keys, 0)
+
+
+def survived(db: apsw.Connection, keys: Sequence[int], *, owner_epoch: int) -> None:
+    _set_trial(db, keys, -owner_epoch)
+
+
+def _set_trial(db: apsw.Connection, keys: Sequence[int], trial: int) -> None:
+    for start in range(0, len(keys), _CHUNK):
+        chunk = keys[start : start + _CHUNK]
+        db.execute(f"UPDATE runs SET trial = ? WHERE key IN ({','.join('?' * len(chunk))})", (trial, *chunk))
+
+
+def charge_death(db: apsw.Connection) -> None:
+    row: Any = db.execute("SELECT died FROM store").fetchone()
+    if row[0] is None:
+        return
+    dead = row[0]
+    if tried := _on_trial(db, dead):
+        db.executemany("UPDATE runs SET suspect = ? WHERE key = ?", [(len(tried), key) for key in tried])
+        if len(tried) == 1:
+            db.execute("UPDATE runs SET alone = alone + 1, deaths = deaths + 1 WHERE key = ?", (tried[0],))
+    elif survivors := _on_trial(db, -dead):
+        changes = [(len(survivors), key) for key in survivors]
+        db.executemany("UPDATE runs SET suspect = ?, deaths = deaths + 1 WHERE key = ?", changes)
+    else:
+        db.execute("UPDATE runs SET alone = 0, deaths = 0 WHERE deaths > 0 AND ended_at IS NULL")
+    db.execute("UPDATE store SET died = NULL")
+
+
+def _on_trial(db: apsw.Connection, trial: int) -> list[int]:
+    rows: list[Any] = db.execute("SELECT key FROM runs WHERE trial = ? AND ended_at IS NULL", (trial,)).fetchall()
+    return [row[0] for row in rows]
+
+
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 
 _RUN = f"SELECT {RUN_COLUMNS}, runs.secrets FROM runs WHERE key = ?"
 
@@ -109,17 +164,17 @@ class SqliteLog(SqliteLogReader):
 
     async def begin_trial(self, keys: Sequence[int]) -> None:
         owner_epoch = self._ownership.epoch
-        await self._writer.job(lambda db: recovering.begin_trial(db, keys, owner_epoch=owner_epoch))
+        await self._writer.job(lambda db: begin_trial(db, keys, owner_epoch=owner_epoch))
 
     async def end_trial(self, keys: Sequence[int]) -> None:
-        await self._writer.job(lambda db: recovering.end_trial(db, keys))
+        await self._writer.job(lambda db: end_trial(db, keys))
 
     async def survived(self, keys: Sequence[int]) -> None:
         owner_epoch = self._ownership.epoch
-        await self._writer.job(lambda db: recovering.survived(db, keys, owner_epoch=owner_epoch))
+        await self._writer.job(lambda db: survived(db, keys, owner_epoch=owner_epoch))
 
     async def charge_death(self) -> None:
-        await self._writer.job(recovering.charge_death)
+        await self._writer.job(charge_death)
 
     async def trim(self, *, before: int, after: int, workspace: int | None) -> tuple[int, int]:
         return await self._writer.job(lambda db: retention.trim(db, before=before, after=after, workspace=workspace))
@@ -163,7 +218,7 @@ def _load(
         created[0] if created else b"",
         facts=read_facts(db, key, after=folded) if folded < row.next_seq - 1 else [],
         conversation=read_facts(db, key, kinds=kinds) if kinds else [],
-        history=[] if row.thread is None else thread_reads.messages(db, row.thread),
+        history=[] if row.thread is None else log_reader.messages(db, row.thread),
         secrets=secrets,
     )
 

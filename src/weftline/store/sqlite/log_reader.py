@@ -1,5 +1,3 @@
-# apsw's stubs name a type that Python 3.11 does not have.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 """Reading the log: short look-ups on the loop, each statement finished before it returns; long ones in a thread."""
 
 from __future__ import annotations
@@ -8,20 +6,180 @@ from collections.abc import Sequence
 from typing import Any
 
 import apsw
+from msgspec import Struct
 
-from weftline.store.awaits import AwaitFilter, OpenAwait
 from weftline.store.database import SqlValue
 from weftline.store.records import thread_queues
-from weftline.store.rows import DueRun, Item, LargeEntry, Page, RunFilter, RunRow, TimedRun
-from weftline.store.sqlite import await_lists, run_lists, thread_reads
-from weftline.store.sqlite.connection import snapshot
-from weftline.store.sqlite.database import run_query
-from weftline.store.sqlite.failures import read_error
-from weftline.store.sqlite.pages import IN_A_THREAD, ON_THE_LOOP, NotOnTheLoop, read_page
-from weftline.store.sqlite.pieces import BODY, BODY_BYTES
-from weftline.store.sqlite.reader_threads import ReaderThreads
-from weftline.store.sqlite.rows import ENTRY_COLUMNS, stored, stored_as_bytes
-from weftline.store.sqlite.texts import rows_of
+from weftline.store.rows import AwaitFilter, DueRun, Item, LargeEntry, OpenAwait, Page, RunFilter, RunRow, TimedRun
+from weftline.store.sqlite import lists
+from weftline.store.sqlite.connection import read_error, snapshot
+from weftline.store.sqlite.database import ReaderThreads, run_query
+from weftline.store.sqlite.pieces import BODY, BODY_BYTES, MESSAGE, MESSAGE_BYTES
+from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS, rows_of, stored, stored_as_bytes
+
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+
+class ReadLimit(Struct, frozen=True):
+    """How much may be read in one go, whatever the page's own limit."""
+
+    bytes: int
+    rows: int
+
+
+ON_THE_LOOP = ReadLimit(256 * 1024, 256)
+"""Takes about a millisecond; larger pages are read in a thread."""
+IN_A_THREAD = ReadLimit(2**40, 16_384)
+
+_PAGE = (
+    f"SELECT {ENTRY_COLUMNS} FROM entries WHERE run = ?1 AND seq > ?2"
+    f" UNION ALL SELECT {DELTA_COLUMNS} FROM deltas WHERE run = ?1 AND seq > ?3 ORDER BY seq"
+)
+# A body that is too large is skipped: SQLite knows its length without reading it.
+_SMALL_PAGE = _PAGE.replace(f", {BODY},", f", CASE WHEN {BODY_BYTES} <= ?4 THEN {BODY} END,").replace(
+    ", bodies,", ", CASE WHEN length(bodies) <= ?4 THEN bodies END,"
+)
+
+
+class NotOnTheLoop(Exception):
+    """The page is larger than may be read on the loop."""
+
+
+def read_page(db: apsw.Connection, run: int, *, after: int, max_bytes: int, limit: ReadLimit) -> Page | None:
+    """None for an unknown run. Raises `NotOnTheLoop` instead of reading more than `limit` on the loop."""
+    head: Any = db.execute("SELECT next_seq, ended_at IS NOT NULL, format FROM runs WHERE key = ?", (run,)).fetchone()
+    if head is None:
+        return None
+    upto, ended, format = head[0] - 1, bool(head[1]), head[2]
+    if upto < 0:  # the row is damaged; a reader would wait forever
+        upto = _last_seq(db, run)
+    if after >= upto:
+        return Page([], upto, upto, ended, format)
+    head = (upto, ended, format)
+    try:
+        return _read(db, run, after=after, max_bytes=max_bytes, limit=limit, head=head)
+    except UnicodeDecodeError:  # a kind that is not UTF-8
+        return _read(db, run, after=after, max_bytes=max_bytes, limit=limit, head=head, as_bytes=True)
+
+
+def _read(
+    db: apsw.Connection,
+    run: int,
+    *,
+    after: int,
+    max_bytes: int,
+    limit: ReadLimit,
+    head: tuple[int, bool, int],
+    as_bytes: bool = False,
+) -> Page:
+    upto, ended, format = head
+    cursor = _rows(db, run, after, limit, as_bytes=as_bytes)
+    items: list[Item] = []
+    size = 0
+    try:
+        for row in cursor:
+            if row[3] is None or len(items) == limit.rows:
+                break
+            item = stored_as_bytes(row) if as_bytes else Item(*row)
+            size += item.size
+            if items and size > max_bytes:
+                return Page(items, items[-1].last_seq, upto, ended, format)
+            if size > limit.bytes:
+                break
+            items.append(item)
+        else:
+            return Page(items, upto, upto, ended, format)
+    finally:
+        cursor.close()
+    if limit is ON_THE_LOOP:
+        raise NotOnTheLoop
+    return Page(items, items[-1].last_seq, upto, ended, format)
+
+
+def _last_seq(db: apsw.Connection, run: int) -> int:
+    row: Any = db.execute(
+        "SELECT max(coalesce((SELECT max(seq) FROM entries WHERE run = ?1), 0),"
+        " coalesce((SELECT max(seq + count - 1) FROM deltas WHERE run = ?1), 0))",
+        (run,),
+    ).fetchone()
+    return row[0]
+
+
+def _rows(db: apsw.Connection, run: int, after: int, limit: ReadLimit, *, as_bytes: bool) -> Any:
+    query, *values = _PAGE, run, after, _before_deltas(db, run, after)
+    if limit is not IN_A_THREAD:
+        query = _SMALL_PAGE
+        values.append(limit.bytes)
+    return db.execute(query.replace(" kind,", " CAST(kind AS BLOB),") if as_bytes else query, values)
+
+
+def _before_deltas(db: apsw.Connection, run: int, after: int) -> int:
+    """A seq below the first row of deltas that extends past `after`: such a row may begin before it."""
+    if after == 0:
+        return 0
+    row: Any = db.execute(
+        "SELECT seq, count FROM deltas WHERE run = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", (run, after)
+    ).fetchone()
+    return row[0] - 1 if row and row[0] + row[1] - 1 > after else after
+
+
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+
+def messages(db: apsw.Connection, thread: int) -> list[bytes]:
+    rows: list[Any] = db.execute(
+        f"SELECT {MESSAGE} FROM thread_messages WHERE thread = ? ORDER BY pos", (thread,)
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
+def few_messages(db: apsw.Connection, thread: int, *, max_bytes: int, max_rows: int) -> list[bytes] | None:
+    """`messages` within these limits, or None if there are more; messages that are too large are not read."""
+    rows: Any = db.execute(
+        f"SELECT {MESSAGE_BYTES}, CASE WHEN {MESSAGE_BYTES} <= ? THEN {MESSAGE} END FROM thread_messages"
+        " WHERE thread = ?"
+        " ORDER BY pos LIMIT ?",
+        (max_bytes, thread, max_rows + 1),
+    )
+    found: list[bytes] = []
+    total = 0
+    try:
+        for length, message in rows:
+            total += length
+            if total > max_bytes or len(found) == max_rows:
+                return None
+            found.append(message)
+    finally:
+        rows.close()
+    return found
+
+
+def ends(db: apsw.Connection, thread: int) -> list[bytes]:
+    """The heads of the terminal entries of the thread's runs, in order."""
+    rows: list[Any] = db.execute(
+        "SELECT e.head FROM runs r JOIN entries e ON e.run = r.key AND e.seq = r.next_seq - 1"
+        " WHERE r.thread = ? AND r.ended_at IS NOT NULL ORDER BY r.place",
+        (thread,),
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
+def queued_behind(db: apsw.Connection) -> list[tuple[int, int]]:
+    """The runs that wait for earlier ones of their threads, and their workspaces."""
+    rows: list[Any] = db.execute(
+        "SELECT runs.key, runs.workspace FROM threads"
+        " JOIN runs AS moving ON moving.key = threads.active_run"
+        " JOIN runs ON runs.thread = threads.key AND runs.place > moving.place"
+        " WHERE threads.active_run IS NOT NULL AND runs.ended_at IS NULL ORDER BY runs.key"
+    ).fetchall()
+    return [(row[0], row[1]) for row in rows]
+
+
+# apsw's stubs name a type that Python 3.11 does not have.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 
 _ON_THE_LOOP_BYTES = 64 * 1024
 _NO_LIMIT = 2**62
@@ -51,24 +209,24 @@ class SqliteLogReader:
 
     async def run(self, key: int) -> RunRow | None:
         try:
-            return run_lists.one(self._reader, key)
+            return lists.one(self._reader, key)
         except (apsw.Error, UnicodeDecodeError) as error:
             raise read_error(error) from error
 
     async def given(self, run_id: str, *, workspace: int | None) -> list[int]:
         try:
-            return run_lists.given(self._reader, run_id, workspace=workspace)
+            return lists.given(self._reader, run_id, workspace=workspace)
         except (apsw.Error, UnicodeDecodeError) as error:
             raise read_error(error) from error
 
     async def runs(self, wanted: RunFilter) -> list[RunRow]:
-        return await self._threads.read(lambda db: run_lists.runs(db, wanted))
+        return await self._threads.read(lambda db: lists.runs(db, wanted))
 
     async def count_runs(self, wanted: RunFilter) -> int:
-        return await self._threads.read(lambda db: run_lists.count(db, wanted))
+        return await self._threads.read(lambda db: lists.count(db, wanted))
 
     async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
-        return await self._threads.read(lambda db: await_lists.awaits(db, wanted))
+        return await self._threads.read(lambda db: lists.awaits(db, wanted))
 
     async def last_key(self) -> int:
         return self._one("SELECT coalesce(max(key), 0) FROM runs")[0]
@@ -150,7 +308,7 @@ class SqliteLogReader:
         )
 
     async def ends_of_thread(self, thread: int) -> list[bytes]:
-        return await self._threads.read(lambda db: thread_reads.ends(db, thread))
+        return await self._threads.read(lambda db: ends(db, thread))
 
     async def unfinished_of_thread(self, thread: int) -> list[int]:
         return self._ints("SELECT key FROM runs WHERE thread = ? AND ended_at IS NULL ORDER BY place", thread)
@@ -160,14 +318,14 @@ class SqliteLogReader:
             return run_query(db, thread_queues.ended_with_runs())
 
     async def queued_behind(self) -> list[tuple[int, int]]:
-        return await self._threads.read(thread_reads.queued_behind)
+        return await self._threads.read(queued_behind)
 
     async def thread_messages(self, thread: int) -> list[bytes]:
         with snapshot(self._reader) as db:
-            few = thread_reads.few_messages(db, thread, max_bytes=ON_THE_LOOP.bytes, max_rows=ON_THE_LOOP.rows)
+            few = few_messages(db, thread, max_bytes=ON_THE_LOOP.bytes, max_rows=ON_THE_LOOP.rows)
         if few is not None:
             return few
-        return await self._threads.read(lambda db: thread_reads.messages(db, thread))
+        return await self._threads.read(lambda db: messages(db, thread))
 
     async def thread_size(self, thread: int) -> int:
         return await self._threads.read(lambda db: run_query(db, thread_queues.size(thread)))

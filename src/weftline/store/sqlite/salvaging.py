@@ -24,17 +24,15 @@ from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import FORMAT, decode_fact
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State
-from weftline.store import hashing
-from weftline.store import secrets as sealing
-from weftline.store.copies import Salvaged
+from weftline.store import sealing
+from weftline.store.rows import Salvaged
+from weftline.store.sqlite.backup import complete, draft_of, sync
 from weftline.store.sqlite.connection import check_version, connect, migrations
-from weftline.store.sqlite.contents import unreadable
+from weftline.store.sqlite.damage import report_dropped, unreadable
 from weftline.store.sqlite.directory import DATABASE, StoreDirectory
-from weftline.store.sqlite.drafts import complete, draft_of, sync
-from weftline.store.sqlite.dropped import report_dropped
 from weftline.store.sqlite.pieces import understand
 
-_KEYS = (sealing.KEY_FILE, hashing.KEY_FILE)
+_KEYS = (sealing.KEY_FILE, sealing.HASH_KEY_FILE)
 _LAST_ROW = 2**63 - 1
 _DAMAGE = (apsw.CorruptError, apsw.ConstraintError, apsw.IOError, UnicodeDecodeError)
 _OF_RUNS = ("entries", "deltas", "run_metadata", "open_awaits")

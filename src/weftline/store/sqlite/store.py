@@ -16,18 +16,16 @@ import apsw
 
 from weftline.errors import StoreError
 from weftline.store import crashpoints
-from weftline.store.copies import Copied
-from weftline.store.secrets import Vault
+from weftline.store.rows import Copied
+from weftline.store.sealing import Vault
 from weftline.store.sqlite import retention
 from weftline.store.sqlite.backup import copy_store
-from weftline.store.sqlite.checking import CHECK_S, find_damage
 from weftline.store.sqlite.connection import connect, migrate
-from weftline.store.sqlite.database import SqliteDatabase
+from weftline.store.sqlite.damage import CHECK_S, find_damage, report_dropped
+from weftline.store.sqlite.database import ReaderThreads, SqliteDatabase
 from weftline.store.sqlite.directory import StoreDirectory
-from weftline.store.sqlite.dropped import report_dropped
 from weftline.store.sqlite.log import Ownership, SqliteLog
 from weftline.store.sqlite.log_reader import SqliteLogReader
-from weftline.store.sqlite.reader_threads import ReaderThreads
 from weftline.store.sqlite.writer import Writer
 
 logger = logging.getLogger(__name__)

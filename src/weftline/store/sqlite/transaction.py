@@ -17,8 +17,8 @@ from weftline.store.records import budgets, deliveries, thread_queues, webhooks
 from weftline.store.records.deliveries import Event
 from weftline.store.records.thread_queues import Place
 from weftline.store.rows import LEAVE_DUE, Item, NewRun, Write, Written
-from weftline.store.sqlite import await_lists, pieces
-from weftline.store.sqlite import statements as sql
+from weftline.store.sqlite import lists, pieces
+from weftline.store.sqlite import rows as sql
 from weftline.store.sqlite.database import run_query
 
 
@@ -32,7 +32,7 @@ def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
     children = [child for write in accepted for child in write.children]
     _Rows([*accepted, *children], places).write(db)
     if any(write.awaits or write.answered for write in accepted):
-        await_lists.keep(db, accepted)
+        lists.keep(db, accepted)
     bookings = [one for write in accepted for one in write.bookings]
     closed = [write.closes for write in accepted if write.closes is not None]
     if bookings or closed:

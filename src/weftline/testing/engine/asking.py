@@ -14,7 +14,7 @@ from weftline.kernel.entries import AwaitClosed, AwaitOpened, CallClosed, CallSt
 from weftline.messages import ToolResults
 from weftline.runtime.people.answering import AwaitAnswer
 from weftline.runtime.people.four_eyes import as_named
-from weftline.store.awaits import AwaitFilter
+from weftline.store.rows import AwaitFilter
 from weftline.testing.engine.bench import Bench, Check, Run, facts, refusal
 
 _YES = AwaitAnswer(outcome="approved")

@@ -17,9 +17,8 @@ from typing import Any, TypeAlias, TypeVar, cast
 from weftline.errors import StoreError
 from weftline.runtime.engine import OwnedEngine
 from weftline.store.base import LogStore, Store
-from weftline.store.copies import Copied
 from weftline.store.database import Database, Query
-from weftline.store.rows import Loaded, Write, Written
+from weftline.store.rows import Copied, Loaded, Write, Written
 
 T = TypeVar("T")
 

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from weftline.errors import RateLimited
-from weftline.kernel.entries import TEXT_DELTA, AwaitOpened, CallOpened, CallStarted, RunEnded
+from weftline.kernel.entries import AwaitOpened, CallOpened, CallStarted, RunEnded
+from weftline.kernel.notes import TEXT_DELTA
 from weftline.runtime.engine import QUIET_BEATS, EntryBatch, Follower
 from weftline.testing.engine.bench import TIMEOUT_S, Bench, Check, facts, refusal
 from weftline.testing.engine.newer import newer_run

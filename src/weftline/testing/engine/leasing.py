@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from weftline.errors import Conflict
+from weftline.kernel.control import CallClaimed, CallUnclaimed, LeaseRule
 from weftline.kernel.entries import CallClosed, CallStarted, Limits
-from weftline.kernel.lease import CallClaimed, CallUnclaimed, LeaseRule
 from weftline.runtime.engine import Leased
 from weftline.testing.engine.bench import Bench, Check, facts, refusal, refused_with
 from weftline.tools.base import ToolOutput

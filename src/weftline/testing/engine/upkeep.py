@@ -92,6 +92,22 @@ async def requests_are_refused_while_the_store_refuses_writes(bench: Bench) -> N
     assert len(await engine.stored.runs(RunFilter(workspace=run.workspace))) == 1
 
 
+async def what_happens_is_counted_once(bench: Bench) -> None:
+    await bench.ended(await bench.run("hello"))
+    waiting = await bench.run("ask")
+    (call,) = await bench.offers(waiting)
+    follower = bench.engine.follow(waiting.key, waiting.id, workspace=waiting.workspace)
+    measured = bench.engine.measure()
+    counts = measured.metrics
+    assert (counts.runs_created, counts.runs_ended["succeeded"], counts.turns) == (2, 1, 2)
+    assert measured.streams == 1 and measured.writable and counts.written_bytes and sum(counts.flush_s.counts)
+    follower.close()
+    await bench.engine.answer(waiting.key, call, ToolOutput.of("42"))
+    await bench.ended(waiting)
+    assert (counts.runs_ended["succeeded"], counts.turns, counts.tool_calls["ok"]) == (2, 3, 1)
+    assert bench.engine.measure().streams == 0
+
+
 async def the_runs_of_a_restored_store_are_held_until_they_are_released(bench: Bench) -> None:
     run = await bench.run("hold")
     await bench.began()
@@ -134,5 +150,6 @@ CHECKS: tuple[Check, ...] = (
     logs_are_removed_above_a_key,
     the_logs_of_old_runs_are_removed_for_followers_too,
     requests_are_refused_while_the_store_refuses_writes,
+    what_happens_is_counted_once,
     the_runs_of_a_restored_store_are_held_until_they_are_released,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from weftline.store.awaits import AwaitFilter, NewAwait
 from weftline.store.base import LogReader
+from weftline.store.rows import AwaitFilter, NewAwait
 from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_thread, new_workspace, outcomes
 
 

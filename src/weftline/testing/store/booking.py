@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from weftline.store.awaits import NewAwait
 from weftline.store.base import Store
 from weftline.store.budgets import Booking, run_account, workspace_account
 from weftline.store.database import Query, statement
 from weftline.store.records import budgets, webhooks
+from weftline.store.rows import NewAwait
 from weftline.testing.store.subject import Subject, chain_of, commit, new_chain, new_workspace, outcomes
 
 

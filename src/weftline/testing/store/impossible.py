@@ -9,11 +9,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weftline.messages import Blob
-from weftline.store.awaits import AwaitFilter, NewAwait
 from weftline.store.budgets import Booking, run_account
 from weftline.store.database import Query, Row, statement
 from weftline.store.records import budgets
-from weftline.store.rows import GIVEN, IdempotencyKey, Item, Progress, ThreadEnd, Write
+from weftline.store.rows import GIVEN, AwaitFilter, IdempotencyKey, Item, NewAwait, Progress, ThreadEnd, Write
 from weftline.testing.store.chain import Chain, check_log
 from weftline.testing.store.subject import (
     Subject,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from weftline.messages import Blob
-from weftline.store.awaits import AwaitFilter, NewAwait
 from weftline.store.budgets import Booking, run_account
 from weftline.store.records import budgets
-from weftline.store.rows import GIVEN, DueRun, IdempotencyKey, Progress, RunFilter, TimedRun
+from weftline.store.rows import GIVEN, AwaitFilter, DueRun, IdempotencyKey, NewAwait, Progress, RunFilter, TimedRun
 from weftline.testing.store.chain import check_log, read_log
 from weftline.testing.store.subject import (
     Subject,

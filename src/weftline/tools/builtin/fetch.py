@@ -12,7 +12,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from weftline import prompts
-from weftline.bounded.pool import GaveUp, shared_workers
 from weftline.net.charset import decoded
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
@@ -21,6 +20,7 @@ from weftline.net.response import HttpResponse
 from weftline.tools.base import Tool, ToolContext, ToolFailed
 from weftline.tools.decorator import tool
 from weftline.tools.function import FunctionTool
+from weftline.work.processes import GaveUp, shared_workers
 
 logger = logging.getLogger(__name__)
 

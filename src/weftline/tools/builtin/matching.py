@@ -16,9 +16,9 @@ from importlib import import_module
 from typing import Any, cast
 
 from weftline import prompts
-from weftline.bounded.pool import GaveUp, shared_workers
 from weftline.tools.base import ToolFailed
 from weftline.tools.contexts.running import Execution, Program
+from weftline.work.processes import GaveUp, shared_workers
 
 MAX_PATTERN_CHARS = 1000
 _JOB = "weftline.tools.builtin.matching:match_job"

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from msgspec import Struct
 
 from weftline import prompts
-from weftline.concurrency.interruption import is_interruption
 from weftline.messages import joined_text
 from weftline.text.redaction import Redactor
 from weftline.tools.base import FurtherCalls, ToolFailed
 from weftline.tools.mcp.forms import Form, ask_further, with_defaults
+from weftline.work.outcomes import is_interruption
 
 if TYPE_CHECKING:
     from mcp.types import CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams, ErrorData

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
@@ -23,6 +23,7 @@ from weftline.text.redaction import Redactor
 from weftline.tools.mcp.address import McpAddress, McpPlace, Revision
 from weftline.tools.mcp.asking import Caller, Responders, caller_of
 from weftline.tools.mcp.login import Credential
+from weftline.work.turns import FairSemaphore
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -85,8 +86,7 @@ class McpPool:
         """Servers without `initialize`, so that it is not tried again each time."""
         self._dialer = dialer
         self._idle_s = idle_s
-        self._rooms: defaultdict[int, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(max_connections))
-        """The free slots, by workspace."""
+        self._rooms = FairSemaphore(per_owner=max_connections)
         self._connections: dict[McpPlace, Connection] = {}
         self._replaced: set[Connection] = set()
         """Those that only finish the calls in progress."""
@@ -104,7 +104,7 @@ class McpPool:
             connection = self._connections[address] = Connection(
                 self._dialer,
                 address,
-                room=self._rooms[address.workspace],
+                rooms=self._rooms,
                 credentials=self._credentials,
                 mode=self._mode_of(address),
                 may_change=self._revision is None,
@@ -197,7 +197,7 @@ class McpPool:
                 self._modern.popitem(last=False)
 
     def _make_room(self, workspace: int) -> None:
-        if self._rooms[workspace].locked():
+        if self._rooms.is_full(workspace):
             own = [one for one in self._connections.values() if one.address.workspace == workspace]
             idle = [connection for connection in own if not connection.users]
             if idle:
@@ -210,7 +210,7 @@ class Connection:
         dialer: Dialer,
         address: McpPlace,
         *,
-        room: asyncio.Semaphore,
+        rooms: FairSemaphore,
         credentials: Credentials | None = None,
         mode: ConnectMode = "legacy",
         may_change: bool = True,
@@ -234,7 +234,7 @@ class Connection:
         self.last_used = loop.time()
         self.expiry: asyncio.TimerHandle | None = None
         self._dialer = dialer
-        self._room = room
+        self._rooms = rooms
         self._has_room = False
         self._client: asyncio.Future[Client] = loop.create_future()
         self._closing = asyncio.Event()
@@ -287,7 +287,7 @@ class Connection:
 
     async def _own(self) -> None:
         try:
-            async with self._room:
+            async with self._rooms.place(self.address.workspace):
                 self._has_room = True
                 address = self.address
                 if self._credentials is not None and _takes_logins(address):
