@@ -103,7 +103,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     },
     "weftline.events": MIDDLE | {"weftline.plan"},
     "weftline.api": TOP | {"weftline.events"},
-    "weftline.agent": TOP | {"weftline.api", "weftline.events"},
+    "weftline.agent": TOP
+    | {"weftline.api", "weftline.events"}
+    | {"weftline.server.own_socket", "weftline.server.local_serving", "weftline.server.app"},
     "weftline.hooks": frozenset({"weftline.agent"}),
     "weftline.runs": frozenset({"weftline.agent", "weftline.runtime"}),
     "weftline.policies": frozenset({"weftline.agent", "weftline.kernel"}),
@@ -431,7 +433,7 @@ def test_commands_know_of_the_server_only_how_it_is_started(modules: list[Module
         for one in imports(module)
         if is_inside(one.module, "weftline.server")
     }
-    assert known <= {f"weftline.server.{name}" for name in ("serve", "options", "logs")}
+    assert known <= {f"weftline.server.{name}" for name in ("serve", "options", "logs", "own_socket", "local_serving")}
 
 
 def test_nobody_uses_the_standard_librarys_sqlite(modules: list[Module]) -> None:

@@ -44,7 +44,8 @@ DAILY = [
 ENGINE = [
     *("agents", "attach", "awaits", "budgets", "calls", "calls_in_doubt", "close", "compare", "durable", "export"),
     *("export_thread", "fork", "grants", "import_runs", "is_open", "lifespan", "observe", "override_prompt"),
-    *("prompt_overrides", "register", "replay", "runtime", "set_budget", "start", "thread", "unclaimed", "warmup"),
+    *("prompt_overrides", "register", "replay", "runs", "runtime", "set_budget", "start", "thread", "threads"),
+    *("unclaimed", "warmup"),
 ]
 """`runtime` is the door to what is below."""
 BY_TOPIC = {
@@ -138,6 +139,8 @@ BY_TOPIC = {
         "CallRecord",
         "ContextExceeded",
         "InvalidOutput",
+        "ListedRun",
+        "ListedThread",
         "OutputTruncated",
         "Provided",
         "ProviderFailed",

@@ -186,7 +186,7 @@ class History:
         keeper = server.outside(self._keep_up())
         faults = [server.outside(fault) for fault in mishaps.choose()]
         if self.seed % 3 == 1 or self.seed % 6 == 5 or self.seed % 5 == 3:
-            faults.append(server.outside(clients.people.look_around()))
+            faults.append(server.outside(clients.people.answer_open_awaits()))
         working = [server.outside(clients.carry_out(order)) for order in self.orders.values()]
         if self._schedules is not None:
             working.append(server.outside(self._schedules.watch()))

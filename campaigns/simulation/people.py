@@ -52,7 +52,7 @@ class People:
         self._trace = trace
         self.decided = Decided()
 
-    async def look_around(self) -> None:
+    async def answer_open_awaits(self) -> None:
         """A person who follows no particular run, and answers whatever is open."""
         wanted = AwaitFilter(workspace=self._disk.workspace, limit=100)
         while True:

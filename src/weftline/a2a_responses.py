@@ -59,7 +59,7 @@ def answer_text(result: Mapping[str, object]) -> str | None:
 
 
 def _is_same(message: str, made: str) -> bool:
-    """Whether two texts are the same answer; data is compared regardless of its formatting."""
+    """Returns True if two texts are the same answer; data is compared regardless of its formatting."""
     if message.strip() == made.strip():
         return True
     if not made.startswith(("{", "[")) or not is_modest(message) or not is_modest(made):

@@ -1,4 +1,4 @@
-"""How an agent goes about its runs: shorter requests, reminders, prompts, presets. See docs/behaviors.md."""
+"""Behavior of agents: shorter requests, reminders, prompts, presets. See docs/behaviors.md."""
 
 from weftline.agent import presets
 from weftline.agent.behavior import Behavior, ThinkingDecay, ToolBudget, ToolSearch

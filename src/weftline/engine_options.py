@@ -35,7 +35,7 @@ _INTEGERS = range(-(2**63), 2**63)
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How often an engine tries to hand a run to a worker. 0 means the engine's default."""
+    """Attempts of an engine to hand a run to a worker. 0 means the engine's default."""
 
     max_attempts: int = 0
     initial_interval_s: float = 0.0

@@ -101,7 +101,7 @@ TABLE: dict[str, Row] = {
 
 
 class Issue(NamedTuple):
-    """What is wrong with one field, named as the caller names it."""
+    """A problem with one field, named as the caller names it."""
 
     path: str
     message: str

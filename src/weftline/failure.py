@@ -1,4 +1,4 @@
-"""How calls fail: the kind of failure, the recovery, and a hint for the next attempt.
+"""Failures of calls: their kind, the recovery, and a hint for the next attempt.
 
 The kind is what went wrong, the recovery what the run does about it; neither determines the other. A hint is what the
 model, or a person, needs to do better. The log's heads have the kind, the recovery and the hint's reason if a tool or a
@@ -55,7 +55,7 @@ _UNAVAILABLE = frozenset({"unknown", "excluded"})
 
 
 class FieldIssue(Struct, frozen=True, omit_defaults=True):
-    """What is wrong with one argument; `field` is its dotted path, or `$payload` for all of them."""
+    """A problem with one argument; `field` is its dotted path, or `$payload` for all of them."""
 
     field: str
     constraint: Constraint
@@ -63,7 +63,7 @@ class FieldIssue(Struct, frozen=True, omit_defaults=True):
 
 
 class Hint(Struct, frozen=True, omit_defaults=True):
-    """What would help after a failed call.
+    """Help for the next attempt after a failed call.
 
     It does not restrict the model: `restrict_to_tool` only asks it to stay with the tool.
     """
@@ -100,7 +100,7 @@ def _each(values: object, of: type) -> bool:
 
 
 class Clarification(Struct, frozen=True, omit_defaults=True):
-    """What a person is shown who is asked for what a failed call lacks."""
+    """The question to a person who is asked for something that a failed call lacks."""
 
     missing_fields: tuple[str, ...] = ()
     restrict_to_tool: str = ""
@@ -130,7 +130,7 @@ class Failure(Struct, frozen=True, omit_defaults=True):
 
 
 class ProviderFailure(Struct, frozen=True, omit_defaults=True):
-    """How a model's provider failed. `kind` is one of our classes; `code` and `status` are the provider's own."""
+    """A failure of a model's provider. `kind` is one of our classes; `code` and `status` are the provider's own."""
 
     provider: str
     operation: str

@@ -30,7 +30,7 @@ _CR, _LF = b"\r\n"
 
 
 def frames_request(name: str) -> bool:
-    """Whether a header of that name could make the receiver, or a proxy, read another request than ours."""
+    """Returns True if a header of that name could make the receiver, or a proxy, read another request than ours."""
     return name.lower() in _FRAMING
 
 

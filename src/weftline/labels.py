@@ -1,4 +1,4 @@
-"""What a caller may attach to a run: labels, which are strings, and metadata, which may be any JSON object.
+"""Data that a caller may attach to a run: labels, which are strings, and metadata, which may be any JSON object.
 
 Both are for people and for code. No model reads either.
 """

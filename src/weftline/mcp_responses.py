@@ -58,7 +58,7 @@ def read_leniently(client: Client, *, server: str, redact: Callable[[str], str] 
 
 
 def is_closed(client: Client) -> bool:
-    """Whether the other side has closed the connection."""
+    """Returns True if the other side has closed the connection."""
     return getattr(getattr(client.session, "_dispatcher", None), "_closed", False)
 
 

@@ -1,4 +1,4 @@
-"""What a model reads and writes: messages, their parts, and token usage.
+"""The conversation of a model: messages, their parts, and token usage.
 
 These types are stored in the log as JSON, so their names are data and never change. Everything here is
 provider-neutral; data that only one provider understands is kept as `opaque` JSON and returned unchanged to the
@@ -167,7 +167,7 @@ class OutputSchema(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sampling(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How a model samples its output and when it stops. Settings that are None are left to the model."""
+    """Settings for sampling a model's output, and for stopping it. Those that are None are left to the model."""
 
     temperature: float | None = None
     top_p: float | None = None

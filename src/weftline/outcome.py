@@ -1,4 +1,4 @@
-"""What a call's result has besides what the model reads: telemetry, bounds, and data for others."""
+"""The parts of a call's result that the model does not read: telemetry, bounds, and data for others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ServerData(Struct, frozen=True, omit_defaults=True):
 
 
 class Telemetry(Struct, frozen=True, omit_defaults=True):
-    """What a call cost. The runtime fills in a duration of None."""
+    """Costs of a call. The runtime fills in a duration of None."""
 
     duration_ms: int | None = None
     tokens_used: int | None = None

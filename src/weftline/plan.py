@@ -1,4 +1,4 @@
-"""What a run should do, in our own words and with a version. It is stored in the run's first entry.
+"""The plan of a run, in our own words and with a version. It is stored in the run's first entry.
 
 The limits are in the entry's head, because the kernel decides by them; the body has the rest of the plan.
 
@@ -170,7 +170,7 @@ class PlanContent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     @property
     def thread_keeps_all(self) -> bool:
-        """Whether its thread keeps every message of the run, with calls and results.
+        """True if its thread keeps every message of the run, with calls and results.
 
         A thread that code created does. A client's session only has questions and answers, whatever executes the run.
         """
@@ -185,7 +185,7 @@ class RunPlan(PlanContent, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Asked(Struct, frozen=True):
-    """What a client set in its request, where the plan also has defaults; None for what it did not set."""
+    """The settings of a client's request for which the plan also has defaults; None for what it did not set."""
 
     local_timeout_us: int | None = None
     grant_ttl_us: int | None = None
@@ -197,7 +197,7 @@ class _Kind(Struct, frozen=True):
 
 
 class PlanOutline(Struct, frozen=True):
-    """What is known about a stored plan without reading its messages."""
+    """The parts of a stored plan that can be known without reading its messages."""
 
     tools: tuple[_Kind, ...] = ()
     output_schema: OutputSchema | None = None
@@ -206,7 +206,7 @@ class PlanOutline(Struct, frozen=True):
 
     @property
     def asks_client(self) -> bool:
-        """Whether it has tools that the client executes, or may have some: those of an agent in code are not listed."""
+        """True if it has tools that the client executes, or may have some: those of an agent in code are not listed."""
         return self.code is not None or any(tool.kind in _CLIENT_SIDE for tool in self.tools)
 
 
@@ -237,7 +237,9 @@ decode_outline = Decoder(PlanOutline).decode
 
 
 def may_name_agent(stored: bytes) -> bool:
-    """Whether bytes that contain a stored plan could be those of an agent's plan. False means that they are not."""
+    """Returns True if bytes that contain a stored plan could be those of an agent's plan. False means that they are
+    not.
+    """
     # `code` follows an object or a number. The digests' own `code` follows a text, and is not a name.
     return b'"agent_id":"' in stored or stored.count(b'"code":"') > stored.count(b'","code":"')
 

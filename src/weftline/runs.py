@@ -1,4 +1,4 @@
-"""What runs are started with and what they leave: failures by class, questions, messages, traces. See docs/library.md.
+"""Starting runs, and what they leave: failures by class, questions, messages, traces. See docs/library.md.
 
 Each name is imported on first use.
 """
@@ -11,6 +11,8 @@ __all__ = [
     "CallRecord",
     "ContextExceeded",
     "InvalidOutput",
+    "ListedRun",
+    "ListedThread",
     "OutputTruncated",
     "Provided",
     "ProviderFailed",
@@ -21,6 +23,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from weftline.agent.context import RunInfo
+    from weftline.agent.engine.listing import ListedRun, ListedThread
     from weftline.agent.results import (
         AgentFailed,
         CallRecord,
@@ -41,6 +44,8 @@ else:
         "CallRecord": "weftline.agent.results",
         "ContextExceeded": "weftline.agent.results",
         "InvalidOutput": "weftline.agent.results",
+        "ListedRun": "weftline.agent.engine.listing",
+        "ListedThread": "weftline.agent.engine.listing",
         "OutputTruncated": "weftline.agent.results",
         "Provided": "weftline.runtime.tool_calls.provided",
         "ProviderFailed": "weftline.agent.results",

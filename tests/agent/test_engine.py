@@ -246,7 +246,7 @@ async def test_a_thread_needs_an_engine() -> None:
 async def test_models_that_single_runs_bring_are_forgotten() -> None:
     given = Models(Catalog())
     for number in range(200):
-        given.lend(ScriptedModel(["Hi."]), by=str(number))
+        given.use(ScriptedModel(["Hi."]), by=str(number))
         given.release(str(number))
     sizes = [len(cast("set[object]", one)) for one in vars(given).values() if isinstance(one, set | dict)]
     assert sizes and max(sizes) < 100
@@ -291,7 +291,7 @@ async def test_a_guest_that_fails_as_it_leaves_does_not_keep_the_engine_open(tmp
         raise ValueError("no")
 
     engine = Engine(tmp_path)
-    engine._alongside(guest)  # pyright: ignore[reportPrivateUsage]
+    engine._add_companion(guest)  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(ValueError, match="no"):
         async with engine:
             pass

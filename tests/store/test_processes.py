@@ -176,6 +176,7 @@ def test_the_owner_is_announced_with_its_socket(tmp_path: Path) -> None:
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "admin_socket": "/run/w.sock",
+            "socket": "",
             "store": store.store.log.id,
         }
 

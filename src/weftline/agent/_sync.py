@@ -69,7 +69,7 @@ class SyncRun(RunFace[OutputT]):
         return self._wait(self._core.messages())
 
     def status(self) -> Status:
-        """Whether the run is queued, running or paused, or how it has ended."""
+        """Returns `queued`, `running` or `paused`, or how the run has ended."""
         return self._wait(self._core.status())
 
     def snapshot(self) -> RunSnapshot:
@@ -77,7 +77,7 @@ class SyncRun(RunFace[OutputT]):
         return self._wait(self._core.snapshot())
 
     def usage(self) -> dict[str, Usage]:
-        """What the run's own model calls have used so far, by model id."""
+        """Returns the tokens that the run's own model calls have used so far, by model id."""
         return self._wait(self._core.usage())
 
     def budgets(self) -> list[BudgetUse]:

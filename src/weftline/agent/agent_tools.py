@@ -1,4 +1,4 @@
-"""What an agent accepts as a tool."""
+"""The tools that an agent accepts, in all their forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an agent goes about its runs: knobs that are neither the model's settings nor limits.
+"""Behavior of an agent during its runs: knobs that are neither the model's settings nor limits.
 
     Agent(…, behavior=Behavior(compact_strategy="tail", tool_budgets={"search": 5}))
 
@@ -41,7 +41,7 @@ class Exceeded:
 
 @dataclass(frozen=True)
 class Ruling:
-    """What happens to a call beyond its budget. Without a message, the model reads a standard one."""
+    """The decision about a call beyond its budget. Without a message, the model reads a standard one."""
 
     mode: Mode
     message: str = ""
@@ -53,7 +53,7 @@ class Ruling:
 
 @dataclass(frozen=True)
 class ToolBudget:
-    """How often a tool may be called in a run, and what happens to a call beyond that.
+    """A limit on calls of one tool in a run, and the treatment of calls beyond it.
 
     `block` refuses it. `steer` lets it run and informs the model, once per tool and run. A function decides each case.
     """
@@ -87,7 +87,7 @@ class ThinkingDecay:
 
 @dataclass(frozen=True)
 class ToolSearch:
-    """How withheld tools are found. Without `tool` the agent gets a built-in search."""
+    """Settings for finding withheld tools. Without `tool` the agent gets a built-in search."""
 
     default_limit: int = 5
     tool: bool = True
@@ -99,7 +99,7 @@ class ToolSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class Behavior:
-    """How an agent goes about its runs: `Agent(…, behavior=Behavior(compact_strategy="tail"))`.
+    """Behavior of an agent during its runs: `Agent(…, behavior=Behavior(compact_strategy="tail"))`.
 
     docs/behaviors.md describes each knob. A knob is taken from the run, else from the agent, else from its preset, else
     from `DEFAULTS`; None means not set.

@@ -1,4 +1,4 @@
-"""What an agent's runs may spend."""
+"""Spending limits of an agent's runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weftline.kernel.policy import PARTS, BudgetRule, OnExceeded, amount_issue, 
 
 
 class Budget(Struct, frozen=True, kw_only=True):
-    """What each run may spend, with its subagents' runs: 0 permits nothing, None is unlimited.
+    """The most that each run may spend, together with its subagents' runs: 0 permits nothing, None is unlimited.
 
     The worst case of a call has to fit before it begins. `calls` are those of tools; `seconds` is the time that model
     and tool calls take. When something does not fit, the run answers in one more turn without tools, for which enough

@@ -1,4 +1,4 @@
-"""What an agent's own code can find out about its run."""
+"""The run, as an agent's own code sees it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class RunContext(Struct, Generic[DepsT], frozen=True):
 
     @property
     def state(self) -> MutableMapping[str, Any]:
-        """What the run's hooks and tools keep across turns and processes: JSON values by key, of at most 64 KiB each.
+        """Values that the run's hooks and tools keep across turns and processes: JSON by key, of at most 64 KiB each.
 
         To change a value, assign it.
 
@@ -114,13 +114,13 @@ class RunContext(Struct, Generic[DepsT], frozen=True):
 
     @property
     def attempt(self) -> int:
-        """How many model calls the run has started, including failed and repeated ones."""
+        """The number of model calls that the run has started, including failed and repeated ones."""
         inside = self.entered.inside
         return 0 if inside is None else inside.attempt
 
     @property
     def time_left_s(self) -> float | None:
-        """What is left of the run's time budget, as of the latest entry of its log; None without such a budget."""
+        """The rest of the run's time budget, as of the latest entry of its log; None without such a budget."""
         inside = self.entered.inside
         return None if inside is None else inside.time_left_s
 

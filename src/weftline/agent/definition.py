@@ -1,4 +1,4 @@
-"""What defines an agent: everything that its runs start from. It holds no run and no connection."""
+"""The definition of an agent: everything that its runs start from. It holds no run and no connection."""
 
 from __future__ import annotations
 

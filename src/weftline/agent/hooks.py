@@ -272,7 +272,7 @@ class ToolGate(CallPoint, name="tool_gate", kind="gate", settable=("args", "disp
 
     @property
     def asks(self) -> Ask | None:
-        """What a person is asked, if a gate has asked for approval."""
+        """The question to a person, if a gate has asked for approval."""
         return self._ask
 
     @property
@@ -307,7 +307,7 @@ class ArgumentsRejected(CallPoint, name="arguments_rejected"):
 
 
 class AwaitDecision(NamedTuple):
-    """What a hook decides in a person's place."""
+    """A decision of a hook in a person's place."""
 
     outcome: Literal["approved", "denied", "answered"]
     args: Mapping[str, Any] | None = None

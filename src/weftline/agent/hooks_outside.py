@@ -119,7 +119,7 @@ class McpToolBefore(ServerCallPoint, name="mcp_tool_before"):
 
 @dataclass(eq=False)
 class McpToolTransform(ServerCallPoint, name="mcp_tool_transform", kind="shaper", settable=("result", "is_error")):
-    """What the server answered. `output_bytes` is its size before any change."""
+    """A server's answer, which hooks may change. `output_bytes` is its size before any change."""
 
     result: tuple[UserPart, ...]
     is_error: bool

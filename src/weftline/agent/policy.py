@@ -168,7 +168,7 @@ def _us(seconds: float | None) -> int | None:
 
 @dataclass(frozen=True)
 class Caps:
-    """What is left of a run's caps; None where there is no cap. In a decision: an upper bound for what is left."""
+    """The rest of a run's caps; None where there is no cap. In a decision: an upper bound for the rest."""
 
     tool_calls: int | None = None
     consecutive_failures: int | None = None
@@ -192,7 +192,7 @@ class OfferedTool:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTurn:
-    """What a policy engine is asked about: the calls of a turn, before any of them begins."""
+    """The calls of a turn, which a policy engine decides about before any of them begins."""
 
     run: RunInfo
     turn: int
@@ -210,7 +210,7 @@ class PolicyTurn:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyDecision:
-    """What an engine decides about a turn. It can only restrict.
+    """A policy engine's decision about a turn. It can only restrict.
 
     With `disable_tools` none of the calls is made, and the run is brought to an end.
     """

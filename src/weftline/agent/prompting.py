@@ -64,7 +64,7 @@ class PromptOverride(Struct, frozen=True, kw_only=True):
     """In microseconds since the epoch, UTC."""
 
     def fits(self, thread: str | None, labels: Mapping[str, str]) -> bool:
-        """Whether it applies to a run in this thread with these labels."""
+        """Returns True if it applies to a run in this thread with these labels."""
         wanted = self.labels.items()
         return self.thread in (None, thread) and all(labels.get(name) == value for name, value in wanted)
 

@@ -56,7 +56,7 @@ class CallRecord(Struct, frozen=True, kw_only=True):
 
 
 class RunResult(Struct, Generic[OutputT], frozen=True, kw_only=True):
-    """How a run ended. `cost_usd` is None if the price of some model call is not known.
+    """The outcome of a run. `cost_usd` is None if the price of some model call is not known.
 
     `usage` and `cost_usd` include its child runs, at any depth; `own_usage` is that of its own model calls.
 

@@ -192,7 +192,7 @@ class Run(Generic[OutputT]):
         return stored_messages(self.id, facts)
 
     async def status(self) -> Status:
-        """Whether the run is queued, running or paused, or how it has ended."""
+        """Returns `queued`, `running` or `paused`, or how the run has ended."""
         host = await self._engine.runtime()
         row = await host.stored.row(await self._key())
         assert row is not None
@@ -206,7 +206,7 @@ class Run(Generic[OutputT]):
         return await snapshot_of(host.stored.logs, row, thread=await host.stored.session_id(row.listed_under))
 
     async def usage(self) -> dict[str, Usage]:
-        """What the run's own model calls have used so far, by model id."""
+        """Returns the tokens that the run's own model calls have used so far, by model id."""
         host = await self._engine.runtime()
         return usage_by_model(await known_facts(host.stored.logs, await self._key(), kinds=KINDS_OF_USAGE))
 

@@ -19,7 +19,7 @@ LEVELS: Final[dict[str, int]] = {"off": 0, "minimal": 15, "low": 30, "medium": 5
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How the model answers. None leaves a setting to the model.
+    """Settings of the model. None leaves a setting to the model.
 
     `reasoning` is a level or 0–100; the answer ends before any of the `stop` strings.
     """
@@ -68,7 +68,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How far a run may go. A limit that is reached makes the next turn the last one, without tools.
+    """Limits of a run. A limit that is reached makes the next turn the last one, without tools.
 
     Loop detection nudges the model when it repeats itself `loop_soft` times and brings the run to its end at
     `loop_hard`; a `loop_soft` of 0 switches it off. `tool_budgets` is how often each tool may be called in a run.

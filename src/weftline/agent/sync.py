@@ -125,7 +125,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _in_notebook() -> bool:
-    """Whether the running loop is a notebook's, which cells may block."""
+    """Returns True if the running loop is a notebook's, which cells may block."""
     import sys
 
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

@@ -24,8 +24,10 @@ from weftline.runtime.clock import SystemClock
 from weftline.runtime.engine import Engine
 from weftline.runtime.new_engine import new_engine
 from weftline.runtime.tool_calls.tool_source import DialledTools
+from weftline.server.local_serving import app_beside
 from weftline.server.logs import configure_logs
 from weftline.server.options import server_options
+from weftline.server.own_socket import OwnSocket
 from weftline.store import open_store
 from weftline.store.base import Store
 from weftline.store.memory import MemoryStore
@@ -101,6 +103,9 @@ async def local_engine(
             )
             await control.start()
             stack.push_async_callback(control.stop)
+            own_socket = OwnSocket(store, lambda: app_beside(engine, store, catalogs))
+            await own_socket.start()
+            stack.push_async_callback(own_socket.stop)
         yield LocalHost(engine, workspaces, _of_file(available, tools))
 
 

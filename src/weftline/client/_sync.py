@@ -121,7 +121,7 @@ class Run(RunFace):
 
     @property
     def done(self) -> bool:
-        """Whether the last event has arrived, or the run is no longer followed."""
+        """True if the last event has arrived, or the run is no longer followed."""
         return self._core.done
 
     def events(self, *, raise_on_failure: bool = True) -> Generator[ClientEvent]:

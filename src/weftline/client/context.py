@@ -1,4 +1,4 @@
-"""What a tool handler can find out about its call."""
+"""The call, as a tool handler sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong for a client.
+"""Errors of the client.
 
     ClientError
     ├── InvalidSpec (ValueError)   the call itself is wrong; nothing was sent

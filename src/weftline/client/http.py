@@ -172,7 +172,9 @@ class Http:
             await asyncio.sleep(wait_s)
 
     def is_lost(self, failure: Exception, failures: int) -> bool:
-        """Whether to give up on a server that never answered, unless the caller asked for more patience."""
+        """Returns True if the client should give up on a server that never answered, unless the caller asked for more
+        patience.
+        """
         return isinstance(failure, Unreachable) and not (self._reached or self._patient) and failures >= _FIRST_TRIES
 
     @asynccontextmanager

@@ -242,7 +242,7 @@ class _Connection:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the server has gone away."""
+        """True if the server has gone away."""
         return self._lost or (self._client is not None and is_closed(self._client))
 
     async def call(self, name: str, args: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What the server returns: results of runs, snapshots, sessions, models."""
+"""Answers of the server: results of runs, snapshots, sessions, models."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class ChatMessage(Struct, frozen=True):
 
 
 class SessionUsage(Struct, frozen=True, rename="camel"):
-    """What the runs of a session that have ended used. `cost_usd` is None when the price of some call is not known.
+    """Usage of the ended runs of a session. `cost_usd` is None if the price of some call is not known.
 
     `usage_estimated` is True if some call did not report what it used: `tokens` and `cost_usd` contain an estimate.
     """
@@ -185,7 +185,7 @@ class ModelInfo(Struct, frozen=True, rename="camel"):
     pricing: Pricing | None = None
 
     def cost_usd(self, tokens: Tokens) -> float | None:
-        """What `tokens` cost at the catalog's prices; None if it has none for this model."""
+        """Returns the cost of `tokens` at the catalog's prices; None if it has none for this model."""
         price = self.pricing
         if price is None or price.input_per_1m_usd is None or price.output_per_1m_usd is None:
             return None

@@ -1,4 +1,4 @@
-"""How often, and after how long, to retry."""
+"""Retries: how many, and after which pauses."""
 
 from __future__ import annotations
 

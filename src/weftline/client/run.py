@@ -143,7 +143,7 @@ class AsyncRun(RunPeople):
 
     @property
     def done(self) -> bool:
-        """Whether the last event has arrived, or the run is no longer followed."""
+        """True if the last event has arrived, or the run is no longer followed."""
         return self._done
 
     async def events(self, *, raise_on_failure: bool = True) -> AsyncGenerator[ClientEvent]:

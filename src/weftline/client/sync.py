@@ -1,4 +1,4 @@
-"""What the blocking client does by hand; `_sync.py` is written by `make faces`.
+"""The parts of the blocking client that are written by hand; `make faces` writes `_sync.py`.
 
 The asynchronous client runs on a loop in a background thread.
 """

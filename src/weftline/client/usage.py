@@ -33,7 +33,7 @@ class Tokens(Struct, frozen=True, rename="camel"):
 
 
 class Spent(Struct, frozen=True):
-    """What a run used. `tokens` and `model` are None if the server did not report usage.
+    """Usage of a run. `tokens` and `model` are None if the server did not report usage.
 
     `attempts` counts model calls, where `turns` counts each turn once. `cost_usd` is None when the price of some call
     is not known. `usage_estimated` is True if some call did not report what it used: the rest contains an estimate.
@@ -57,7 +57,7 @@ class CallName(Struct, frozen=True, rename="camel"):
 
 
 class CancelReceipt(Struct, frozen=True, rename="camel"):
-    """What a cancel found: every call of the run and its child runs is in exactly one list.
+    """The outcome of a cancel: every call of the run and its child runs is in exactly one list.
 
     `status` is the run's status after the cancel: `cancelled`, or how it had ended before. Calls `in_doubt` were in
     progress and may have taken effect.

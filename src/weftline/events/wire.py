@@ -346,8 +346,8 @@ def _encode_end(end: RunEnded) -> tuple[str, bytes]:
 def _used(end: RunEnded) -> UsageTriple:
     model = end.model
     effort = UNSET if model.reasoning_effort is None else model.reasoning_effort
-    shown = ModelUsed(model.id, model.provider, model.vendor_model_id, effort)
-    return UsageTriple(tokens(end.usage), end.turns, end.attempts, shown, True if end.usage_estimated else UNSET)
+    used = ModelUsed(model.id, model.provider, model.vendor_model_id, effort)
+    return UsageTriple(tokens(end.usage), end.turns, end.attempts, used, True if end.usage_estimated else UNSET)
 
 
 def _encode_unknown(event: events.UnknownEvent) -> tuple[str, bytes]:

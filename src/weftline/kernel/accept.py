@@ -126,7 +126,7 @@ def open_await(s: State, id: str) -> Question | None:
 
 
 def _answers(s: State, head: AwaitClosed) -> bool:
-    """Whether a person, or code acting for one, may close the await with this outcome."""
+    """Returns True if a person, or code acting for one, may close the await with this outcome."""
     question = open_await(s, head.id)
     if question is None or question.kind == "call" or head.outcome not in ANSWERS[question.kind]:
         return False
@@ -140,7 +140,7 @@ def _answers(s: State, head: AwaitClosed) -> bool:
 
 
 def _leaves_to_people(s: State, head: AwaitOpened, attempt: int) -> bool:
-    """Whether a tool may leave this to a person: as a question instead of a result, or because it was asked to
+    """Returns True if a tool may leave this to a person: as a question instead of a result, or because it was asked to
     reconcile a call, does not know, and the run asks people about calls in doubt.
     """
     call = _call(s, head)
@@ -175,7 +175,7 @@ def _closes(s: State, head: CallClosed, attempt: int) -> bool:
 
 
 def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
-    """Whether a call may be started from outside the kernel.
+    """Returns True if a call may be started from outside the kernel.
 
     There are two cases: a tool has made sure that a call begun before a crash will not take effect, or the child run of
     a call has been created.
@@ -192,7 +192,7 @@ def _starts_again(s: State, head: CallStarted, attempt: int) -> bool:
 
 
 def _asks_further(s: State, head: CallAsked, attempt: int) -> bool:
-    """Whether a running call may ask for another one."""
+    """Returns True if a running call may ask for another one."""
     batch = s.batch
     if s.control.cancel or head.turn != s.turn - 1 or head.index != len(batch.calls) or batch.nested >= MAX_NESTED:
         return False

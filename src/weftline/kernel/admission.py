@@ -43,14 +43,14 @@ def admit(s: State) -> Decision:
 
 
 def is_over(s: State) -> bool:
-    """Whether no call of the turn can begin, so that calls are answered without asking the gates."""
+    """Returns True if no call of the turn can begin, so that calls are answered without asking the gates."""
     if s.answer.finish == "max_tokens" or s.guards.final or s.guards.tool_turns > s.limits.max_tool_turns:
         return True
     return bool(s.limits.loop_soft) and repetitions(s.guards.streak)[0] >= s.limits.loop_soft
 
 
 class _Budgets:
-    """How much of the run's budgets is used, including calls that are not folded yet."""
+    """The used part of the run's budgets, including calls that are not folded yet."""
 
     def __init__(self, s: State) -> None:
         self.limits = s.limits.tool_budgets
@@ -131,7 +131,7 @@ def _admission(s: State, index: int, call: Call, budgets: _Budgets) -> tuple[New
 
 
 def _refused_child(s: State, open_children: int, *, nested: bool) -> str:
-    """What the model reads if no further child run may be created, or "" if one may."""
+    """Returns the model's text if no further child run may be created, or "" if one may."""
     if s.depth >= s.limits.max_depth:
         return prompts.subagents.too_deep(s.limits.max_depth)
     if s.rules >= 2:
@@ -142,7 +142,7 @@ def _refused_child(s: State, open_children: int, *, nested: bool) -> str:
 
 
 def repeats_doubt(s: State, call: Call) -> str:
-    """What the model reads if the call may already have taken effect, or "" if it cannot have."""
+    """Returns the model's text if the call may already have taken effect, or "" if it cannot have."""
     if s.limits.in_doubt_followup == "allow":
         return ""
     if call.name in s.guards.doubtful_tools:

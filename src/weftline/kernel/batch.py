@@ -94,24 +94,24 @@ class Call(_Room, frozen=True):
 
     @property
     def held(self) -> bool:
-        """Whether it is not announced yet because of a person: it is awaiting approval, or approved but not next in
+        """True if it is not announced yet because of a person: it is awaiting approval, or approved but not next in
         order.
         """
         return self.stage == "asked" and (bool(self.awaiting) or (self.grant is not None and self.client is None))
 
     @property
     def offered(self) -> bool:
-        """Whether it is waiting for a client to execute it."""
+        """True if it is waiting for a client to execute it."""
         return self.client is not None and self.stage == "opened"
 
     @property
     def in_line(self) -> bool:
-        """Whether it is to be executed by a child run and waits for nothing but room for that."""
+        """True if it is to be executed by a child run and waits for nothing but room for that."""
         return self.child == "" and not self.awaiting and (self.stage == "opened" or self.grant is not None)
 
     @property
     def waits_for_child(self) -> bool:
-        """Whether it has a child run that is still open."""
+        """True if it has a child run that is still open."""
         return bool(self.child) and not self.child_ended and self.stage == "started"
 
 
@@ -164,12 +164,12 @@ class Batch(_Room, frozen=True):
 
     @property
     def busy(self) -> int:
-        """How many of its calls are executing. A call whose tool has asked a person does not count."""
+        """The number of its calls that are executing. A call whose tool has asked a person does not count."""
         return len([index for index in self.running if not self.calls[index].asked_back]) if self.running else 0
 
     @property
     def to_admit(self) -> int:
-        """How many calls are neither announced yet nor waiting for gates or a person."""
+        """The number of calls that are neither announced yet nor waiting for gates or a person."""
         return self.asked - self.gated - self.held
 
     @property
@@ -223,11 +223,11 @@ class Batch(_Room, frozen=True):
 
     @property
     def only_in_line(self) -> bool:
-        """Whether all calls that could begin wait for room for their child runs."""
+        """True if all calls that could begin wait for room for their child runs."""
         return self.ready == sum([call.in_line for call in self.calls])
 
     def is_waiting(self, index: int, *, limit: int, room: int, paused: bool) -> bool:
-        """Whether the call waits for nested calls that can only advance through somebody outside.
+        """Returns True if the call waits for nested calls that can only advance through somebody outside.
 
         Whether its own code is busy with something else meanwhile is not known here.
         """

@@ -139,8 +139,8 @@ def _front(batch: Batch) -> int:
 
 
 def _most_consulted(s: State) -> int:
-    """How many questions the agent's code is asked at once. In a batch of a thousand calls it is not asked about all,
-    so that neither a decision nor an iteration of the event loop takes long.
+    """Returns how many questions the agent's code is asked at once. In a batch of a thousand calls it is not asked
+    about all, so that neither a decision nor an iteration of the event loop takes long.
     """
     return max(MAX_CONSULTED, s.limits.max_concurrent_calls)
 
@@ -267,7 +267,7 @@ def _is_steered(s: State) -> bool:
 
 
 def _after(s: State) -> Decision:
-    """What follows once every call has its result."""
+    """Decides what follows once every call has its result."""
     for call in s.batch.own:
         if call.terminal and call.how == "returned":
             return end(s, "succeeded", reason=s.policy.reached, call=call.id)

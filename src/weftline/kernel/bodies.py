@@ -46,7 +46,7 @@ class CreatedBody(Struct, omit_defaults=True):
 
 
 class AskBody(Struct, omit_defaults=True):
-    """What a person is asked about a call. If there are `options`, the answer is one of them, or several if `multiple`.
+    """A question to a person about a call. If there are `options`, the answer is one of them, or several if `multiple`.
 
     If there are `parts`, they are separate questions, and the answer is a list with one answer to each; `prompt`
     contains them all.
@@ -61,7 +61,7 @@ class AskBody(Struct, omit_defaults=True):
 
 
 class TurnCall(Struct, frozen=True, omit_defaults=True):
-    """What the tool pipeline made of one call of the message, before any decision about it.
+    """One call of the message as the tool pipeline left it, before any decision about it.
 
     `args` are the final argument bytes, absent if they are the message's own text. `invalid` is what the model reads
     instead of a result if the arguments do not fit the tool, or if nobody can be asked about them.
@@ -405,7 +405,7 @@ def turn_body(message: Assistant, calls: Sequence[TurnCall]) -> TurnBody:
 def turn_call(
     written: str, *, args: bytes, invalid: str = "", ask: AskBody | None = None, failure: Failure | None = None
 ) -> TurnCall:
-    """What became of a call's arguments. They are not stored again if they are unchanged."""
+    """Returns the outcome for a call's arguments. They are not stored again if they are unchanged."""
     return TurnCall(UNSET if args == written.encode(errors="surrogatepass") else Raw(args), invalid, ask, failure)
 
 

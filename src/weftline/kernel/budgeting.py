@@ -36,7 +36,9 @@ def ask_for_reservation(s: State) -> Decision | None:
 
 
 def waits(s: State) -> bool:
-    """Whether the run waits for a person to decide. If nobody can be asked, it is brought to its end instead."""
+    """Returns True if the run waits for a person to decide. If nobody can be asked, it is brought to its end
+    instead.
+    """
     refused = s.budget.refused
     if refused is None or refused.outcome != "ask" or refused.final or refused.model:
         return False

@@ -48,7 +48,7 @@ def after_turn(streak: Streak, sign: str, limits: Limits) -> Streak:
 
 
 def repetitions(streak: Streak) -> tuple[int, Literal["calls", "cycle"]]:
-    """How often the latest sequence of turns occurred in a row, including the first time."""
+    """Returns how often the latest sequence of turns occurred in a row, including the first time."""
     one, two, three, four = streak.matches
     same, cycle = one + 1, max(two // 2, three // 3, four // 4) + 1
     return (same, "calls") if same >= cycle else (cycle, "cycle")
@@ -211,7 +211,7 @@ def opened(s: State, head: CallOpened, at: int) -> State | None:
 
 
 def asks_about_doubt(s: State, call: Call) -> bool:
-    """Whether a person is asked what became of the call if a crash interrupts it and its tool does not know."""
+    """Returns True if a person is asked what became of the call if a crash interrupts it and its tool does not know."""
     return (call.in_doubt or s.limits.in_doubt) == "ask" and s.limits.interrupts_allowed
 
 
@@ -309,7 +309,7 @@ def _closed_among_nested(batch: Batch, index: int, call: Call) -> Batch:
 
 
 def _lacks(batch: Batch, head: CallClosed) -> bool:
-    """Whether this is the first call so far that failed because something is missing."""
+    """Returns True if this is the first call so far that failed because something is missing."""
     return head.hint == "missing_fields" and not head.parent and (batch.lacking is None or head.index < batch.lacking)
 
 
@@ -354,7 +354,7 @@ def _cursor(batch: Batch, begun: int) -> int:
 
 
 def _remember(s: State, call: Call, head: CallClosed) -> Guards:
-    """What the guards remember about a call that its tool did not answer."""
+    """Adds a call that its tool did not answer to the guards."""
     match head.how:
         case "unknown" | "invalid" | "answered":
             return _count(s.guards, s.limits, call.name, used=1)
@@ -369,7 +369,7 @@ def _remember(s: State, call: Call, head: CallClosed) -> Guards:
 
 
 def _recovery(head: CallClosed) -> Recovery | None:
-    """What a failure means for the next turn. No tool is withheld unless its result asked for that."""
+    """Decides what a failure means for the next turn. No tool is withheld unless its result asked for that."""
     return head.recovery or ("correct_call" if failed_as(head) in CORRECTABLE else None)
 
 

@@ -35,7 +35,7 @@ OVERFLOW = "context_window"
 
 
 def under_way(s: State) -> Decision:
-    """What to do while a summary is being written."""
+    """Decides what to do while a summary is being written."""
     if s.compaction.lost:
         return Decision((New(settled(s, "abandoned")),))
     return Decision(start=(Compact(s.compaction.number),))
@@ -48,7 +48,7 @@ def settled(s: State, reason: Literal["abandoned", "cancelled"]) -> CompactionFa
 
 
 def before_request(s: State) -> Decision | None:
-    """What comes before a turn's first request; None if it can be sent as it is."""
+    """Decides what comes before a turn's first request; None if it can be sent as it is."""
     rule, c = s.limits.compaction, s.compaction
     if rule is None or c.undone or (rule.at_tokens is None and rule.at_turns is None):
         return None
@@ -62,7 +62,7 @@ def before_request(s: State) -> Decision | None:
 
 
 def is_too_large(s: State, *, tokens: int, turns: int) -> bool:
-    """Whether a request of this size must be compacted before it is sent."""
+    """Returns True if a request of this size must be compacted before it is sent."""
     rule, c = s.limits.compaction, s.compaction
     if rule is None:
         return False
@@ -72,7 +72,7 @@ def is_too_large(s: State, *, tokens: int, turns: int) -> bool:
 
 
 def after_overflow(s: State) -> Decision | None:
-    """What follows when the model has rejected a request as too long; None if nothing can be done."""
+    """Decides what follows when the model has rejected a request as too long; None if nothing can be done."""
     c = s.compaction
     if s.limits.compaction is None or s.attempt.failure != OVERFLOW:
         return None
@@ -151,7 +151,7 @@ def _is_open(c: Compaction, number: int) -> bool:
 
 
 def _step(s: State) -> int:
-    """How much the conversation must grow before it is compacted again because of its size."""
+    """Returns how much the conversation must grow before it is compacted again because of its size."""
     rule = s.limits.compaction
     return 0 if rule is None or rule.at_tokens is None else rule.at_tokens // 4
 

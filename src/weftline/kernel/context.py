@@ -36,7 +36,7 @@ class CompactionRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class ContextMeasured(_Head, frozen=True, tag="context.measured"):
-    """How large the next request would be, and how much of it a summary would replace, in estimated tokens.
+    """The size of the next request, and of the part of it that a summary would replace, in estimated tokens.
 
     `spare` is 0 if the request is small enough.
     """

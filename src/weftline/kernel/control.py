@@ -110,7 +110,7 @@ def stricter(one: OnDeploy, other: OnDeploy) -> OnDeploy:
 
 
 class Digests(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """What a run depends on. Equal definitions have equal digests, in every process and on every machine."""
+    """The definitions that a run depends on. Equal ones have equal digests, in every process and on every machine."""
 
     prompt: str
     tools: str
@@ -147,7 +147,7 @@ def changes(before: Digests, now: Digests) -> dict[Part, Change]:
 
 
 def adopted(before: Digests, changed: dict[Part, Change]) -> Digests:
-    """What a run depends on after it has adopted a deploy."""
+    """Returns the digests of a run after it has adopted a deploy."""
     after = {part: changed[part].after if part in changed else getattr(before, part) for part in PARTS}
     return Digests(after["prompt"], after["tools"], after["code"], before.given)
 
@@ -163,7 +163,7 @@ MAX_LEASE_US = 600_000_000
 
 
 class LeaseRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """What happens when a lease is lost. Stored in full, like `Limits`."""
+    """The rule for a lost lease. Stored in full, like `Limits`."""
 
     on_lost: OnLost = "reoffer"
     fallbacks: dict[str, str] = {}

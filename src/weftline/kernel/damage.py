@@ -112,8 +112,8 @@ def fact_is_readable(kind: str, head: bytes, body: bytes) -> bool:
 
 
 def fact_is_whole(kind: str, head: bytes, body: bytes) -> bool:
-    """Whether a fact can be decoded and has everything that readers rely on. A fact from elsewhere may not be one of
-    ours.
+    """Returns True if a fact can be decoded and has everything that readers rely on. A fact from elsewhere may not be
+    one of ours.
     """
     if not fact_is_readable(kind, head, body):
         return False
@@ -134,8 +134,8 @@ def fact_is_whole(kind: str, head: bytes, body: bytes) -> bool:
 
 
 def observations_are_readable(kind: str, bodies_joined: bytes, count: int) -> bool:
-    """Whether these are `count` observations of that kind. JSON contains no raw newlines, so they can be decoded as one
-    list.
+    """Returns True if these are `count` observations of that kind. JSON contains no raw newlines, so they can be
+    decoded as one list.
     """
     decode_list = OBSERVATIONS.get(kind)
     try:

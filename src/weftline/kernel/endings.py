@@ -118,7 +118,9 @@ def result_of_answer(s: State, index: int) -> tuple[New, ...]:
 
 
 def _may_have_happened(call: Call) -> bool:
-    """Whether a call that has begun and has no result may have taken effect. A tool that asked a person has ended."""
+    """Returns True if a call that has begun and has no result may have taken effect. A tool that asked a person has
+    ended.
+    """
     if call.asked_back:
         return False
     return call.effect != "read" if call.child is None else call.waits_for_child

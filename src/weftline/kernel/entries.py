@@ -153,7 +153,7 @@ class ModelRef(Head, frozen=True):
 
 
 class Asks(Head, frozen=True):
-    """What a person is asked about a call before it begins, or in its place, and how long they have to answer."""
+    """Questions to a person about a call before it begins, or in its place, and the time to answer them."""
 
     kind: AwaitKind
     timeout_us: int | None = None
@@ -331,7 +331,7 @@ class Over(Head, frozen=True):
 
 
 class CallGated(Head, frozen=True, tag="call.gated"):
-    """What the agent's gates decided about a call, before it is announced. Body: `GatedBody`, unless nothing has
+    """The decision of the agent's gates about a call, before it is announced. Body: `GatedBody`, unless nothing has
     changed.
 
     Its arguments are final from here on. With `yields`, a spent budget takes precedence over the verdict.

@@ -100,7 +100,7 @@ def _broken(s: State, why: str) -> State:
 
 
 def _contradiction(head: Any) -> str:
-    """How a fact contradicts the state, if its fold has returned None."""
+    """Returns the contradiction between a fact and the state, if its fold has returned None."""
     match head:
         case CallAsked():
             return f"call {head.turn}.{head.index} was asked for out of turn"

@@ -42,7 +42,7 @@ class PromptNote(Struct, omit_defaults=True):
 
 
 class ChildNote(Struct, omit_defaults=True):
-    """How many calls the child run has made so far, not counting those of its own children."""
+    """The number of calls that the child run has made so far, not counting those of its own children."""
 
     call: str
     name: str

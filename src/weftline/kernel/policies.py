@@ -66,7 +66,7 @@ def out_of_time(s: State) -> Decision | None:
 
 
 def late_check(s: State) -> Decision | None:
-    """What follows if the time is up while the agent's code checks an answer: it has until the end of the grace
+    """Decides what follows if the time is up while the agent's code checks an answer: it has until the end of the grace
     period. None if there is time left.
     """
     rule = s.limits.policy
@@ -112,7 +112,7 @@ def before_batch(s: State) -> Decision | None:
 
 
 def lacks_something(s: State) -> MissingFields | None:
-    """What follows from a turn in which a result reports that something is missing; None if nothing does."""
+    """Decides what follows from a turn in which a result reports that something is missing; None if nothing does."""
     rule = s.limits.policy
     if rule is None or s.batch.lacking is None or s.guards.final or s.policy.reached or s.guards.given_up:
         return None
@@ -121,7 +121,8 @@ def lacks_something(s: State) -> MissingFields | None:
 
 
 def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | CapReached | None:
-    """What keeps a nested call from beginning: how it is closed and the text for that, or the cap that it would exceed.
+    """Returns the reason why a nested call may not begin: how it is closed and the text for that, or the cap that it
+    would exceed.
 
     `admitted` is how many nested calls are announced in the same append. The calls of the turn have been judged before;
     what the policy engine decided about them applies to this one too.
@@ -146,7 +147,7 @@ def before_nested(s: State, call: Call, *, admitted: int) -> tuple[How, str] | C
 
 
 def _begun(s: State) -> int:
-    """How many calls of the turn count as calls of it."""
+    """Returns the number of the turn's calls that count as its calls."""
     calls = s.batch.calls
     return sum([one.stage != "asked" and one.how not in _REFUSED and not one.bookkeeping for one in calls])
 
@@ -172,7 +173,7 @@ def reached(s: State) -> Cap | None:
 
 
 def is_late(s: State) -> bool:
-    """Whether the time budget is used up."""
+    """Returns True if the time budget is used up."""
     rule = s.limits.policy
     return rule is not None and rule.time_budget_us is not None and s.policy.time.us >= rule.time_budget_us
 
@@ -189,13 +190,13 @@ def deadline_at(s: State) -> int | None:
 
 
 def time_left_us(s: State) -> int | None:
-    """What was left of the time budget at the latest fact, at least 1; None if there is no budget."""
+    """Returns the rest of the time budget at the latest fact, at least 1; None if there is no budget."""
     budget = None if s.limits.policy is None else s.limits.policy.time_budget_us
     return None if budget is None else max(budget - s.policy.time.us, 1)
 
 
 def is_due(s: State, at: int) -> bool:
-    """Whether the time is up at `at`, unknown to the state: the timer is late, or no process was running."""
+    """Returns True if the time is up at `at`, unknown to the state: the timer is late, or no process was running."""
     rule, time = s.limits.policy, s.policy.time
     if rule is None or time.since is None:
         return False
@@ -214,7 +215,7 @@ def failure_cap(s: State) -> int | None:
 
 
 def _limit_us(s: State) -> int | None:
-    """How much active time the run may use in its current phase."""
+    """Returns the active time that the run may use in its current phase."""
     rule = s.limits.policy
     if rule is None:
         return None
@@ -268,8 +269,8 @@ def _cut_off(s: State, rule: PolicyRule) -> list[New]:
 
 
 def _needed(s: State, left: list[int]) -> int:
-    """How many of these calls will count. Calls that a tool budget refuses do not, unless gates or people may still
-    change which those are.
+    """Returns how many of these calls will count. Calls that a tool budget refuses do not, unless gates or people may
+    still change which those are.
     """
     calls = s.batch.calls
     if any(call.gated or call.asks is not None for call in calls):
@@ -308,7 +309,7 @@ def keep_time(before: State, after: State, head: Fact, at: int) -> State:
 
 
 def _is_at_work(s: State) -> bool:
-    """Whether the run's clock is running. It starts with the first model call."""
+    """Returns True if the run's clock is running. It starts with the first model call."""
     if s.ended or not s.totals.attempts:
         return False
     if s.attempt.open or s.compaction.open:
@@ -321,7 +322,7 @@ def _is_at_work(s: State) -> bool:
 
 
 def _is_running(s: State, call: Call) -> bool:
-    """Whether the call is executing. A call interrupted by a crash does not begin again before a resume."""
+    """Returns True if the call is executing. A call interrupted by a crash does not begin again before a resume."""
     return not call.awaiting and not _has_idle_child(call) and not (call.lost and s.control.paused)
 
 
@@ -330,7 +331,7 @@ def _has_idle_child(call: Call) -> bool:
 
 
 def is_clock_stopped(s: State) -> bool:
-    """Whether the clock of a run that has begun is stopped, because it waits for somebody outside."""
+    """Returns True if the clock of a run that has begun is stopped, because it waits for somebody outside."""
     return bool(s.totals.attempts) and not s.ended and not s.control.cancel and not _is_at_work(s)
 
 

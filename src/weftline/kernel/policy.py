@@ -71,7 +71,7 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Whether the agent's code is asked about each turn with calls."""
 
     def allows(self, tool: str, tags: frozenset[str]) -> bool:
-        """Whether the filters leave a tool with this name and these tags."""
+        """Returns True if the filters leave a tool with this name and these tags."""
         if self.restrict_to_tool is not None and tool != self.restrict_to_tool:
             return False
         clauses = (TagClause(self.allowed_tags, self.denied_tags), *self.tag_clauses)
@@ -116,7 +116,7 @@ class PolicyRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
     @property
     def filters(self) -> bool:
-        """Whether there is anything that `allows` could reject."""
+        """True if there is anything that `allows` could reject."""
         given = self.restrict_to_tool is not None or self.allowed_tags is not None
         return given or bool(self.denied_tags or self.tag_clauses)
 
@@ -168,7 +168,7 @@ class RunUnattended(_Head, frozen=True, tag="run.unattended"):
 
 
 class PolicyDecided(_Head, frozen=True, tag="policy.decided"):
-    """What the policy engine decided about the calls of a turn. Body: `PolicyBody`.
+    """The policy engine's decision about the calls of a turn. Body: `PolicyBody`.
 
     `failed` means that the engine raised, or returned something malformed: no call of the turn may run.
     """
@@ -195,8 +195,8 @@ a person raises the limit or asks it to answer.
 
 
 class BudgetRule(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """What one run may spend, including everything below it. Stored in full, like `Limits`. None is unlimited; 0 allows
-    nothing.
+    """The most that one run may spend, including everything below it. Stored in full, like `Limits`. None is
+    unlimited; 0 allows nothing.
     """
 
     nusd: int | None = None
@@ -267,7 +267,7 @@ def greatest(unit: Unit) -> int:
 
 
 def amount_issue(unit: Unit, amount: object) -> str:
-    """What is wrong with an amount, or "" if it is valid."""
+    """Returns the problem with an amount, or "" if it is valid."""
     if isinstance(amount, bool) or not isinstance(amount, int | float) or amount != amount:
         return "must be a number"
     if amount < 0:

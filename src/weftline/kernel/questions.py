@@ -152,7 +152,9 @@ def earliest_deadline(questions: Questions, *, after: int = 0) -> int | None:
 
 
 def is_overdue(s: State) -> bool:
-    """Whether a deadline has passed and not been acted on. Nothing begins until then, because the run may end."""
+    """Returns True if a deadline has passed and not been acted on. Nothing begins until then, because the run may
+    end.
+    """
     due_at = s.questions.due_at
     if due_at is None or due_at > s.now:
         return False
@@ -213,7 +215,9 @@ def _offered(s: State, head: CallClaimed | CallUnclaimed) -> Question | None:
 
 
 def claimable(question: Question, token: str, *, renewed: bool = False) -> bool:
-    """Whether a client with this token may claim the call; with `renewed`, only if it already holds the lease."""
+    """Returns True if a client with this token may claim the call; with `renewed`, only if it already holds the
+    lease.
+    """
     lease = question.lease
     if renewed:
         return lease is not None and lease.token == token
@@ -221,7 +225,7 @@ def claimable(question: Question, token: str, *, renewed: bool = False) -> bool:
 
 
 def answerable(question: Question, token: str) -> bool:
-    """Whether a client with this token, or without one (""), may answer the call."""
+    """Returns True if a client with this token, or without one (""), may answer the call."""
     lease = question.lease
     if token:
         return lease is not None and lease.token == token
@@ -229,7 +233,7 @@ def answerable(question: Question, token: str) -> bool:
 
 
 def accepts(s: State, head: CallClaimed | CallUnclaimed) -> bool:
-    """Whether a client's claim, heartbeat or release may be appended."""
+    """Returns True if a client's claim, heartbeat or release may be appended."""
     question = _offered(s, head)
     if question is None or s.control.cancel:
         return False
@@ -240,7 +244,7 @@ def accepts(s: State, head: CallClaimed | CallUnclaimed) -> bool:
 
 
 def lost(s: State) -> list[New]:
-    """What to append for the calls whose lease has expired."""
+    """Returns the entries for calls whose lease has expired."""
     append: list[New] = []
     rule = s.limits.leases or _PLAIN
     for question in s.questions.open.values():

@@ -1,4 +1,4 @@
-"""What the kernel knows about a run: a fold of its facts, about a kilobyte, without any content.
+"""The kernel's knowledge about a run: a fold of its facts, about a kilobyte, without any content.
 
 Someone who has read `entries.py` and this page knows the product: entries are what happened, the state is what
 follows from it, `decide` is what to do about it.
@@ -82,7 +82,7 @@ class Attempt(Room, frozen=True):
 
 
 class TurnOutput(Room, frozen=True):
-    """What the latest completed turn contained besides calls."""
+    """The latest completed turn, without its calls."""
 
     finish: str | None = None
     has_text: bool = False
@@ -95,7 +95,7 @@ class TurnOutput(Room, frozen=True):
 
 
 class Streak(Room, frozen=True):
-    """What loop detection remembers: the last signatures, and for each period how long turns have been repeating."""
+    """The memory of loop detection: the last signatures, and for each period how long turns have been repeating."""
 
     recent: tuple[str, ...] = ()
     matches: tuple[int, int, int, int] = (0, 0, 0, 0)
@@ -120,7 +120,7 @@ class Doubt(Room, frozen=True):
 
 
 class Guards(Room, frozen=True):
-    """What the guards remember across turns."""
+    """The memory of the guards across turns."""
 
     tool_turns: int = 0
     budgets: dict[str, BudgetUse] = {}
@@ -150,7 +150,7 @@ class ActiveTime(Room, frozen=True):
 
 
 class PolicyUse(Room, frozen=True):
-    """How much of its policy a run has used, and what its policy engine has decided."""
+    """The used part of a run's policy, and the decisions of its policy engine."""
 
     calls: int = 0
     failures: int = 0
@@ -174,7 +174,7 @@ class Queued(Room, frozen=True):
 
 
 class Control(Room, frozen=True):
-    """What people outside have requested."""
+    """Requests of people outside."""
 
     paused: bool = False
     cancel: str = ""
@@ -220,7 +220,7 @@ class Compaction(Room, frozen=True):
 
 
 class Budget(Room, frozen=True):
-    """What the run has reserved in the budget tree, and what it was refused."""
+    """The run's reservations in the budget tree, and its refused call."""
 
     holds: dict[str, Held] = {}
     """By what they are for: `a<turn>.<attempt>`, `s<number>` for a summary, `c<turn>.<index>` for a call."""
@@ -287,7 +287,7 @@ class State(Room, frozen=True):
 
     @property
     def in_flight(self) -> bool:
-        """Whether something was begun that a new driver would have to adopt. A child run has a driver of its own."""
+        """True if something was begun that a new driver would have to adopt. A child run has a driver of its own."""
         if self.attempt.open or self.compaction.open:
             return True
         for index in self.batch.running:
@@ -298,7 +298,7 @@ class State(Room, frozen=True):
         return False
 
     def is_waiting(self, index: int) -> bool:
-        """Whether the call waits for nested calls that can only advance through somebody outside."""
+        """Returns True if the call waits for nested calls that can only advance through somebody outside."""
         batch, limits = self.batch, self.limits
         if not batch.nested:
             return False
@@ -306,24 +306,24 @@ class State(Room, frozen=True):
         return batch.is_waiting(index, limit=limits.max_concurrent_calls, room=room, paused=self.control.paused)
 
     def may_be_cut_off(self, index: int) -> bool:
-        """Whether a waiting call can be stopped without loss: it is executed again from the start, and the calls it
-        repeats get the same results.
+        """Returns True if a waiting call can be stopped without loss: it is executed again from the start, and the
+        calls it repeats get the same results.
         """
         return self.batch.calls[index].effect in ("read", "idempotent") and self.is_waiting(index)
 
     @property
     def clock_running(self) -> bool:
-        """Whether its clock is running, so that a new process has to record that no process was running meanwhile."""
+        """True if its clock is running, so that a new process has to record that no process was running meanwhile."""
         return self.policy.time.since is not None
 
     @property
     def waits_for_people(self) -> bool:
-        """Whether nothing can happen before a person has answered."""
+        """True if nothing can happen before a person has answered."""
         return self._waits(all(call.awaiting for call in self._running), children=False)
 
     @property
     def waits_for_children(self) -> bool:
-        """Whether nothing can happen before a child run has ended, or a person has answered."""
+        """True if nothing can happen before a child run has ended, or a person has answered."""
         running = self._running
         still = all(call.awaiting or call.waits_for_child for call in running)
         return still and any(call.waits_for_child for call in running) and self._waits(still, children=True)
@@ -334,7 +334,7 @@ class State(Room, frozen=True):
         return [self.batch.calls[index] for index in self.batch.running if not self.is_waiting(index)]
 
     def _waits(self, still: bool, *, children: bool) -> bool:
-        """Whether no call can begin, if those that have begun are `still`."""
+        """Returns True if no call can begin, if those that have begun are `still`."""
         batch, limits = self.batch, self.limits
         if self.control.held_by:
             return True
@@ -350,7 +350,7 @@ class State(Room, frozen=True):
 
     @property
     def depth(self) -> int:
-        """How many runs there are above this one."""
+        """The number of runs above this one."""
         return 0 if self.parent is None else self.parent.depth
 
     @property
@@ -361,7 +361,7 @@ class State(Room, frozen=True):
 
     @property
     def room_for_children(self) -> int:
-        """How many further child runs may be open at once."""
+        """The number of further child runs that may be open at once."""
         if self.rules < 2:
             return len(self.batch.calls)  # those beyond the limit were refused
         return self.limits.max_children - len(self.open_children)
@@ -474,7 +474,7 @@ class New(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """What to do next: entries first. They are committed and folded, and `decide` is called again; commands start only
+    """The next step: entries first. They are committed and folded, and `decide` is called again; commands start only
     when there are none.
 
     `due_at` is when `decide` wants to be called again; None if only something outside can advance the run.

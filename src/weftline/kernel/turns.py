@@ -83,7 +83,7 @@ def ask_model(s: State) -> Decision:
 
 
 def answered(s: State) -> Decision:
-    """What follows a turn without calls."""
+    """Decides what follows a turn without calls."""
     if s.answer.finish == "max_tokens":
         return truncated(s)
     if s.answer.finish == "pause_turn" and s.turn <= s.limits.max_tool_turns:
@@ -121,7 +121,7 @@ def _reached(s: State) -> FinalReason | None:
 
 
 def _is_last(s: State) -> bool:
-    """Whether only the final request is left: there is no more time, or no more budget."""
+    """Returns True if only the final request is left: there is no more time, or no more budget."""
     return policies.is_late(s) or s.budget.refused is not None
 
 
@@ -136,7 +136,7 @@ def truncated(s: State) -> Decision:
 
 
 def final_answer(s: State) -> Decision:
-    """What follows the forced final turn: its text is the answer, whatever calls it contains."""
+    """Decides what follows the forced final turn: its text is the answer, whatever calls it contains."""
     final = s.guards.final
     if s.answer.has_text and s.answer.invalid:
         return end(s, "failed", code="invalid_output", reason=final)

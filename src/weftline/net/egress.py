@@ -172,7 +172,7 @@ def kind_of(address: Address) -> Kind:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name alone identifies this machine."""
+    """Returns True if a host's name alone identifies this machine."""
     address = literal(host)
     return host == "localhost" if address is None else kind_of(address) == "loopback"
 

@@ -1,4 +1,4 @@
-"""What models read because of an agent's behavior: stubs, refusals, the list of withheld tools."""
+"""Texts for models because of an agent's behavior: stubs, refusals, the list of withheld tools."""
 
 from __future__ import annotations
 

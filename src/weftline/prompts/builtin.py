@@ -1,4 +1,4 @@
-"""What the tools that come with Weftline say: fetching, calculating, the time."""
+"""Texts of the tools that come with Weftline: fetching, calculating, the time."""
 
 from __future__ import annotations
 

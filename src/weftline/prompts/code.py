@@ -1,4 +1,4 @@
-"""What a model reads about code that it writes, and what that code reads about the calls that it makes."""
+"""Texts for a model about code that it writes, and for that code about the calls that it makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What models read when older messages are replaced by a summary: the request for it, and the summary itself."""
+"""Texts for models when older messages are replaced by a summary: the request for it, and the summary itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model, or a person instead of it, reads about calls that failed and results that are not whole."""
+"""Texts for a model, or a person instead of it, about calls that failed and results that are not whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tools for files, commands and lists say to a model."""
+"""Texts of the tools for files, commands and lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model reads because of the limits of its API: content that it does not accept, answers by a tool."""
+"""Texts for a model because of the limits of its API: content that it does not accept, answers by a tool."""
 
 from __future__ import annotations
 

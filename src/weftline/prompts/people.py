@@ -1,5 +1,6 @@
-"""What a model reads about people: what they approved, refused and answered; and what one that calls an agent over A2A
-reads about their questions."""
+"""Texts for a model about people: what they approved, refused and answered; and for one that calls an agent over A2A
+about their questions.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def no_answer(reason: str) -> str:
 
 
 def answers(pairs: Sequence[tuple[str, str]]) -> str:
-    """What a person answered to several questions of one call."""
+    """Returns a person's answers to several questions of one call."""
     return "\n".join([f"{number}. {question}\n{answer}" for number, (question, answer) in enumerate(pairs, 1)])
 
 

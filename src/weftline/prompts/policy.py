@@ -1,4 +1,4 @@
-"""What a model reads when the policy of its run stops a call."""
+"""Texts for a model when the policy of its run stops a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model reads about tools that the server dials: HTTP, MCP servers and agents over A2A."""
+"""Texts for a model about tools that the server dials: HTTP, MCP servers and agents over A2A."""
 
 from __future__ import annotations
 

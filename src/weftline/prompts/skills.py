@@ -1,4 +1,4 @@
-"""What a model reads about skills: the catalog, the content of one, and what the three skills tools say."""
+"""Texts for a model about skills: the catalog, the content of one, and the answers of the three skills tools."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def script_timed_out(output: str, timeout_s: float) -> str:
 
 
 def script_done(stdout: str, stderr: str, *, exit_code: int, elapsed_ms: int) -> str:
-    """What a script printed, and how it ended."""
+    """Returns the output of a script, and how it ended."""
     parts = [stdout] if stdout else []
     if stderr:
         parts.append(f"stderr:\n{stderr}")

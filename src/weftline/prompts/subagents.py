@@ -1,4 +1,4 @@
-"""What a model reads about calls that are carried out by subagents."""
+"""Texts for a model about calls that are carried out by subagents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model reads between its turns: nudges, the last turn, and requests to answer again."""
+"""Texts for a model between its turns: nudges, the last turn, and requests to answer again."""
 
 from __future__ import annotations
 

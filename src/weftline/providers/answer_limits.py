@@ -1,4 +1,4 @@
-"""How much one answer of a model may contain.
+"""Limits on the size of one answer of a model.
 
 A model's own output limit keeps any honest answer far below these. But a model API may send anything, and each call and
 part takes time on the event loop that all workspaces share. An answer is cut off where it exceeds a limit, and the rest

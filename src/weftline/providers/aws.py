@@ -1,4 +1,4 @@
-"""What Amazon's APIs need on top of HTTP: signed requests (Signature Version 4) and event-stream framing."""
+"""Amazon's additions to HTTP: signed requests (Signature Version 4) and event-stream framing."""
 
 from __future__ import annotations
 

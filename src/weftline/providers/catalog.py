@@ -147,7 +147,7 @@ class Catalog:
         self._known.clear()
 
     def has(self, name: str) -> bool:
-        """Whether there is a provider of this name."""
+        """Returns True if there is a provider of this name."""
         return name in self._offers
 
     def remove(self, name: str) -> None:

@@ -55,7 +55,7 @@ class NameMap:
             self._out[name] = sent
 
     def knows(self, name: str) -> bool:
-        """Whether a tool was sent under this name."""
+        """Returns True if a tool was sent under this name."""
         return name in self._back
 
     def out(self, name: str) -> str:

@@ -30,7 +30,7 @@ _LIMITS: Final = TimeLimits(total_s=30.0)
 
 
 class OAuthSettings(Struct, frozen=True, kw_only=True):
-    """How to get an access token. Secrets may be `env:NAME` in a configuration file."""
+    """Settings for getting an access token. Secrets may be `env:NAME` in a configuration file."""
 
     token_url: str
     refresh_token: str

@@ -15,7 +15,7 @@ class Renewals:
         self._count += 1
 
     def pop_any(self) -> bool:
-        """Whether there were any since the last call."""
+        """Returns True if there were any since the last call."""
         count, self._count = self._count, 0
         return count > 0
 

@@ -12,7 +12,7 @@ from weftline.messages import Sampling
 
 
 class SamplingLimits(Struct, frozen=True, kw_only=True):
-    """What one model accepts."""
+    """Sampling settings that one model accepts."""
 
     max_temperature: float | None = 2.0
     """None if it accepts no temperature at all."""

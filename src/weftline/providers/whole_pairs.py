@@ -75,7 +75,7 @@ class WholePairs:
 
 
 def _carries_nothing(data: bytes) -> bool:
-    """Whether this is a ping or an empty delta of any of the APIs."""
+    """Returns True for a ping or an empty delta of any of the APIs."""
     if len(data) > _NOTHING_BYTES:
         return False
     try:

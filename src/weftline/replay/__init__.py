@@ -1,3 +1,1 @@
-"""What can be done with runs that have ended: export and import them, replay them, or fork them at one of their
-turns.
-"""
+"""Work on runs that have ended: export and import them, replay them, or fork them at one of their turns."""

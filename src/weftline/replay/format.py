@@ -129,14 +129,14 @@ class OfferedTool(Struct, frozen=True):
 
 
 class Offered(Struct, frozen=True):
-    """What models are given besides the conversation: tools by name, and the instructions."""
+    """The input of models besides the conversation: tools by name, and the instructions."""
 
     system: str | None
     tools: dict[str, OfferedTool]
 
 
 class OfferedLine(_Line, frozen=True, tag="offered"):
-    """What the models of a run were given when the file was written. Only in recordings for tests."""
+    """The input of a run's models when the file was written. Only in recordings for tests."""
 
     run: str
     offered: Offered

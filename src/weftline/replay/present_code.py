@@ -1,4 +1,4 @@
-"""What the current code would provide to a run: tools and prompt, without a network, a key or anybody's deps."""
+"""The tools and the prompt that the current code would provide to a run, without a network, a key or anybody's deps."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def missing_tools(plan: RunPlan, toolbox: Toolbox) -> tuple[str, ...]:
 
 
 def has_remote_tools(plan: RunPlan) -> bool:
-    """Whether the plan has tools that only other servers, or a store, can resolve."""
+    """Returns True if the plan has tools that only other servers, or a store, can resolve."""
     return any(isinstance(ref, StoredRef | A2ARef | McpRef) for ref in plan.tools)

@@ -28,7 +28,7 @@ class Recorded(Protocol):
 
     @property
     def offered(self) -> Offered | None:
-        """What its models were given, if that was recorded."""
+        """The tools and instructions of its models, if they were recorded."""
         ...
 
 

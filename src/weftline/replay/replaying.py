@@ -69,7 +69,7 @@ _BY_TOOLS = EXECUTED | frozenset[How]({"in_doubt", "not_run"})
 
 
 class Replayed(Struct, frozen=True):
-    """What was compared, and the first difference, if there is one."""
+    """The compared entries, and the first difference, if there is one."""
 
     run: str
     status: str
@@ -113,7 +113,7 @@ async def replay_run(recorded: Recorded, today: CodeSource) -> Replayed:
 
 
 async def offered_now(recorded: Recorded, today: CodeSource) -> Offered:
-    """What the models of a run would be given now."""
+    """Returns the tools and instructions that the models of a run would get now."""
     created, plan = await _beginning(recorded)
     known = await _opened(today, plan, _name(recorded, created))
     return offered_by(_system(plan, known), known.toolbox)
@@ -200,8 +200,8 @@ class _Replay:
     async def _is_decided(
         self, decided: Sequence[New], item: Item, head: Fact, facts: AsyncIterator[Item], *, by_force: bool = False
     ) -> bool:
-        """Whether the log continues with what is decided now. A decision is made on one state, and appended as a
-        whole.
+        """Returns True if the log continues with what is decided now. A decision is made on one state, and appended as
+        a whole.
         """
 
         def drafted(new: New, log: Fact) -> Draft:
@@ -224,7 +224,9 @@ class _Replay:
         return True
 
     def _drafted(self, new: New, log: Fact) -> Draft:
-        """What would be appended. What no replay can know, such as a price, is taken from the log."""
+        """Returns the entries that would be appended. What no replay can know, such as a price, is taken from the
+        log.
+        """
         match new.head, log:
             case AttemptStarted() as now, AttemptStarted():
                 size = self._work.conversation.estimate(self._known.toolbox) if self._sized else log.estimate
@@ -256,7 +258,7 @@ class _Replay:
         return offered_digest(system, self._known.toolbox)
 
     def _compared(self, item: Item, log: Fact, now: Draft) -> list[Difference]:
-        """What differs between an entry and what would be written in its place."""
+        """Returns the differences between an entry and the one that would be written in its place."""
         if type(log) is not type(now.head):
             return [Difference("type", item.kind, KIND[type(now.head)])]
         body = in_private(item.body) if isinstance(log, RunEnded) else item.body  # clients may read another text
@@ -368,7 +370,7 @@ class _Replay:
 
 
 def _comes_from_outside(state: State, head: Fact) -> bool:
-    """Whether a fact that is not decided here is one that the run still accepts."""
+    """Returns True if a fact that is not decided here is one that the run still accepts."""
     match head:
         case RunCreated():
             return not state.created
@@ -418,7 +420,7 @@ def _as_then(now: AskedCall, log: AskedCall) -> AskedCall:
 
 
 def _pipeline_fields(body: TurnBody, index: int) -> dict[str, object]:
-    """What the pipeline recorded about a call."""
+    """Returns the pipeline's record of a call."""
     if index >= len(body.calls):
         return {"invalid": "", "ask": None}
     return {"invalid": body.calls[index].invalid, "ask": body.calls[index].ask}

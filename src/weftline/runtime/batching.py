@@ -18,7 +18,9 @@ class FairBatches:
         """The last batch that each workspace was part of; kept only while more is waiting than fits."""
 
     def divide(self, waiting: list[LiveRun]) -> tuple[Sequence[LiveRun], list[LiveRun]]:
-        """What is written now, and what stays queued. At least one run is written, however large it is."""
+        """Divides runs into those that are written now and those that stay queued. At least one is written, however
+        large it is.
+        """
         if sum([run.log.outbox.size for run in waiting]) <= MAX_BATCH_BYTES:
             if self._served:
                 self._served = {}

@@ -71,7 +71,7 @@ class SteadyClock:
     def now_us(self) -> int:
         wall = self._wall() // 1000
         if wall < self._latest:
-            return self._go_on(wall)
+            return self._advance(wall)
         self._latest = wall
         if wall >= self._mark_again:
             self._ahead_us = 0
@@ -79,7 +79,7 @@ class SteadyClock:
             self._mark_again = wall + _MARK_US
         return wall
 
-    def _go_on(self, wall: int) -> int:
+    def _advance(self, wall: int) -> int:
         """The time, while the system's clock is behind."""
         elapsed_us = (self._monotonic() - self._marked_at_ns) // 1000
         self._latest = now = max(self._latest, self._marked_us + elapsed_us)

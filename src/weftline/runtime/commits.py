@@ -1,4 +1,4 @@
-"""What follows from a commit. It depends on the commit itself, never on the caller that caused it.
+"""The consequences of a commit. They depend on the commit itself, never on the caller that caused it.
 
 Readers are notified, the next run of the thread may start, a parent run learns of its child's end, and a run that has
 ended leaves memory. If a commit fails for good, the run continues from its log.

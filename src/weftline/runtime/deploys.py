@@ -23,28 +23,28 @@ from weftline.tools.digests import digest
 
 
 class Knows(Protocol):
-    """What is asked about a plan before its run is driven; see `weftline.runtime.tool_calls.toolbox.ToolSource`."""
+    """Questions about a plan before its run is driven; see `weftline.runtime.tool_calls.toolbox.ToolSource`."""
 
     def knows(self, plan: RunPlan) -> bool: ...
     def digests(self, plan: RunPlan) -> Digests | None: ...
 
 
 def can_run_here(plan: RunPlan, tools: Knows) -> bool:
-    """Whether a run with this plan can continue in this process: its agent is here, in the version that the run
+    """Returns True if a run with this plan can continue in this process: its agent is here, in the version that the run
     needs.
     """
     return tools.knows(plan) and not (plan.limits.on_deploy == "pin" and changes_of(plan, tools))
 
 
 def changes_of(plan: RunPlan, tools: Knows, *, before: Digests | None = None) -> dict[Part, Change]:
-    """What has changed since the run began, or since `before`. Nothing, if that is unknown."""
+    """Returns the changes since the run began, or since `before`. None, if that is unknown."""
     before = before or plan.digests
     now = None if before is None else tools.digests(plan)
     return {} if before is None or now is None else changes(before, now)
 
 
 class Deploy(Struct, frozen=True):
-    """What to record about a run before this process drives it."""
+    """The record about a run before this process drives it."""
 
     adopted: dict[Part, Change] = {}
     """The changes that the run adopts."""
@@ -56,7 +56,7 @@ NO_DEPLOY = Deploy()
 
 
 def deploy_for(state: State, work: WorkingSet, tools: Knows) -> Deploy:
-    """What has changed for a run that was loaded from the store, and what follows under its own policy."""
+    """Returns the changes for a run that was loaded from the store, and what follows under its own policy."""
     changed = changes_of(work.plan, tools, before=work.conversation.digests)
     if not changed:
         return NO_DEPLOY
@@ -71,7 +71,7 @@ def deploy_for(state: State, work: WorkingSet, tools: Knows) -> Deploy:
 
 
 def question(changed: Mapping[Part, Change]) -> str:
-    """What a person is asked about a run that a deploy would change."""
+    """Returns the question to a person about a run that a deploy would change."""
     what = f"The {parts_of(changed)} of this run {have(changed)} changed."
     return f"{what} May it continue with the new version? Otherwise it is cancelled."
 

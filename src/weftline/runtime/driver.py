@@ -370,7 +370,7 @@ class Driver:
         """Executes several commands concurrently, until one of them or the watchers are done, or the run is poked."""
         driving = run.driving
         if run.log.state.policy.reached:
-            self._drop_unwanted(run)
+            self._cancel_unwanted(run)
         driving.wake = asyncio.get_running_loop().create_future()
         for command in commands:
             key = _key(command)
@@ -393,7 +393,7 @@ class Driver:
         task = run.driving.tasks[key] = asyncio.create_task(work, name=f"{run.id} {key}")
         task.add_done_callback(lambda _: self._done(run, key))
 
-    def _drop_unwanted(self, run: LiveRun) -> None:
+    def _cancel_unwanted(self, run: LiveRun) -> None:
         """Cancels commands whose outcome the run no longer needs."""
         state, commands = run.log.state, run.driving.commands
         self._drop(
@@ -517,8 +517,8 @@ def _take_back(work: WorkingSet) -> None:
 
 
 def _is_unfinished(run: LiveRun) -> bool:
-    """Whether watchers are being called, or a paused run still has a command running. The log may not show it: nothing
-    records that a gate is being asked, and if it were interrupted it would be asked again.
+    """Returns True if watchers are being called, or a paused run still has a command running. The log may not show it:
+    nothing records that a gate is being asked, and if it were interrupted it would be asked again.
     """
     if not run.driving.tasks or run.log.state.ended:
         return False

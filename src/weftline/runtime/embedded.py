@@ -234,7 +234,7 @@ class EmbeddedEngine:
         if resumed.held:
             await self._log_store.lift_hold()
             if self._recovery.held:  # no other caller was quicker
-                self._fleet.timers.was_away()
+                self._fleet.timers.grant_grace()
                 await self._continue_runs()
         return resumed
 
@@ -394,7 +394,7 @@ class EmbeddedEngine:
         return await self._await_answers.answer(key, await_id, answer, by=by, person_of=person_of)
 
     async def waits_for_people(self, key: int) -> bool:
-        """Whether neither the run nor any run below it can advance before a person has answered."""
+        """Returns True if neither the run nor any run below it can advance before a person has answered."""
         return await waits_for_people(key, load=self._load, settled=self._settled)
 
     async def cancel(self, key: int, *, reason: str = "user", requested_by: str = "") -> CancelReceipt:

@@ -41,7 +41,7 @@ QUIET_BEATS = 3
 
 
 class CreateOptions(TypedDict, total=False):
-    """What a run may be created with in addition to its plan."""
+    """Options for creating a run, in addition to its plan."""
 
     sent: bytes | None
     """The client's own bytes, returned in snapshots."""
@@ -160,7 +160,7 @@ class StreamPlace(Protocol):
 
 
 class Readiness(Protocol):
-    """Whether an engine takes requests, and whether its runs may proceed."""
+    """Readiness of an engine to take requests, and of its runs to proceed."""
 
     @property
     def clock(self) -> Clock: ...
@@ -293,7 +293,7 @@ class Requests(Protocol):
 
 
 class OfferedCalls(Protocol):
-    """What clients do with the calls offered to them."""
+    """Answers of clients to the calls offered to them."""
 
     async def answer(
         self,
@@ -375,8 +375,8 @@ class People(Protocol):
         ...
 
     async def waits_for_people(self, key: int) -> bool:
-        """Whether neither the run nor any run below it can advance before a person has answered: `awaits` then lists
-        everything.
+        """Returns True if neither the run nor any run below it can advance before a person has answered: `awaits` then
+        lists everything.
         """
         ...
 

@@ -88,7 +88,7 @@ class Subscription(Struct, eq=False):
 
     @property
     def complete(self) -> bool:
-        """Whether the reader has everything up to the end of the run."""
+        """True if the reader has everything up to the end of the run."""
         return self.ended and not self._over and not self._batches
 
     def push(self, batch: EntryBatch) -> None:

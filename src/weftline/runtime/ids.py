@@ -30,7 +30,7 @@ def new_salt() -> str:
 
 
 def given(run_id: str) -> str:
-    """What is stored as the salt of a run whose id the client chose."""
+    """Returns the salt that is stored for a run whose id the client chose."""
     return GIVEN + run_id
 
 

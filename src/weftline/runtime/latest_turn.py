@@ -98,14 +98,15 @@ class LatestTurn(Struct, eq=False, gc=False):
         return self.args[index] if before is None else before
 
     def asked(self, index: int) -> TurnCall:
-        """What the tool pipeline made of a call."""
+        """Returns a call as the tool pipeline left it."""
         if index in self._asked:
             return self._asked[index].body.call
         body = self.body
         return body.calls[index] if body is not None and index < len(body.calls) else _UNCHANGED
 
     def under_way(self, calls: tuple[Call, ...]) -> Mapping[str, int]:
-        """How many of the turn's calls, as they are in a state, have passed the gates and have no result yet, by tool.
+        """Returns how many of the turn's calls, as they are in a state, have passed the gates and have no result yet,
+        by tool.
 
         They are counted once per state: the gates may be asked about a thousand calls in the same one.
         """
@@ -171,7 +172,7 @@ class LatestTurn(Struct, eq=False, gc=False):
 
     @property
     def all_results(self) -> ToolResults | None:
-        """What the model reads of its calls, once each of them has a result."""
+        """The results of the turn's calls as the model reads them, once each of them has one."""
         if len(self.results) < self._asked_by_model:
             return None
         return ToolResults(tuple(map(self.results.__getitem__, sorted(self.results))))

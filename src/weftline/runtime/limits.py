@@ -1,4 +1,4 @@
-"""How much of the server one workspace may use, so that something is left for the others."""
+"""Limits on the share of the server that one workspace may use, so that something is left for the others."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Waiter(Struct):
 
 
 class LiveRow(Struct, eq=False, gc=False):
-    """What the run's row in the store contains, and the times that it will have after the next write."""
+    """The run's row in the store, and the times that it will have after the next write."""
 
     version: int = 0
     due_at: int | None = LEAVE_DUE
@@ -119,7 +119,7 @@ class StoredState(Struct, eq=False, gc=False):
     """The calls in doubt that it contains, as far as this process has stored it."""
 
     def is_stale(self, state: State) -> bool:
-        """Whether the state should be stored again, given the current one.
+        """Returns True if the state should be stored again, given the current one.
 
         It is stored when the run ends, and before that only once the newer facts take up as many bytes as it does, even
         when the run parks: a large batch parks after each answer. Loading the run folds what is newer. A new call in
@@ -139,7 +139,7 @@ class StoredState(Struct, eq=False, gc=False):
 
 
 class Outbox(Struct, eq=False, gc=False):
-    """What is about to be written: what waits for the next flush, and what the current flush writes.
+    """Entries to write: those that wait for the next flush, and those of the current one.
 
     append ──▶ pending ── take ──▶ flight ──▶ written
                   ▲                   │
@@ -231,7 +231,7 @@ class NestedCaller(Protocol):
 
     @property
     def skip_on_drain(self) -> bool:
-        """Whether waiting for it is useless once no further call may begin."""
+        """True if waiting for it is useless once no further call may begin."""
         ...
 
     def deliver_results(self) -> None:
@@ -276,7 +276,7 @@ class WorkingSet(Struct, eq=False):
 
 
 class Cut(Enum):
-    """How far stopping the work of a cancelled run has progressed: NO ──▶ BEGUN ──▶ DONE."""
+    """Progress of stopping the work of a cancelled run: NO ──▶ BEGUN ──▶ DONE."""
 
     NO = "no"
     BEGUN = "begun"
@@ -293,7 +293,7 @@ WATCHING = (-1, -5, 0)
 
 
 class Driving(Struct, eq=False):
-    """What only the driver of a run needs."""
+    """The part of a run that only its driver needs."""
 
     cut: Cut = Cut.NO
     opening: asyncio.Lock | None = None
@@ -326,7 +326,7 @@ class Driving(Struct, eq=False):
 
     @property
     def is_getting_ready(self) -> bool:
-        """Whether a driver has nothing under way yet: the tools are being opened, or watchers hold its commands
+        """True if a driver has nothing under way yet: the tools are being opened, or watchers hold its commands
         back.
         """
         return self.waits_to_open or (WATCHING in self.tasks and len(self.tasks) == 1)
@@ -376,7 +376,7 @@ class LiveRun(Struct, eq=False):
 
     @property
     def active(self) -> bool:
-        """Whether it has a driver or is queued for one."""
+        """True if it has a driver or is queued for one."""
         return self.residency is DRIVEN or self.residency is SCHEDULED
 
     def move(self, to: Residency) -> None:

@@ -64,7 +64,7 @@ class CommitObserver(Protocol):
 
 
 class _Batch(NamedTuple):
-    """What one flush writes: runs, and what it writes of each."""
+    """The runs of one flush, and what it writes of each."""
 
     runs: list[LiveRun]
     writes: list[Write]
@@ -501,7 +501,9 @@ class Log:
 
 
 def _results(batch: _Batch, flushing: asyncio.Future[list[Written]]) -> Sequence[Written]:
-    """What became of each write. If nobody knows, its run is read again: it continues from whatever is stored."""
+    """Returns the outcome of each write. If nobody knows, its run is read again: it continues from whatever is
+    stored.
+    """
     try:
         results = flushing.result()
         if len(results) != len(batch.writes):
@@ -516,7 +518,7 @@ def _results(batch: _Batch, flushing: asyncio.Future[list[Written]]) -> Sequence
 
 
 def _is_at_work(run: LiveRun, write: Write) -> bool:
-    """Whether dropping the run would lose what a model or a tool has done, or is doing at the moment."""
+    """Returns True if dropping the run would lose what a model or a tool has done, or is doing at the moment."""
     later = run.log.outbox.pending
     return run.task is not None or bool(write.progress) or (later is not None and bool(later.progress))
 

@@ -1,4 +1,4 @@
-"""What models read of a conversation: its messages, with a summary in place of older ones, and with their blobs."""
+"""The conversation as models read it: its messages, with a summary in place of older ones, and with their blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients read about a failed run, if the operator has configured other texts.
+"""Texts for clients about a failed run, if the operator has configured other ones.
 
 The original error stays in the terminal entry, together with its causes; clients see neither.
 """

@@ -225,7 +225,7 @@ class Recovery:
 
     @property
     def held(self) -> bool:
-        """Whether no run may be driven yet: the store comes from a backup."""
+        """True if no run may be driven yet: the store comes from a backup."""
         return self.trials.held
 
     def stop(self) -> None:
@@ -265,7 +265,7 @@ class Recovery:
             self._wake_at(due)
 
     async def _is_left(self, key: int) -> bool:
-        """Whether a child run is left to a newer version, because of a run above it."""
+        """Returns True if a child run is left to a newer version, because of a run above it."""
         try:
             row = await self._store.run(key)
             return row is not None and bool(await left_alone(self._store, row))

@@ -1,4 +1,4 @@
-"""What a process that does not drive a run may append to it."""
+"""Entries that a process may append to a run that it does not drive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What executing a command needs from an engine, and what it returns."""
+"""The needs of a command from an engine, and its outcome."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Services(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """How a command ended, for the engine to append if the run still waits for it.
+    """The outcome of a command, for the engine to append if the run still waits for it.
 
     `attempt` is that of a server-side call (see `accepts`); `notes` are observations that precede the fact.
     """
@@ -71,7 +71,7 @@ class Sink(Protocol):
         ...
 
     def wanted(self) -> bool:
-        """Whether the command's outcome is still wanted."""
+        """Returns True if the command's outcome is still wanted."""
         ...
 
     def take(self, outcome: Outcome) -> bool:
@@ -79,5 +79,5 @@ class Sink(Protocol):
         ...
 
     def full(self) -> bool:
-        """Whether so much is waiting to be written that the source should wait for `durable`."""
+        """Returns True if so much is waiting to be written that the source should wait for `durable`."""
         ...

@@ -45,7 +45,7 @@ from weftline.kernel.policy import CapReached
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
 from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
-from weftline.runtime.budgets.reserving import budget_body, settled_if_raised, weighed
+from weftline.runtime.budgets.reserving import budget_body, reserved, settled_if_raised
 from weftline.runtime.conversation import PARTS
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls import compacting
@@ -102,7 +102,7 @@ def step(state: State, work: WorkingSet, facts: Sequence[Draft] = (), *, at: int
         decision = decide(state)
         if decision.append and account is not None:
             if limited:
-                decision = weighed(decision, state, work, account, at=at)
+                decision = reserved(decision, state, work, account, at=at)
             if state.budget.refused is not None:
                 decision = settled_if_raised(decision, state, account)
         if not decision.append:
@@ -139,7 +139,7 @@ def settle(state: State, work: WorkingSet, *, at: int, opening: bool = False) ->
 
 
 def _needs_opening(state: State, work: WorkingSet, head: Fact, *, opening: bool) -> bool:
-    """Whether this can only be appended to a run that is open."""
+    """Returns True if this can only be appended to a run that is open."""
     match head:
         case AwaitClosed() | CapReached():
             return False
@@ -157,7 +157,9 @@ def _needs_opening(state: State, work: WorkingSet, head: Fact, *, opening: bool)
 
 
 def time_has_come(state: State, at: int) -> bool:
-    """Whether something that the state considers valid has expired: no process was running, or the timer is late."""
+    """Returns True if something that the state considers valid has expired: no process was running, or the timer is
+    late.
+    """
     batch = state.batch
     return (bool(batch.grants) and batch.grants_due <= at and _has_expired_grant(state, at)) or policies.is_due(
         state, at
@@ -165,7 +167,6 @@ def time_has_come(state: State, at: int) -> bool:
 
 
 def _has_expired_grant(state: State, at: int) -> bool:
-    """Whether an approval has expired."""
     grants = [call.grant.expires_at for call in state.batch.calls if call.grant is not None]
     return at > state.now and any(state.now < expires_at <= at for expires_at in grants)
 
@@ -288,7 +289,7 @@ def size_of(work: WorkingSet, parts: tuple[UserPart, ...]) -> int:
 
 
 def thread_end(state: State, work: WorkingSet) -> ThreadEnd | None:
-    """What the end of a run does to its thread, in the same transaction as the terminal entry."""
+    """Returns the change to a thread at the end of a run, in the same transaction as the terminal entry."""
     if state.thread is None or not state.ended:
         return None
     if state.status != "succeeded":
@@ -354,7 +355,7 @@ def _answered(work: WorkingSet, head: CallClosed, words: str) -> Draft:
 
 
 def offer_body(work: WorkingSet, head: CallOpened | CallUnclaimed) -> bodies.OpenedBody:
-    """What a call is announced with: its final arguments, and what else a client gets."""
+    """Returns the announcement of a call: its final arguments, and what else a client gets."""
     turn = work.conversation.turn
     args = turn.args[head.index] if head.index < len(turn.args) else b"{}"
     if isinstance(head, CallOpened) and head.blocked:
@@ -418,7 +419,7 @@ def _end_of(work: WorkingSet, head: RunEnded, text: str) -> bodies.EndedBody:
 
 
 def _provider_failure(attempt: AttemptFailed, body: bodies.FailedBody, model: ModelRef) -> bodies.ProviderFailure:
-    """What the provider reported about the failure that ends the run."""
+    """Returns the provider's report on the failure that ends the run."""
     return bodies.ProviderFailure(
         model.provider, "chat", attempt.cls, attempt.retryable, code=body.code, status=body.status
     )

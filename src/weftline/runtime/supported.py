@@ -54,7 +54,9 @@ def left_to_newer(newer: str) -> Conflict:
 
 
 def newer_end_of(child: RunRow) -> str:
-    """What only newer code knows about the end of a child; "" if this version can report that end to the parent."""
+    """Returns the part of a child's end that only newer code knows; "" if this version can report that end to the
+    parent.
+    """
     newer = "" if child.ended_at is None else unsupported(child)
     return newer and f"{newer} of its child {ids.run_id(child.key, child.salt)}"
 

@@ -148,7 +148,7 @@ class Trials:
         return False
 
     def is_waiting(self, key: int) -> bool:
-        """Whether it is a suspect whose trial is still to come."""
+        """Returns True if it is a suspect whose trial is still to come."""
         return key in self._waiting
 
     def driven_before(self, key: int) -> None:
@@ -161,7 +161,7 @@ class Trials:
         if key in self._on_trial or key in self._survivors:
             # It may yet kill the process: whoever has to be absent while the process survives starts over.
             self._began_s = asyncio.get_running_loop().time()
-            self._acquit(key)
+            self._end_suspicion(key)
 
     def unloaded(self, key: int) -> None:
         """Called when the run has left memory with nothing to do: it can no longer kill the process. If it is still a
@@ -170,13 +170,13 @@ class Trials:
         self._forget(key)
         self._tried.discard(key)
         if key in self._on_trial or key in self._survivors:
-            self._acquit(key)
+            self._end_suspicion(key)
             self._tasks.spawn(self._write(self._store.end_trial, [key]))
 
     async def not_loaded(self, key: int) -> None:
         """Called when the run cannot be loaded, and so cannot kill the process."""
         if key in self._on_trial:
-            self._acquit(key)
+            self._end_suspicion(key)
             await self._write(self._store.end_trial, [key])
 
     def ended(self, key: int) -> None:
@@ -187,7 +187,7 @@ class Trials:
         self._charges.pop(key, None)
         self._inherited.discard(key)
 
-    def _acquit(self, key: int) -> None:
+    def _end_suspicion(self, key: int) -> None:
         self._on_trial.discard(key)
         self._survivors.discard(key)
         self._moved.set()
@@ -286,8 +286,8 @@ def _trial_s(row: DueRun) -> float:
 
 
 def _control_s(row: DueRun) -> float:
-    """How long the process must survive without the run before it is tried again: longer than the trial, and before the
-    last one longer than that may take if the run gets back to work slowly.
+    """Returns how long the process must survive without the run before it is tried again: longer than the trial, and
+    before the last one longer than that may take if the run gets back to work slowly.
     """
     if not row.deaths_alone:
         return 0.0

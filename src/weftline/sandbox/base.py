@@ -86,12 +86,12 @@ class Code(Struct, frozen=True, kw_only=True):
 
     @property
     def own_console(self) -> bool:
-        """Whether the caller provided a console, so that nothing is captured."""
+        """True if the caller provided a console, so that nothing is captured."""
         return "console" in self.globals
 
 
 class CodeError(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What went wrong, in the code's own terms. `line` and `column` count from 1 in the source as it was given."""
+    """An error in the code's own terms. `line` and `column` count from 1 in the source as it was given."""
 
     name: str
     message: str
@@ -111,7 +111,7 @@ class CodeLog(Struct, frozen=True):
 
 
 class CodeResult(Struct, frozen=True, kw_only=True):
-    """How a piece of code ended. `result` is `UNSET` unless it succeeded; a success without a value has `None`."""
+    """The outcome of a piece of code. `result` is `UNSET` unless it succeeded; a success without a value has `None`."""
 
     status: Status
     reports: tuple[object, ...]
@@ -145,7 +145,7 @@ Outcome: TypeAlias = Succeeded | Failed
 
 
 class Host(Protocol):
-    """What an engine passes on while code runs. All values are plain data, and copies."""
+    """The callbacks of running code. All values are plain data, and copies."""
 
     def call(self, function: int, args: Sequence[object]) -> Awaitable[object]:
         """Calls a host function. Raises what it raises, and `ValueError` for an answer that cannot cross the

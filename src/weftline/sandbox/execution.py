@@ -127,7 +127,7 @@ class CodeExecution:
 
     @property
     def reports(self) -> tuple[object, ...]:
-        """What the code has reported so far."""
+        """The reports of the code so far."""
         return tuple(self._served.reports)
 
     def when_started(self, call: Callable[[], object]) -> None:

@@ -357,7 +357,9 @@ class Session:
         self._fail(status, name, message, frames=places)
 
     def _is_engines(self, message: str, frames: list[monty.Frame]) -> bool:
-        """Whether the engine itself ran out of memory, rather than the code or the host raising such an error."""
+        """Returns True if the engine itself ran out of memory, rather than the code or the host raising such an
+        error.
+        """
         if message in self._out_of_memory_elsewhere or self._tree is None:
             return False
         lines = [

@@ -44,7 +44,7 @@ _log = logging.getLogger("weftline.sandbox")
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """What to start. `readable` are the files that it needs and sees inside bubblewrap."""
+    """A program to start. `readable` are the files that it needs and sees inside bubblewrap."""
 
     args: Sequence[str]
     readable: Sequence[str]
@@ -93,7 +93,7 @@ class Engine:
 
     @property
     def waits(self) -> bool:
-        """Whether it can take code: a process that was killed or stopped meanwhile may not have been noticed."""
+        """True if it can take code: a process that was killed or stopped meanwhile may not have been noticed."""
         return self.alive and _state(self.pid) not in ("T", "Z", "X")
 
     def send(self, line: bytes) -> None:
@@ -150,7 +150,7 @@ class Engine:
         return _status(self.pid, b"VmRSS:")
 
     def is_nearly_full(self) -> bool:
-        """Whether it uses most of the memory that it may; a refused allocation leaves no other trace."""
+        """Returns True if it uses most of the memory that it may; a refused allocation leaves no other trace."""
         held = _status(self.pid, b"VmData:") if self._full_bytes else None
         return held is not None and self._full_bytes is not None and held > self._full_bytes
 

@@ -39,7 +39,7 @@ class TooManyParts(ValueError):
 
 
 class Parts:
-    """How many numbers, texts, lists and mappings may still cross."""
+    """The number of numbers, texts, lists and mappings that may still cross."""
 
     def __init__(self, left: int) -> None:
         self.left = left

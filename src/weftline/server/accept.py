@@ -1,4 +1,4 @@
-"""Whether a client prefers JSON or an event stream."""
+"""A client's preference for JSON or an event stream."""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ class Authenticator:
         self._changes += 1
 
     def remembers(self, principal: Principal) -> bool:
-        """Whether no credential has changed since this one was looked up."""
+        """Returns True if no credential has changed since this one was looked up."""
         return principal.operator or self._known.get(principal.digest) is principal
 
     async def is_valid(self, principal: Principal) -> bool:
-        """Whether a credential that was accepted would be accepted again."""
+        """Returns True if a credential that was accepted would be accepted again."""
         if principal.operator:
             return True
         digest, stored = principal.digest, principal.stored

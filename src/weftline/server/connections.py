@@ -80,7 +80,7 @@ class Connections:
         return "" if is_in(host, self._proxies) else network_of(host)
 
     def full_for(self, address: str) -> bool:
-        """Whether this address has reached its limit."""
+        """Returns True if this address has reached its limit."""
         limit = self.limits.max_connections_per_address
         return bool(limit and address) and self._by_address[address] >= limit
 

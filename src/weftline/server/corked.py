@@ -84,7 +84,7 @@ class Corked:
 
     @property
     def unsent(self) -> int:
-        """How many bytes wait to be sent."""
+        """The number of bytes that wait to be sent."""
         return self._size + self._transport.get_write_buffer_size()
 
     async def drain(self) -> None:

@@ -109,7 +109,7 @@ class Cors(Struct, frozen=True):
 
 
 def is_page(router: Router, request: Request) -> bool:
-    """Whether the path is a page for people, the target of a form on one, or a route for signed-in users."""
+    """Returns True if the path is a page for people, the target of a form on one, or a route for signed-in users."""
     found = router.match("OPTIONS", request.path)
     if not isinstance(found, WrongMethod):
         return False

@@ -1,4 +1,4 @@
-"""What a route says that it reads of a request. The OpenAPI page lists it, and `Request` gives out nothing else."""
+"""Declarations of what a route reads of a request. The OpenAPI page lists it, and `Request` gives out nothing else."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ AnyBody = Body[Any] | Form[Any]
 
 
 class Declared(Struct, frozen=True):
-    """What a route reads, for checking each read of it."""
+    """The declared inputs of a route, for checking each read of them."""
 
     query: frozenset[str] = frozenset()
     headers: frozenset[bytes] = OF_EVERY_REQUEST

@@ -146,7 +146,7 @@ class Exchange(Struct, eq=False):
             self._head = head
 
     def _has_much_left(self) -> bool:
-        """Whether much of the request is still to come, or nobody knows how much."""
+        """Returns True if much of the request is still to come, or nobody knows how much."""
         length = dict(self.scope["headers"]).get(b"content-length")
         return length is None or int(length) - self.arrived > _REST_BYTES
 

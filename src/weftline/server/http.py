@@ -52,11 +52,11 @@ PEER = "weftline.peer"
 
 
 class Flow(Protocol):
-    """Whether the client keeps up with what is sent to it."""
+    """Flow control: tells whether the client keeps up with what is sent to it."""
 
     @property
     def write_paused(self) -> bool:
-        """Whether much is waiting to be sent."""
+        """True if much is waiting to be sent."""
         ...
 
     async def drain(self) -> None:
@@ -68,7 +68,7 @@ class Credentials(Protocol):
     """Checks whether an accepted credential is still valid."""
 
     def remembers(self, principal: Principal) -> bool:
-        """Whether no credential has changed since this one was looked up."""
+        """Returns True if no credential has changed since this one was looked up."""
         ...
 
     async def require_valid(self, principal: Principal) -> None:
@@ -183,7 +183,7 @@ class Request(Struct, eq=False):
 
     @property
     def repeats_a_parameter(self) -> bool:
-        """Whether a parameter of the query, declared or not, occurs more than once."""
+        """True if a parameter of the query, declared or not, occurs more than once."""
         pairs = self._pairs()
         return len(dict(pairs)) != len(pairs)
 
@@ -249,7 +249,7 @@ class Request(Struct, eq=False):
         for room in rooms:
             room.free()
 
-    def let_go(self) -> None:
+    def release_input(self) -> None:
         """Releases what only the handler needed, as a response may take hours."""
         self.scope["headers"].clear()
         self._first.clear()

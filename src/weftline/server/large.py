@@ -51,7 +51,7 @@ class LargeResponses:
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
+        """The number of requests that wait for room."""
         return self._rooms.waiting
 
     def hold(self, workspace: str, size: int) -> Reservation:

@@ -25,7 +25,7 @@ class MemoryBudget:
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
+        """The number of requests that wait for room."""
         return len(self._waiting)
 
     def hold(self, workspace: str, size: int) -> Reservation | None:
@@ -48,7 +48,7 @@ class MemoryBudget:
         return self.hold(workspace, size)
 
     def is_full_for(self, workspace: str, size: int) -> bool:
-        """Whether the workspace itself holds too much, whatever others hold."""
+        """Returns True if the workspace itself holds too much, whatever others hold."""
         own = self._held[workspace]
         return bool(own) and own + size > self._max_per_workspace
 

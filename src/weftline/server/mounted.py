@@ -32,10 +32,10 @@ from weftline.net.egress import egress_from
 from weftline.runtime.engine import Engine as Runtime
 from weftline.server.app import App, refusal
 from weftline.server.http import PEER, Receive, Request, Scope, Send, send_response
+from weftline.server.local_serving import operator_routes
 from weftline.server.oauth.documents import read_document
 from weftline.server.options import ServerOptions, metrics_token
 from weftline.server.routes.every import ROUTES
-from weftline.server.routes.operator import ROUTES as OPERATORS
 from weftline.server.sse import BEAT_S
 from weftline.server.webhook_body import webhook_body
 from weftline.tools.own_tools import LoadedTool, loaded_tools, server_tools
@@ -75,7 +75,7 @@ class Mounted:
         """The runtime that this served until it was closed. An engine that is opened again has another one."""
         self._opening = asyncio.Lock()
         if not engine.is_open:
-            engine._alongside(self._served)
+            engine._add_companion(self._served)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -104,7 +104,7 @@ class Mounted:
         if self._app is None:
             async with self._opening:
                 if self._app is None and await self._engine.runtime() is not self._left:
-                    await self._engine._attend(self._served)
+                    await self._engine._enter_companion(self._served)
         return self._app
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -137,7 +137,7 @@ class Mounted:
             ROUTES,
             options=ServerOptions(public_url=self._public_url, metrics_token=metrics_token(os.environ)),
             read_document=partial(read_document, pages),
-            operator_routes=lambda: OPERATORS,
+            operator_routes=operator_routes,
             code=code_agents(engine.agents, models, now_us=host.clock.now_us(), to_spec=code_spec),
         )
         deliveries = WebhookDeliveries(
@@ -162,6 +162,8 @@ class Mounted:
 
         app.own_tools = partial(loaded_tools, engine._own_tools)
 
+        if stored.own_socket is not None:
+            stored.own_socket.offer(app)
         if stored.control is not None:
             stored.control.offer(
                 lambda: {**operations(app.workspaces, host, store), "tools.loaded": list_own_tools},

@@ -109,11 +109,13 @@ class OwnNames:
             raise Forbidden("This request comes from another site's page.")
 
     def may_be_own(self, host: str) -> bool:
-        """Whether a Host header may name this server. Any may if the server does not know all of its names."""
+        """Returns True if a Host header may name this server. Any may if the server does not know all of its names."""
         return not self._closed or self._is_own(host)
 
     def _is_own_page(self, given: str) -> bool:
-        """Whether a page is the server's own, is allowed by CORS or, if the server is local, is on its own machine."""
+        """Returns True if a page is the server's own, is allowed by CORS or, if the server is local, is on its own
+        machine.
+        """
         if self._cors is not None and self._cors.allows(given):
             return True
         origin = _origin(given)

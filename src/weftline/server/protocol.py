@@ -31,7 +31,7 @@ from weftline.server.connections import Connections
 from weftline.server.corked import Corked
 from weftline.server.exchange import Exchange
 from weftline.server.heads import WATCHED, check_head, path_and_query, readable
-from weftline.server.http import DISCONNECT, FLOW, Application, Disconnect, Scope
+from weftline.server.http import DISCONNECT, FLOW, PEER, Application, Disconnect, Scope
 from weftline.server.listener import refusal
 from weftline.server.upgrades import parser_of_rest
 
@@ -97,6 +97,7 @@ class HttpProtocol(asyncio.Protocol):
         "_loop",
         "_open",
         "_parser",
+        "_peer",
         "_phase",
         "_queued",
         "_reads_on",
@@ -122,6 +123,7 @@ class HttpProtocol(asyncio.Protocol):
         connections: Connections,
         *,
         address: str = "",
+        peer: str = "",
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._app = app
@@ -129,6 +131,8 @@ class HttpProtocol(asyncio.Protocol):
         self._all = connections
         self._limits = connections.limits
         self._address = address
+        self._peer = peer
+        """The user of this machine at the other end of the store's own socket; empty for TCP."""
         self._loop = loop or asyncio.get_running_loop()
         self.transport: Corked
         self._parser: httptools.HttpRequestParser | None = None
@@ -342,6 +346,8 @@ class HttpProtocol(asyncio.Protocol):
             DISCONNECT: Disconnect(),
             FLOW: self.transport,
         }
+        if self._peer:
+            scope[PEER] = self._peer
         return Exchange(
             scope,
             self.transport,
@@ -455,7 +461,7 @@ class HttpProtocol(asyncio.Protocol):
 
     @property
     def _answered(self) -> bool:
-        """Whether no response is in progress."""
+        """True if no response is in progress."""
         return self._latest is None or self._latest.response_complete
 
     def _head_bytes(self) -> int:

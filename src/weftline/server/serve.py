@@ -39,11 +39,12 @@ from weftline.runtime.tool_calls.toolbox import ToolSource
 from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.listener import Listener
+from weftline.server.local_serving import every_route, operator_routes
 from weftline.server.oauth.documents import read_document
 from weftline.server.options import ServerOptions, server_options
+from weftline.server.own_socket import OwnSocket
 from weftline.server.process import LOST_ANSWERS, LoopWatchdog, Stopping, finish_within, return_large_blocks
 from weftline.server.protocol import HttpProtocol
-from weftline.server.router import Route
 from weftline.server.routes import FIRST
 from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
@@ -187,7 +188,7 @@ def _url(sock: socket.socket) -> str:
 
 
 def _is_local(settings: Settings, options: ServerOptions) -> bool:
-    """Whether the server serves only this machine. Behind a proxy, it listens on loopback for everybody."""
+    """Returns True if the server serves only this machine. Behind a proxy, it listens on loopback for everybody."""
     if options.trusted_proxies or not is_loopback(settings.host):
         return False
     return not options.public_url or is_loopback(parse(options.public_url).host)
@@ -269,8 +270,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         options=options,
         read_document=partial(read_document, pages),
         code=agents.code if agents else NO_CODE,
-        every_route=_every_route,
-        operator_routes=_operator_routes,
+        every_route=every_route,
+        operator_routes=operator_routes,
     )
     deliveries = WebhookDeliveries(
         app.workspaces,
@@ -303,6 +304,8 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         changed=administered,
     )
     await control.start()
+    own_socket = OwnSocket(store, lambda: app)
+    await own_socket.start()
     connections = Connections(
         options.connections,
         max_files=max_files,
@@ -334,6 +337,7 @@ async def serve(settings: Settings, *, ready: Callable[[str], None]) -> int:
         ending = asyncio.gather(delivering, scheduling, return_exceptions=True)
         await asyncio.wait({ending, hurried}, timeout=_STEP_S, return_when=asyncio.FIRST_COMPLETED)
         await control.stop()
+        await own_socket.stop()
         drain = asyncio.create_task(engine.drain(settings.drain_s))
         await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
         drain.cancel()
@@ -368,18 +372,6 @@ async def _after_hold(engine: Engine, work: Callable[[], Awaitable[None]]) -> No
     """
     await engine.wait_released()
     await work()
-
-
-def _every_route() -> tuple[Route, ...]:
-    from weftline.server.routes.every import ROUTES  # takes as long as the whole start
-
-    return ROUTES
-
-
-def _operator_routes() -> tuple[Route, ...]:
-    from weftline.server.routes.operator import ROUTES  # only a command of an administrator needs them
-
-    return ROUTES
 
 
 async def _warm_up(app: App, transport: AiohttpTransport, models: Catalog) -> None:

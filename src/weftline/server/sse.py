@@ -58,7 +58,7 @@ def resume_point(request: Request) -> int:
 
 
 def is_event_source(request: Request) -> bool:
-    """Whether this may be an `EventSource` that continues from an event.
+    """Returns True if this may be an `EventSource` that continues from an event.
 
     It sends no `Last-Event-ID` before its first event, and later repeats its URL with a newer one. Other clients send
     the same value in both.
@@ -110,7 +110,7 @@ def send_events(
 
     `headers` are additional ones for the response. `view` is for a stream with a profile.
     """
-    request.let_go()
+    request.release_input()
     return _Sender(request, request.scope.get(FLOW), engine, key, follower, backlog, view or sse_frames).run(headers)
 
 

@@ -1,4 +1,4 @@
-"""What a server logs when it has started: what it offers, and what to do first if something is missing."""
+"""The log of a server that has started: what it offers, and what to do first if something is missing."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class UnknownFields:
 
 
 def prefers_strict(request: Request) -> bool:
-    """Whether a `Prefer` header asks for strict handling; values may be quoted or have parameters."""
+    """Returns True if a `Prefer` header asks for strict handling; values may be quoted or have parameters."""
     header = request.header(b"prefer")
     if header is None:
         return False

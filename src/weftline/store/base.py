@@ -1,4 +1,4 @@
-"""What a store is: its protocols. The rows that cross them are in `weftline.store.rows`.
+"""The protocols of a store. The rows that cross them are in `weftline.store.rows`.
 
 A store has two halves. The *log* holds runs: each store writes it in the way that suits it best, many runs to a commit.
 The *records* (workspaces, keys, agents, tools, webhooks, threads …) are plain rows behind one small database protocol,
@@ -35,7 +35,7 @@ from weftline.store.sealing import Vault
 
 
 class LogReader(Protocol):
-    """What can be read from the log, even by a process that does not own the store."""
+    """Reads of the log, even by a process that does not own the store."""
 
     async def run(self, key: int) -> RunRow | None: ...
 
@@ -48,7 +48,7 @@ class LogReader(Protocol):
         ...
 
     async def count_runs(self, wanted: RunFilter) -> int:
-        """How many runs match, wherever the page begins."""
+        """Returns the number of runs that match, wherever the page begins."""
         ...
 
     async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
@@ -130,11 +130,13 @@ class LogReader(Protocol):
         ...
 
     async def unfinished(self) -> int:
-        """How many runs have not ended."""
+        """Returns the number of runs that have not ended."""
         ...
 
     async def waiting(self) -> int:
-        """How many runs wait for a time, a deadline or a person, and are not due. This reads only indexes."""
+        """Returns the number of runs that wait for a time, a deadline or a person, and are not due. This reads only
+        indexes.
+        """
         ...
 
     async def blob(self, workspace: int, id: str) -> bytes | None:
@@ -157,12 +159,12 @@ class LogStore(LogReader, Protocol):
 
     @property
     def unclean(self) -> bool:
-        """Whether an owner died without closing the store and no later owner has called `charge_death`."""
+        """True if an owner died without closing the store and no later owner has called `charge_death`."""
         ...
 
     @property
     def held(self) -> bool:
-        """Whether the store comes from a backup and its runs have not been released yet."""
+        """True if the store comes from a backup and its runs have not been released yet."""
         ...
 
     async def lift_hold(self) -> None:
@@ -281,12 +283,12 @@ class Store(Protocol):
 
     @property
     def outlives_process(self) -> bool:
-        """Whether another process, and so other code, may continue its runs."""
+        """True if another process, and so other code, may continue its runs."""
         ...
 
-    def announce(self, *, admin_socket: str) -> None:
-        """Publishes the address of the owner's control interface, for commands that cannot open the store
-        themselves.
+    def announce(self, *, admin_socket: str = "", socket: str = "") -> None:
+        """Publishes where the owner's socket is, for commands that cannot open the store themselves: its path, relative
+        to the folder.
         """
         ...
 

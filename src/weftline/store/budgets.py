@@ -1,4 +1,4 @@
-"""What the store keeps of the budget tree: the limits that were set, and what was spent, by account and day.
+"""The budget tree in the store: the limits that were set, and what was spent, by account and day.
 
 Use is a projection of the logs: each write of a run carries the bookings of its facts, in the same transaction.
 """
@@ -16,7 +16,7 @@ _DAY_US = 86_400_000_000
 
 
 class Booking(Struct, frozen=True):
-    """What is added to an account. Reserved amounts are added when a call begins and subtracted when it ends."""
+    """An addition to an account. Reserved amounts are added when a call begins and subtracted when it ends."""
 
     workspace: int
     account: str
@@ -84,7 +84,7 @@ class Sums(Struct):
         self.held_calls += one.held_calls
 
     def of(self, unit: Unit) -> tuple[int, int]:
-        """What is spent, and what is reserved, in this unit."""
+        """Returns the spent and the reserved amount in this unit."""
         match unit:
             case "usd":
                 return self.nusd, self.held_nusd

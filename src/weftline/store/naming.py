@@ -1,4 +1,4 @@
-"""How commands name a store."""
+"""Names of stores in commands."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Claims:
         return self._last
 
     def earlier(self, epoch: int) -> bool:
-        """Whether an epoch belongs to an earlier owner."""
+        """Returns True if an epoch belongs to an earlier owner."""
         return epoch <= self._before
 
     def claim(self, run: int) -> int:
@@ -105,5 +105,5 @@ class Claims:
         return bool(self._newest) and any(map(self.stale, writes))
 
     def stale(self, write: Write) -> bool:
-        """Whether its run has been claimed again since."""
+        """Returns True if its run has been claimed again since."""
         return write.epoch < self._newest.get(write.key, 0)

@@ -57,7 +57,7 @@ class OpenAwait(Struct, frozen=True):
 
 
 class AwaitFilter(Struct, frozen=True, kw_only=True):
-    """What a page of open awaits must match, and where it begins: after the run and id in `after`."""
+    """A filter of open awaits, and the place where a page begins: after the run and id in `after`."""
 
     workspace: int
     after: tuple[int, str] = (0, "")
@@ -148,14 +148,14 @@ class NewRun(Struct):
 
 
 class ThreadEnd(Struct):
-    """What the end of a run does to its thread: these messages are added, and the next queued run may start."""
+    """The change to a thread at the end of a run: these messages are added, and the next queued run may start."""
 
     thread: int
     messages: list[bytes]
 
 
 class Progress(IntEnum):
-    """Whether a write shows progress of a run, which clears it of the suspicion that it kills the process."""
+    """Progress of a run in a write, which clears it of the suspicion that it kills the process."""
 
     NONE = 0
     STREAMED = 1
@@ -164,7 +164,7 @@ class Progress(IntEnum):
 
 
 class Write(Struct):
-    """What one commit does to one run; at most one per run in a flush.
+    """The changes of one commit to one run; at most one per run in a flush.
 
     It takes effect if the row still has `base_version` and `base_seq`, and there was no claim later than `epoch`. If
     `state` is None, the stored state, if any, is left unchanged; recovery folds the newer facts.
@@ -363,7 +363,7 @@ class TimedRun(Struct, frozen=True):
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
-    """What a page of runs must match, and where it begins: below the key `before`."""
+    """A filter of runs, and the place where a page begins: below the key `before`."""
 
     workspace: int | None = None
     before: int | None = None

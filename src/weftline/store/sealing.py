@@ -24,7 +24,7 @@ _PREFIX_CHARS = 12
 
 
 class SecretHash(Struct, frozen=True):
-    """What is stored for a secret: the first characters of its random part, to find the row, and a keyed hash."""
+    """A stored secret: the first characters of its random part, to find the row, and a keyed hash."""
 
     prefix: str
     hash: bytes
@@ -50,7 +50,7 @@ class Hasher:
         return hmac.digest(self._key, b"secret\0" + secret.encode("utf-8", "surrogatepass"), "sha256")
 
     def stored(self, secret: str, *, label: str) -> SecretHash:
-        """What the store holds for `secret`, or None if it is not a valid secret of the kind that `label` marks."""
+        """Returns the stored form of `secret`, or None if it is not a valid secret of the kind that `label` marks."""
         return SecretHash(secret[len(label) : len(label) + _PREFIX_CHARS], self.hash(secret))
 
     def mint(self, label: str) -> Minted:

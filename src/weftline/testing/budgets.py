@@ -49,7 +49,7 @@ async def unlike(log: LogReader, records: Database) -> list[str]:
 
 
 def booked(facts: Sequence[Fact]) -> Booked:
-    """What the facts of one run add to its accounts."""
+    """Returns the bookings of one run's facts on its accounts."""
     sums = Booked()
     holds: dict[str, Held] = {}
     begun: set[str] = set()
@@ -81,7 +81,7 @@ def booked(facts: Sequence[Fact]) -> Booked:
 
 
 def still_held(facts: Iterable[Fact]) -> int:
-    """How many calls began under a budget and have not ended."""
+    """Returns the number of calls that began under a budget and have not ended."""
     begun = sum([getattr(head, "held", None) is not None for head in facts])
     slots = {_slot(head) for head in facts if getattr(head, "held", None) is not None}
     ended = {_slot(head) for head in facts if isinstance(head, _ENDS)}
@@ -117,6 +117,6 @@ def _add(sums: Booked, held: Held, **used: int) -> None:
 
 
 def all_use() -> Query[list[Booking]]:
-    """What is booked on every account, including those of runs that have ended."""
+    """Returns the bookings on every account, including those of runs that have ended."""
     rows = yield from statement(f"SELECT workspace, account, day, {', '.join(_COLUMNS)} FROM budget_use")
     return [Booking(*row) for row in rows]

@@ -49,12 +49,14 @@ def excess(text: bytes, max_values: int = MAX_JSON_VALUES) -> str:
 
 
 def is_modest(text: str) -> bool:
-    """Whether an untrusted text inside another may be parsed as JSON."""
+    """Returns True if an untrusted text inside another may be parsed as JSON."""
     return not excess(text.encode(errors="replace"))
 
 
 def has_more_values(text: bytes, max_values: int = MAX_JSON_VALUES) -> bool:
-    """Whether a JSON text has more than `max_values` values. For text that is not JSON, the result may be either."""
+    """Returns True if a JSON text has more than `max_values` values. For text that is not JSON, the result may be
+    either.
+    """
     # Each value except the first follows one of these; most texts have few, even inside their strings.
     if len(text) < max_values or _separators(text) < max_values:
         return False

@@ -91,7 +91,7 @@ class Redactor:
 
     @property
     def heavy(self) -> bool:
-        """Whether it has so much to look for that it must not run on the event loop."""
+        """True if it has so much to look for that it must not run on the event loop."""
         return self._chars > _LIGHT_CHARS
 
     @property

@@ -144,7 +144,7 @@ def _below(place: object, step: str) -> object:
 
 
 def _is_resource(schema: dict[str, object]) -> bool:
-    """Whether the schema is a document of its own, inside which references have another base."""
+    """Returns True if the schema is a document of its own, inside which references have another base."""
     return isinstance(schema.get("$id"), str) or isinstance(schema.get("id"), str)
 
 

@@ -40,7 +40,7 @@ def storable(text: str) -> str:
 
 
 def may_have_nul(data: bytes) -> bool:
-    """Whether JSON looks as if it contained U+0000; false for nearly all, and fast."""
+    """Returns True if JSON looks as if it contained U+0000; false for nearly all, and fast."""
     return _NUL in data
 
 
@@ -55,7 +55,7 @@ def storable_json(data: bytes) -> bytes:
 
 
 def may_have_halves(data: bytes) -> bool:
-    """Whether JSON contains any escaped surrogate; false for nearly all, and fast."""
+    """Returns True if JSON contains any escaped surrogate; false for nearly all, and fast."""
     return b"\\ud" in data or b"\\uD" in data
 
 

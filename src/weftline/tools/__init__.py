@@ -1,4 +1,4 @@
-"""What tools return and raise, their less common parameters, and toolsets of your own. See docs/tools.md.
+"""Results and errors of tools, their less common parameters, and toolsets of your own. See docs/tools.md.
 
 Each name is imported on first use: everything below this package imports it first.
 """

@@ -1,4 +1,4 @@
-"""Whether two values that were read from JSON are the same to the function that gets them."""
+"""Equality of JSON values for the function that gets them."""
 
 from __future__ import annotations
 

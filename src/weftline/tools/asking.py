@@ -15,7 +15,7 @@ from weftline.text.suggestions import did_you_mean
 
 
 class Ask(Struct, frozen=True):
-    """What a person is asked about a call. With `options` the answer is one of them, or several if `multiple`.
+    """A question to a person about a call. With `options` the answer is one of them, or several if `multiple`.
 
     With `parts` these are several questions, and `prompt` has them all; see `describe_invalid`.
     """

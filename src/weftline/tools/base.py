@@ -162,7 +162,7 @@ class FurtherCalls(Protocol):
 
 
 class ToolContext(Struct, Generic[Deps]):
-    """What a server tool knows about the call that it is executing.
+    """The call that a server tool is executing, as the tool sees it.
 
     `idempotency_key` is the same whenever this call is repeated after a crash; pass it to whatever the tool talks to.
     """
@@ -319,7 +319,7 @@ class Tool(Protocol[Wanted]):
 
 
 def is_carried_out_by_run(tool: Tool) -> bool:
-    """Whether its calls are child runs; then `invoke` is never called."""
+    """Returns True if its calls are child runs; then `invoke` is never called."""
     return bool(getattr(tool, "is_agent", False))
 
 
@@ -347,22 +347,22 @@ def doubt_policy(tool: Tool) -> Literal["report", "ask"] | None:
 
 
 def is_bookkeeping(tool: Tool) -> bool:
-    """Whether its calls are exempt from the caps of a policy."""
+    """Returns True if its calls are exempt from the caps of a policy."""
     return bool(getattr(tool, "bookkeeping", False))
 
 
 def is_host(tool: Tool) -> bool:
-    """Whether its calls may make further calls."""
+    """Returns True if its calls may make further calls."""
     return bool(getattr(tool, "host", False))
 
 
 def is_hidden(tool: Tool) -> bool:
-    """Whether only further calls can use it: it is not offered to a model, which may not call it."""
+    """Returns True if only further calls can use it: it is not offered to a model, which may not call it."""
     return bool(getattr(tool, "hidden", False))
 
 
 def ends_run(tool: Tool) -> bool:
-    """Whether a successful call ends the run."""
+    """Returns True if a successful call ends the run."""
     return bool(getattr(tool, "terminal", False))
 
 

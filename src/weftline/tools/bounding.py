@@ -20,14 +20,14 @@ _OWN = ("returned", "total", "truncated", "refinement_hint")
 
 
 class Paging(Struct, frozen=True):
-    """How a tool continues after a partial result: the argument for the cursor, and the field that returns it."""
+    """Continuation of a tool after a partial result: the argument for the cursor, and the field that returns it."""
 
     cursor: str
     next_cursor: str = "next_cursor"
 
 
 class Bounded(Struct, frozen=True, kw_only=True):
-    """What a tool declared `bounded` returns: an object, and how much of the whole it holds."""
+    """The result of a tool declared `bounded`: an object, and how much of the whole it holds."""
 
     value: Any
     returned: int
@@ -42,7 +42,7 @@ class Bounded(Struct, frozen=True, kw_only=True):
 
 
 def bounded_of(tool: Tool) -> Paging | bool:
-    """Whether, and how, a tool declares that its results are partial."""
+    """Returns a tool's declaration that its results are partial, if any."""
     return getattr(tool, "bounded", False)
 
 

@@ -77,7 +77,7 @@ async def issues_of(value: bytes, schema: bytes | Raw) -> tuple[Issue, ...]:
 
 
 async def can_be_checked(schema: bytes | Raw) -> bool:
-    """Whether values can be checked against a schema at all, which must compile on its own."""
+    """Returns True if values can be checked against a schema at all, which must compile on its own."""
     if _cost(bytes(schema)) is not None and ArgsValidator.of(schema, linear=True).enforced:
         return True
     try:

@@ -210,7 +210,7 @@ class FunctionTool(Generic[P, R, D]):
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """What people are asked before each call, and who may decide; empty if nobody is asked.
+        """The questions to people before each call, and who may decide; empty if nobody is asked.
 
         A function that returns the question is in `functions`.
         """
@@ -273,7 +273,7 @@ class FunctionTool(Generic[P, R, D]):
 
     @property
     def has_result_type(self) -> bool:
-        """Whether the function declares a return type that values can be checked against."""
+        """True if the function declares a return type that values can be checked against."""
         return self._return_type.known
 
     @property

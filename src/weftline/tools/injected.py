@@ -41,5 +41,5 @@ class NotInjected(InvalidArguments):
 
 
 def is_injected(hint: object) -> bool:
-    """Whether the run fills in an argument with this type."""
+    """Returns True if the run fills in an argument with this type."""
     return get_origin(hint) is Annotated and any(one is _MARKER for one in get_args(hint)[1:])

@@ -23,5 +23,5 @@ def path_in(value: object, location: tuple[int | str, ...], *, names_absent: boo
 
 
 def names_absent(kind: str) -> bool:
-    """Whether errors of this pydantic type name a field that is not in the value, or must not be."""
+    """Returns True if errors of this pydantic type name a field that is not in the value, or must not be."""
     return kind in ("missing", "extra_forbidden")

@@ -34,7 +34,7 @@ class ReturnType:
 
     @property
     def known(self) -> bool:
-        """Whether it restricts values."""
+        """True if it restricts values."""
         return self._type is not None
 
     def problem(self, value: object) -> str:

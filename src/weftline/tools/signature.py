@@ -53,7 +53,9 @@ _PARAMETER = re.compile(r"^(\w+)\s*(?:\([^)]*\)\s*)?:\s*(.*)$")
 
 
 class Docstring(NamedTuple):
-    """What a docstring tells a model: everything before its first section, and the description of each parameter."""
+    """The parts of a docstring that a model reads: everything before its first section, and the description of each
+    parameter.
+    """
 
     description: str
     parameters: dict[str, str]

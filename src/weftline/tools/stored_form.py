@@ -164,7 +164,9 @@ class StoredForm:
 
 
 def validation_error() -> type[ValidationError]:
-    """What validators raise. Imported when it is needed: a tool that has any has imported pydantic by then."""
+    """Returns the error of validators. Imported when it is needed: a tool that has any has imported pydantic by
+    then.
+    """
     from pydantic import ValidationError
 
     return ValidationError
@@ -175,7 +177,7 @@ def _own_form(model: BaseModel) -> object:
 
 
 def _has_all(stored: object, written: object) -> bool:
-    """Whether a JSON value has every field of another."""
+    """Returns True if a JSON value has every field of another."""
     if isinstance(stored, dict) and isinstance(written, dict):
         one, other = cast("dict[str, object]", stored), cast("dict[str, object]", written)
         return all(name in one and _has_all(one[name], value) for name, value in other.items())
@@ -200,8 +202,8 @@ def _different(one: object, other: object) -> Iterable[str]:
 
 
 def _same(stored: object, written: object, value: object) -> bool:
-    """Whether two JSON values are the same, where the second is that of `value`. Each process has its own order of the
-    items of a set.
+    """Returns True if two JSON values are the same, where the second is that of `value`. Each process has its own order
+    of the items of a set.
     """
     if getattr(type(value), "__pydantic_root_model__", False):
         value = cast("RootModel[object]", value).root

@@ -1,4 +1,4 @@
-"""How a type is written to the log and read back with nothing lost: every field, under the name that it is read by.
+"""Writing a type to the log and reading it back with nothing lost: every field, under the name that it is read by.
 
 What a type declares about its JSON form is meant for readers elsewhere: other names, fields that are left out, dates
 in a local format.
@@ -73,7 +73,7 @@ def dumped(serializer: SchemaSerializer, value: object, *, only: str | None = No
 
 
 def needs_validator(schema: CoreSchema) -> bool:
-    """Whether `validator_of` reads such values in another way than pydantic, or counts its work."""
+    """Returns True if `validator_of` reads such values in another way than pydantic, or counts its work."""
     found: list[_Schema] = []
     recursive = is_recursive(schema)
 
@@ -121,7 +121,7 @@ def _read_back(schema: _Schema, *, recursive: bool, fail_fast: bool) -> None:
 
 
 def _has_odd_none(schema: _Schema) -> bool:
-    """Whether None is the default of a type that may not read null."""
+    """Returns True if None is the default of a type that may not read null."""
     if schema["type"] != "default" or schema.get("default", schema) is not None or schema.get("validate_default"):
         return False
     return schema["schema"]["type"] not in _READS_NULL
@@ -166,6 +166,8 @@ def _read_as(alias: object) -> str:
 
 
 def _is_custom(serialization: _Schema | None) -> bool:
-    """Whether the author of a type has written this serializer; pydantic has its own for some types, such as paths."""
+    """Returns True if the author of a type has written this serializer; pydantic has its own for some types, such as
+    paths.
+    """
     function: object = (serialization or {}).get("function")
     return function is not None and not getattr(function, "__module__", "").startswith("pydantic.")

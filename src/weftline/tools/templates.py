@@ -29,7 +29,7 @@ _MISSING = object()
 
 
 class _Room:
-    """How much more may be added to one part of a request. It is checked before a value is encoded."""
+    """The room that is left in one part of a request. It is checked before a value is encoded."""
 
     def __init__(self, part: str, limit: int) -> None:
         self._part = part

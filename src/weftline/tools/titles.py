@@ -1,4 +1,4 @@
-"""What people read about a call in progress."""
+"""Titles of calls in progress, for people."""
 
 from __future__ import annotations
 

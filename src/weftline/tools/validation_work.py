@@ -67,7 +67,7 @@ class TooMuchWork(Exception):
 
 
 class _Work(threading.local):
-    """What one validation has done so far. Each thread validates one thing at a time."""
+    """The work of one validation so far. Each thread validates one thing at a time."""
 
     max_steps: int | None = None
     """None if CPU time is what counts."""
@@ -152,8 +152,8 @@ os.register_at_fork(after_in_child=_pool.clear)
 
 
 def needs_counting(schema: _Schema, *, recursive: bool) -> bool:
-    """Whether the values of a schema can cost far more than they are long. `recursive` says whether it is part of a
-    type that contains itself.
+    """Returns True if the values of a schema can cost far more than they are long. `recursive` says whether it is part
+    of a type that contains itself.
     """
     match schema["type"]:
         case "union":
@@ -185,7 +185,7 @@ def count(schema: _Schema) -> None:
 
 
 def is_recursive(schema: Mapping[str, Any]) -> bool:
-    """Whether a core schema has a type that contains itself."""
+    """Returns True if a core schema has a type that contains itself."""
     parts = [one for one in _parts(schema) if one.get("type") == "definitions"]
     uses = {one["ref"]: set(_refs(one)) for part in parts for one in cast("list[_Schema]", part["definitions"])}
     return any(_reaches(ref, ref, uses) for ref in uses)

@@ -32,7 +32,7 @@ class Deadlines:
         return Deadline(limit)
 
     def __len__(self) -> int:
-        """How many lengths are in use."""
+        """Returns the number of lengths in use."""
         return len(self._limits)
 
     def _forget(self, seconds: float) -> None:

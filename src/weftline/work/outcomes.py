@@ -8,7 +8,7 @@ from types import TracebackType
 
 
 def is_being_cancelled() -> bool:
-    """Whether the current task was cancelled; if not, a `CancelledError` is a failure of the code it called."""
+    """Returns True if the current task was cancelled; if not, a `CancelledError` is a failure of the code it called."""
     from asyncio import current_task  # not at import, for `import weftline`: whoever asks has loaded it
 
     try:
@@ -19,7 +19,8 @@ def is_being_cancelled() -> bool:
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Whether an exception of called code is meant for its caller: a cancellation of the task, or of the program.
+    """Returns True if an exception of called code is meant for its caller: a cancellation of the task, or of the
+    program.
 
     What else that code raises is its own failure, including `SystemExit`, a `CancelledError` that nobody requested, and
     `KeyboardInterrupt`, unless Ctrl+C may be what raised it.

@@ -118,7 +118,7 @@ class Threads:
 
     @property
     def abandoned(self) -> int:
-        """How many threads still execute abandoned calls."""
+        """The number of threads that still execute abandoned calls."""
         return self._abandoned.taken
 
     async def run(self, call: Callable[[], T], *, tool: object = None) -> T:
@@ -179,7 +179,7 @@ class Threads:
             return False
 
     def _is_stuck(self, owner: Hashable) -> bool:
-        """Whether no call of a workspace may begin any more."""
+        """Returns True if no call of a workspace may begin any more."""
         return bool(self._abandoned.taken) and not self._abandoned.has_room(owner)
 
     def _stuck(self, job: _Job[Any]) -> Exception:

@@ -214,7 +214,7 @@ def require_named(caller: Caller, agent_id: str | None) -> None:
 
 
 def owns(caller: Caller, agent: str | None) -> bool:
-    """Whether the caller may see what belongs to this agent, or to none."""
+    """Returns True if the caller may see what belongs to this agent, or to none."""
     return not caller.agents or agent in caller.agents
 
 

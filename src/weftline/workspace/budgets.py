@@ -55,7 +55,7 @@ class Budget(Struct, frozen=True):
 
 
 class Subject(Struct, frozen=True):
-    """What a budget is for, by its account and its public id."""
+    """The subject of a budget, by its account and its public id."""
 
     account: str
     id: str | None = None
@@ -70,7 +70,7 @@ async def subject(
     thread: tuple[int, str] | None = None,
     run: int | None = None,
 ) -> Subject:
-    """What a caller refers to.
+    """Returns the subject that a caller refers to.
 
     `thread` is the key and the salt of the session with this id. `run` is the key of a run with a budget of its own,
     which has been looked up.

@@ -56,7 +56,7 @@ _decode = Decoder(_Document).decode
 
 
 def is_document(client_id: str) -> bool:
-    """Whether an id is an address. Ids that this server issues never are."""
+    """Returns True if an id is an address. Ids that this server issues never are."""
     return client_id.startswith("https://")
 
 
@@ -70,7 +70,7 @@ class ClientDocuments:
         self._read_at: OrderedDict[str, int] = OrderedDict()
 
     async def known(self, client_id: str) -> bool:
-        """Whether the client is stored and its document was read recently."""
+        """Returns True if the client is stored and its document was read recently."""
         read_at = self._read_at.get(client_id)
         fresh = read_at is not None and self._at.clock.now_us() < read_at + FRESH_S * 1_000_000
         return fresh and await find_app(self._at, client_id) is not None

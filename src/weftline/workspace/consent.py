@@ -82,7 +82,7 @@ class AuthorizeRequest(Struct, frozen=True):
 
 
 class ConsentQuestion(Struct, frozen=True):
-    """What the user is asked: in which of `choices` to allow the app. `token` must come back with the answer."""
+    """The question to the user: in which of `choices` to allow the app. `token` must come back with the answer."""
 
     choices: Sequence[Membership]
     token: str
@@ -161,7 +161,7 @@ async def read_request(
 async def question(
     at: Workspaces, app: StoredApp, asked: AuthorizeRequest, user: User, *, session: str
 ) -> ConsentQuestion | None:
-    """What to ask a signed-in user; None if the user has no workspace in which the app can be used."""
+    """Returns the question to a signed-in user; None if the user has no workspace in which the app can be used."""
     choices = await _choices(at, app, user, asked)
     if not choices:
         return None

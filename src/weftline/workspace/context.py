@@ -1,4 +1,4 @@
-"""What every use case receives."""
+"""The context of every use case."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _us(time: datetime) -> int:
 
 
 def _exists(time: datetime) -> bool:
-    """Whether clocks ever show this time; they do not show skipped times."""
+    """Returns True if clocks ever show this time; they do not show skipped times."""
     back = time.astimezone(UTC).astimezone(time.tzinfo)
     return back.replace(tzinfo=None, fold=0) == time.replace(tzinfo=None, fold=0)
 

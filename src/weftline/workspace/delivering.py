@@ -221,7 +221,7 @@ class WebhookDeliveries:
 
 
 class _Receiver:
-    """How a webhook's address has behaved: one that does not answer keeps its place until the timeout, so it has one
+    """The record of a webhook's address: one that does not answer keeps its place until the timeout, so it has one
     place until it has answered, and is left alone for a while after each timeout.
     """
 

@@ -103,7 +103,9 @@ class ScheduleAlarm:
             self._lanes.discard(workspace)
 
     async def fire_due(self, workspace: int) -> int | None:
-        """How many schedules of the workspace have handled what was due; None if some have to be tried again."""
+        """Returns how many schedules of the workspace have handled what was due; None if some have to be tried
+        again.
+        """
         now = self._at.clock.now_us()
         after, fired, again = (0, 0), 0, False
         try:
@@ -130,7 +132,7 @@ class ScheduleAlarm:
         return await self._at.records.read(schedules.due(now, workspace=workspace, after=after, limit=_AT_ONCE))
 
     async def _fire(self, key: int, now: int) -> bool:
-        """Whether something of the schedule was due and has been handled."""
+        """Returns True if something of the schedule was due and has been handled."""
         row = await self._at.records.read(schedules.by_key(key))
         if row is None or row.next_at is None or row.next_at > now:
             return False  # changed in the meantime

@@ -1,4 +1,4 @@
-"""What apps get from a user's consent: codes are exchanged for grants, and grants and apps get access tokens."""
+"""Access of apps by a user's consent: codes are exchanged for grants, and grants and apps get access tokens."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def revoke(at: Workspaces, app: StoredApp, *, secret: str) -> bool:
 
 
 async def find_credential(at: Workspaces, app: StoredApp, *, secret: str) -> Token | Grant | None:
-    """What an access token or a refresh token gives access to, if it was issued to this app."""
+    """Returns the grant or token behind an access token or a refresh token, if it was issued to this app."""
     found: Token | Grant | None = None
     if secret.startswith(ACCESS):
         found = await find_token(at, stored_token(at, secret))
@@ -170,7 +170,7 @@ async def find_token(at: Workspaces, stored: SecretHash) -> Token | None:
 
 
 async def list_grants(at: Workspaces, *, email: str) -> list[Grant]:
-    """What a user has allowed apps to do."""
+    """Returns the apps that a user has allowed, and for what."""
 
     def query() -> Query[list[Grant]]:
         user = yield from users.by_email(normalized(email))
@@ -216,7 +216,9 @@ async def _end_if_spent(at: Workspaces, refresh: str) -> None:
 
 
 def _fits(asked: str, granted: str) -> bool:
-    """Whether a token may be issued for the resource `asked` if the user has allowed `granted`; "" is everything."""
+    """Returns True if a token may be issued for the resource `asked` if the user has allowed `granted`; "" is
+    everything.
+    """
     return not asked or not granted or asked == granted
 
 

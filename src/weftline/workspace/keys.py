@@ -41,7 +41,7 @@ def hash_secret(secret: str) -> bytes:
 
 
 async def has_credentials(at: Workspaces) -> bool:
-    """Whether this store has a credential that works, or an OAuth app that could get one."""
+    """Returns True if this store has a credential that works, or an OAuth app that could get one."""
     return await at.records.read(keys.has_credentials())
 
 

@@ -49,7 +49,8 @@ class PasswordChecker:
         return self._turns.waiting()
 
     async def check(self, stored: str | None, password: str, *, sender: str = "") -> bool:
-        """Whether the password matches its hash. `stored` is None for an unknown user, and False takes just as long.
+        """Returns True if the password matches its hash. `stored` is None for an unknown user, and False takes just as
+        long.
 
         A check that is cancelled while it waits never starts. Raises `RateLimited` or `Unavailable` if too many others
         are waiting, from the same sender or in all.

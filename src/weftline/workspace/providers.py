@@ -95,7 +95,7 @@ class ProviderSecrets(Struct, frozen=True, omit_defaults=True):
 
 
 class ProviderChanges(Struct, frozen=True, kw_only=True):
-    """What to change; UNSET fields are left unchanged."""
+    """Changes to a provider; UNSET fields are left unchanged."""
 
     name: str | UnsetType = UNSET
     family: str | UnsetType = UNSET

@@ -19,7 +19,7 @@ _NO_APPS = frozenset(
 
 
 def is_scheme_of_an_app(text: str) -> bool:
-    """Whether an operator may list this as the scheme of an app."""
+    """Returns True if an operator may list this as the scheme of an app."""
     return bool(_LISTED_SCHEME.fullmatch(text)) and text not in _NO_APPS
 
 
@@ -47,8 +47,8 @@ def redirect_uri(text: str, *, schemes: Collection[str] = ()) -> str | None:
 
 
 def is_registered(uri: str, registered: Iterable[str]) -> bool:
-    """Whether a browser may be redirected to `uri`. On this machine any port is allowed, because apps use whichever is
-    free.
+    """Returns True if a browser may be redirected to `uri`. On this machine any port is allowed, because apps use
+    whichever is free.
     """
     listed = set(registered)
     if uri in listed:

@@ -41,7 +41,7 @@ _MAX_NAME = 256
 
 
 class Registration(Struct, frozen=True):
-    """What a client reports about itself. Fields without a meaning here are ignored, as RFC 7591 requires."""
+    """A client's report about itself. Fields without a meaning here are ignored, as RFC 7591 requires."""
 
     redirect_uris: Sequence[str] | None = None
     token_endpoint_auth_method: str | None = None

@@ -1,4 +1,4 @@
-"""What access tokens can be for (RFC 8707): the MCP server of one workspace, by its path."""
+"""Resources that access tokens can be for (RFC 8707): the MCP server of one workspace, by its path."""
 
 from __future__ import annotations
 

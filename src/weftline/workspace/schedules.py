@@ -66,7 +66,7 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """What it runs, and for whom."""
+    """The work of a schedule, and for whom it is done."""
 
     agent: str | None
     spec: bytes
@@ -79,7 +79,7 @@ class Work(Struct, frozen=True, kw_only=True):
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """What to change in a schedule; None leaves a field unchanged."""
+    """Changes to a schedule; None leaves a field unchanged."""
 
     name: str | None = None
     work: Work | None = None

@@ -130,7 +130,7 @@ async def named(at: Workspaces, workspace: int, name: str) -> ThreadRow:
 
 
 async def is_named(at: Workspaces, thread: ThreadRow) -> bool:
-    """Whether code refers to this thread by its name."""
+    """Returns True if code refers to this thread by its name."""
     found = await at.records.read(threads.under(name_key(thread.name), workspace=thread.workspace))
     return found is not None and found[1] == thread.key
 
@@ -158,7 +158,7 @@ async def find(at: Workspaces, caller: Caller, key: int, *, salt: str) -> Thread
 
 
 async def spec(at: Workspaces, thread: ThreadRow) -> bytes:
-    """What each of its runs starts from. Raises `StoreError` (`log_damaged`) if it cannot be read."""
+    """Returns the spec that each of its runs starts from. Raises `StoreError` (`log_damaged`) if it cannot be read."""
     spec = await at.records.read(threads.spec_of(thread.key), heavy=thread.spec_bytes > _READ_ON_LOOP_BYTES)
     try:
         _decode_object(spec)
@@ -189,7 +189,7 @@ async def page(at: Workspaces, wanted: ThreadFilter) -> list[ThreadRow]:
 
 
 async def count(at: Workspaces, wanted: ThreadFilter) -> int:
-    """How many threads match, on all pages."""
+    """Returns the number of threads that match, on all pages."""
     return await at.records.read(threads.count(wanted), heavy=True)
 
 

@@ -45,7 +45,7 @@ _OF_CODE = ("source", "language")
 
 
 class ToolChanges(Struct, frozen=True, kw_only=True):
-    """What to change; UNSET fields are left unchanged."""
+    """Changes to a tool; UNSET fields are left unchanged."""
 
     kind: str | UnsetType = UNSET
     """It cannot be changed; it is only compared."""

@@ -52,7 +52,7 @@ async def set_feature(at: Workspaces, slug: str, feature: Feature, *, on: bool) 
 
 
 def is_slug(text: str) -> bool:
-    """Whether a workspace may have this slug."""
+    """Returns True if a workspace may have this slug."""
     return _SLUG.fullmatch(text) is not None
 
 

@@ -20,7 +20,7 @@ from weftline.kernel.decide import decide
 from weftline.kernel.entries import TimerFired
 from weftline.kernel.state import State
 from weftline.runtime import step as stepping
-from weftline.runtime.budgets.reserving import weighed
+from weftline.runtime.budgets.reserving import reserved
 from weftline.runtime.driver import CarryOut, TakeStep
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet.alarm import Alarm
@@ -150,7 +150,7 @@ class DecidesOnAnotherState:
         for _ in range(stepping.MAX_ROUNDS):
             decision = decide(self._change(state))
             if decision.append and work.account is not None and work.account.active:
-                decision = weighed(decision, state, work, work.account, at=at)
+                decision = reserved(decision, state, work, work.account, at=at)
             if not decision.append:
                 break
             for draft in [stepping.write_down(state, work, new) for new in decision.append]:

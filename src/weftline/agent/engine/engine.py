@@ -131,7 +131,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
 
     @property
     def _lives_here(self) -> bool:
-        """Whether the engine was opened on the running loop."""
+        """True if the engine was opened on the running loop."""
         return self._loop is asyncio.get_running_loop()
 
     @property
@@ -176,7 +176,7 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             store: Store = MemoryStore()
             self._kept = RecentLogs(store)
         else:
-            self._models.look_around()  # the runs that it continues may need them
+            self._models.add_usual()  # the runs that it continues may need them
             store = await open_store_off_loop(self._directory)
         self.store = store
         try:
@@ -257,6 +257,8 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             closing.push_async_callback(self._guests.aclose)
             if self._stored is not None and self._stored.control is not None:
                 closing.push_async_callback(self._stored.control.stop)
+            if self._stored is not None and self._stored.own_socket is not None:
+                closing.push_async_callback(self._stored.own_socket.stop)
 
     async def _stop_host(self) -> None:
         host, self._host = self._host, None
@@ -286,12 +288,12 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
         async with self:
             yield
 
-    def _alongside(self, companion: Companion) -> None:
+    def _add_companion(self, companion: Companion) -> None:
         """Enters a context each time the engine is opened, and exits it before the engine is closed."""
         self._companions.append(companion)
 
-    async def _attend(self, companion: Companion) -> None:
-        """Like `alongside`, but only once, for an engine that is open."""
+    async def _enter_companion(self, companion: Companion) -> None:
+        """Like `_add_companion`, but only once, for an engine that is open."""
         await self._guests.enter_async_context(companion())
 
     async def runtime(self) -> Runtime:

@@ -1,4 +1,4 @@
-"""What a fork of an agent's run may change."""
+"""Changes that a fork of an agent's run may make."""
 
 from __future__ import annotations
 

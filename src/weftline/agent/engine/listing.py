@@ -1,21 +1,225 @@
-"""Reads for an engine about its runs: their open questions, which of them lack their agents, and their logs."""
+"""Reads for an engine about its runs and threads: lists of them, their open questions, which of them lack their agents,
+and their logs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias, get_args
+
+from msgspec import Struct
+from msgspec.json import Decoder, decode
 
 from weftline.agent.engine.observing import FactsOf
 from weftline.agent.running.asking import Await, to_await
+from weftline.errors import LOG_DAMAGED, InvalidRequest, NotFound
 from weftline.kernel.bodies import decode_created
+from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import AwaitKind
-from weftline.plan import RunPlan, decode_plan, limits_of
+from weftline.kernel.policy import PARTS
+from weftline.messages import Usage
+from weftline.plan import RunPlan, agent_of, decode_plan, limits_of
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
-from weftline.store.rows import AwaitFilter, Item, RunFilter
+from weftline.runtime.reads import prefixes
+from weftline.store.records.threads import ThreadFilter, ThreadRow
+from weftline.store.rows import AwaitFilter, Item, RunFilter, RunRow
+from weftline.workspace import agents, threads
+from weftline.workspace.context import Workspaces
 
 _PAGE = 200
 _UNFINISHED = ("queued", "running", "paused")
 _MANY = 2**31 - 1
+RunStatus: TypeAlias = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
+
+
+class ListedRun(Struct, frozen=True, kw_only=True):
+    """A run in a list. See `Engine.runs`; `Engine.attach(id)` has the rest."""
+
+    id: str
+    status: RunStatus
+    agent: str | None
+    """The name of an agent in code, or the id of a stored one."""
+    thread_id: str | None
+    """The id of its thread; a child run has that of the topmost run above it."""
+    parent: str | None
+    """The run whose call it executes."""
+    name: str
+    metadata: dict[str, Any]
+    created_at: datetime
+    started_at: datetime | None
+    """When a model was first called."""
+    ended_at: datetime | None
+    text: str | None
+    """Its answer, once it has succeeded; the partial one, if the output was truncated."""
+    error: str | None
+    code: str | None
+    """Of a failed run: the class of its error. Also `log_damaged` and `unsupported_run`, of one that cannot be read."""
+    turns: int
+    """Like usage and cost, known once it has ended."""
+    usage: Usage
+    cost_usd: float | None
+
+
+class ListedThread(Struct, frozen=True, kw_only=True):
+    """A thread in a list. See `Engine.threads`; `Engine.thread(id)` has its messages and events."""
+
+    id: str
+    name: str
+    agent: str | None
+    metadata: dict[str, str]
+    created_at: datetime
+    last_used_at: datetime
+    ended_at: datetime | None
+    """When it was ended. It accepts no further runs then."""
+    code: str | None = None
+    """`log_damaged` if it cannot be read."""
+
+
+class RunQuery(Struct, frozen=True, kw_only=True):
+    """What listed runs must match; see `Engine.runs`."""
+
+    status: RunStatus | None
+    thread: str | None
+    children: bool
+    agent: str | None
+    metadata: Mapping[str, Any]
+    id_prefix: str | None
+
+
+async def page_of_runs(
+    host: Engine, at: Workspaces, workspace: int, query: RunQuery, *, before: int | None
+) -> tuple[list[ListedRun], int | None]:
+    """Returns a page of runs, and the key below which the next one begins; None after the last.
+
+    No index has the agents and the metadata of runs of code: these filters read the beginning of every run.
+    """
+    status, prefix = query.status, query.id_prefix
+    if status is not None and status not in get_args(RunStatus):
+        raise InvalidRequest(f"status: {status!r} is not one of {', '.join(get_args(RunStatus))}.")
+    try:
+        thread = None if query.thread is None else await _thread_key(at, workspace, query.thread)
+    except NotFound:
+        return [], None
+    wanted = RunFilter(
+        workspace=workspace,
+        before=before,
+        limit=_PAGE,
+        statuses=() if status is None else (status,),
+        thread=thread,
+        with_children=query.children,
+    )
+    if prefix is None:
+        rows = await host.stored.runs(wanted)
+    elif prefixes.is_prefix(prefix):
+        rows = await prefixes.runs_with_prefix(host.stored, prefix, wanted)
+    else:
+        raise InvalidRequest(f"id_prefix: {prefix!r} is not the beginning of a run's id.")
+    names, metadata = await _names_of(at, workspace, query.agent), query.metadata.items()
+    found: list[ListedRun] = []
+    for row in rows:
+        given = await _given(host, row)
+        if (not names or given.agent in names) and all(given.metadata.get(key) == value for key, value in metadata):
+            found.append(await _listed_run(host, row, given))
+    return found, rows[-1].key if len(rows) == wanted.limit else None
+
+
+async def threads_filter(
+    at: Workspaces, workspace: int, *, ended: bool | None, agent: str | None, metadata: Mapping[str, str]
+) -> ThreadFilter:
+    of = await _names_of(at, workspace, agent)
+    return ThreadFilter(workspace=workspace, ended=ended, agents=of, metadata=tuple(metadata.items()), limit=_PAGE)
+
+
+async def page_of_threads(at: Workspaces, wanted: ThreadFilter) -> tuple[list[ListedThread], int | None]:
+    """Like `page_of_runs`, for threads."""
+    rows = await threads.page(at, wanted)
+    return [_listed_thread(row) for row in rows], rows[-1].key if len(rows) == wanted.limit else None
+
+
+async def _names_of(at: Workspaces, workspace: int, name: str | None) -> tuple[str, ...]:
+    """Returns what stands for an agent in the store: its name and, if it is a stored one, its id."""
+    return () if name is None else (name, await agents.id_of(at, workspace, name))
+
+
+async def _thread_key(at: Workspaces, workspace: int, name: str) -> int:
+    """Returns the key of a thread, by its name or id. Raises `NotFound`."""
+    given = ids.parse(name, prefix="ses_")
+    if given is None:
+        return (await threads.named(at, workspace, name)).key
+    row = await threads.by_key(at, given[0])
+    if row.salt != given[1] or row.workspace != workspace:
+        raise NotFound(f"There is no thread {name!r}.")
+    return row.key
+
+
+class _Given(Struct, frozen=True):
+    """What a run was started with."""
+
+    agent: str | None
+    metadata: dict[str, Any]
+
+
+class _PlanMetadata(Struct):
+    metadata: dict[str, Any] = {}
+
+
+_decode_plan_metadata = Decoder(_PlanMetadata).decode
+
+
+async def _given(host: Engine, row: RunRow) -> _Given:
+    """Reads what a run was started with, as far as it can still be read."""
+    created = await host.stored.entry(row.key, 1)
+    try:
+        of_client = decode(row.metadata, type=dict[str, Any])
+        if created is None:
+            return _Given(row.agent, of_client)
+        plan = decode_created(created.body).plan
+        return _Given(row.agent or agent_of(plan), _decode_plan_metadata(plan).metadata | of_client)
+    except UNREADABLE:
+        return _Given(row.agent, {})
+
+
+async def _listed_run(host: Engine, row: RunRow, given: _Given) -> ListedRun:
+    from weftline.api.views import run_summary  # with the words of the HTTP API, which few programs need
+
+    run = await run_summary(host.stored, row)
+    return ListedRun(
+        id=run.id,
+        status=run.status,
+        agent=given.agent,
+        thread_id=run.session_id,
+        parent=run.parent,
+        name=run.name,
+        metadata=given.metadata,
+        created_at=_time(run.created_us),
+        started_at=None if run.started_us is None else _time(run.started_us),
+        ended_at=None if run.finished_us is None else _time(run.finished_us),
+        text=run.final_text,
+        error=run.error,
+        code=run.error_code,
+        turns=run.turns,
+        usage=run.usage,
+        cost_usd=None if run.cost_nusd is None else run.cost_nusd / PARTS["usd"],
+    )
+
+
+def _listed_thread(row: ThreadRow) -> ListedThread:
+    return ListedThread(
+        id=ids.session_id(row.key, row.salt),
+        name=row.name,
+        agent=row.agent,
+        metadata=decode(row.metadata, type=dict[str, str]),
+        created_at=_time(row.created_at),
+        last_used_at=_time(row.last_used_at),
+        ended_at=None if row.ended_at is None else _time(row.ended_at),
+        code=LOG_DAMAGED if row.damaged else None,
+    )
+
+
+def _time(at_us: int) -> datetime:
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC)
 
 
 async def open_awaits(host: Engine, workspace: int, *, root: int | None, kinds: Sequence[AwaitKind]) -> list[Await]:

@@ -37,13 +37,13 @@ class Models:
         self._named: dict[int, tuple[Provider, str]] = {}
         """By the object's `id()`: the object, kept alive so that its id stays unique, and its name in the catalog."""
         self._offered: set[str] = set()
-        self._lent: dict[str, set[int]] = {}
+        self._in_use: dict[str, set[int]] = {}
         self._users: Counter[int] = Counter()
         self._spare: dict[int, None] = {}
         """Objects that runs brought along and no run uses now, longest unused first."""
         self._unpriced: set[str] = set()
 
-    def look_around(self) -> None:
+    def add_usual(self) -> None:
         """Adds the providers whose keys are in the environment, unless models were given."""
         if self._given is not None or self._usual is not None:
             return
@@ -67,12 +67,12 @@ class Models:
         known = self._named.get(id(provider))
         return None if known is None else known[1]
 
-    def lend(self, provider: Provider, *, by: str) -> str:
+    def use(self, provider: Provider, *, by: str) -> str:
         """Returns the name of a model object that `by` brings along. It is valid until `by` is released."""
         key = id(provider)
         if key not in self._named:
             self.offer(provider, self._name(provider))
-        held = self._lent.setdefault(by, set())
+        held = self._in_use.setdefault(by, set())
         if key not in held:
             held.add(key)
             self._users[key] += 1
@@ -90,7 +90,7 @@ class Models:
 
     def release(self, by: str) -> None:
         """Releases the objects that `by` brought along, and removes the longest unused ones beyond `_SPARE`."""
-        for key in self._lent.pop(by, ()):
+        for key in self._in_use.pop(by, ()):
             self._users[key] -= 1
             if self._users[key] <= 0:
                 del self._users[key]
@@ -124,7 +124,7 @@ class Models:
             await self._transport.aclose()
         self._usual = self._transport = None
         self.catalog = _fresh(self._given)
-        for gone in (self._named, self._offered, self._lent, self._users, self._spare):
+        for gone in (self._named, self._offered, self._in_use, self._users, self._spare):
             gone.clear()
 
 

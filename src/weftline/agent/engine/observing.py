@@ -17,7 +17,7 @@ class RunObserver(Protocol):
 
     @property
     def traces(self) -> bool:
-        """Whether it emits spans of the runs."""
+        """True if it emits spans of the runs."""
         ...
 
     async def ended(self, run: RunInfo, facts_of: FactsOf) -> None:

@@ -1,4 +1,4 @@
-"""What an engine's run is started with: its code, its plan and its model."""
+"""Starting an engine's runs: their code, plan and model."""
 
 from __future__ import annotations
 
@@ -138,9 +138,9 @@ class Starter:
         A model object that a run in memory brings along is kept as long as the run, `by`, needs it.
         """
         if model is None or isinstance(model, str):
-            self._models.look_around()
+            self._models.add_usual()
             return model
-        name = self._models.name_of(model) if self._durable else self._models.lend(model, by=by)
+        name = self._models.name_of(model) if self._durable else self._models.use(model, by=by)
         if name is None:
             raise InvalidRequest(
                 "A durable run cannot be given a model as an object: the next process would not have it."

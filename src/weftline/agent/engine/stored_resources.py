@@ -1,5 +1,5 @@
-"""What a durable engine shares with a server on the same store: the tools and providers that clients stored there, and
-the socket over which commands reach it.
+"""The part that a durable engine shares with a server on the same store: the tools and providers that clients stored
+there, and the socket over which commands reach it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from weftline.net.transport import AiohttpTransport
 from weftline.providers.catalog import Catalog
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.runtime.tool_calls.tool_source import DialledTools
+from weftline.server.own_socket import OwnSocket
 from weftline.store.base import Store
 from weftline.tools.base import Tool
 from weftline.workspace.context import Workspaces
@@ -23,6 +24,7 @@ from weftline.workspace.providers import own_providers
 
 if TYPE_CHECKING:
     from weftline.runtime.engine import Engine as Runtime
+    from weftline.server.app import App
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ class StoredResources:
         self.store = store
         self.control: Control | None = None
         """Where commands beside this process, such as `weftline approve`, reach it; None if it cannot listen."""
+        self.own_socket: OwnSocket | None = None
         self._workspaces = workspaces
         egress = egress_from({})
         self._transport = AiohttpTransport(check=egress.check)
@@ -62,6 +65,16 @@ class StoredResources:
             logger.warning("commands such as `weftline approve` cannot reach this process: %s", error)
         else:
             self.control = control
+
+        def app() -> App:
+            from weftline.server.local_serving import app_beside  # only a command needs it
+
+            made = app_beside(host, self.store, self.catalogs)
+            made.logins_changed = self.tools.forget_logins
+            return made
+
+        self.own_socket = OwnSocket(self.store, app)
+        await self.own_socket.start()
 
     async def aclose(self) -> None:
         await self.tools.aclose()

@@ -1,13 +1,25 @@
-"""The engine's methods for watching runs: their open questions, unclaimed runs and all entries."""
+"""The engine's methods for watching runs: lists, open questions, unclaimed runs and all entries."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec.structs import replace
+
 from weftline.agent.definition import Definition
-from weftline.agent.engine.listing import open_awaits, unclaimed_runs
+from weftline.agent.engine.listing import (
+    ListedRun,
+    ListedThread,
+    RunQuery,
+    RunStatus,
+    open_awaits,
+    page_of_runs,
+    page_of_threads,
+    threads_filter,
+    unclaimed_runs,
+)
 from weftline.agent.planning.sources import AgentTools
 from weftline.agent.run import Run
 from weftline.agent.running.asking import Await
@@ -37,6 +49,50 @@ class WatchMethods:
         async def runtime(self) -> Runtime: ...
         async def _locate(self, run_id: str) -> int: ...
         def attach(self, run_id: str, agent: Definition[Any, Any] | None = None) -> Run[Any]: ...
+
+    async def runs(
+        self,
+        *,
+        status: RunStatus | None = None,
+        thread: str | None = None,
+        children: bool = False,
+        agent: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        id_prefix: str | None = None,
+    ) -> AsyncGenerator[ListedRun]:
+        """Yields the runs of the engine's workspace, ended or not, newest first: `async for run in engine.runs(): …`.
+
+        All filters must match. `thread` is a name or an id; with `children`, the runs of its subagents are listed too.
+        Runs are read a page at a time; those created in the meantime are left out.
+        """
+        query = RunQuery(
+            status=status, thread=thread, children=children, agent=agent, metadata=metadata or {}, id_prefix=id_prefix
+        )
+        read = partial(page_of_runs, await self.runtime(), self.workspaces, self._workspace, query)
+        before: int | None = None
+        while True:
+            page, before = await self._on_engine_loop(partial(read, before=before))
+            for run in page:
+                yield run
+            if before is None:
+                return
+
+    async def threads(
+        self, *, ended: bool | None = None, agent: str | None = None, metadata: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[ListedThread]:
+        """Yields the threads of the engine's workspace, its clients' sessions included, newest first.
+
+        All filters must match; `ended=False` leaves out those that accept no further runs.
+        """
+        find = partial(threads_filter, ended=ended, agent=agent, metadata=metadata or {})
+        await self.runtime()  # it must be open
+        wanted = await self._on_engine_loop(lambda: find(self.workspaces, self._workspace))
+        before: int | None = wanted.limit
+        while before is not None:
+            page, before = await self._on_engine_loop(partial(page_of_threads, self.workspaces, wanted))
+            for thread in page:
+                yield thread
+            wanted = replace(wanted, before=before)
 
     async def awaits(
         self,

@@ -33,7 +33,7 @@ class AroundCalls:
         self._large = LargeResults(frame.behavior, run_id=context.run.id, keep=frozenset({USE}))
 
     def wants(self, point: type[points.Point]) -> bool:
-        """Whether any hook is registered for this point, including those of the runs above."""
+        """Returns True if any hook is registered for this point, including those of the runs above."""
         return point in self._hooks or self._above.wants(point)
 
     def display_name(self, call: PendingCall) -> str:

@@ -121,7 +121,7 @@ class Hooks:
         return point in self._by_point
 
     def fail_closed(self, point: type[Point]) -> bool:
-        """Whether a hook at this point must not fail."""
+        """Returns True if a hook at this point must not fail."""
         return any(one.fail_closed for one in self._by_point.get(point, ()))
 
     async def gate(self, point: Point, context: object) -> BaseException | None:

@@ -120,7 +120,7 @@ class FactPoints:
 
     @property
     def waits(self) -> bool:
-        """Whether hooks still have to be notified of the end of a turn."""
+        """True if hooks still have to be notified of the end of a turn."""
         return self._held is not None
 
     async def judged(self) -> None:

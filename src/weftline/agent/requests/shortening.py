@@ -1,4 +1,6 @@
-"""What a request leaves out of the conversation. The stored conversation stays whole, and calls keep their results."""
+"""Leaving parts of the conversation out of a request. The stored conversation stays whole, and calls keep their
+results.
+"""
 
 from __future__ import annotations
 

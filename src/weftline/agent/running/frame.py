@@ -1,4 +1,4 @@
-"""What a run's code needs besides hooks and deps: behavior, tool names, withheld tools and skills."""
+"""The needs of a run's code besides hooks and deps: behavior, tool names, withheld tools and skills."""
 
 from __future__ import annotations
 

@@ -76,5 +76,5 @@ def _offered(tool: Tool) -> OfferedTool:
 
 
 def _is_async(engine: PolicyEngine) -> bool:
-    """Whether the engine is a coroutine function, or an object whose `__call__` is one."""
+    """Returns True for a coroutine function, or an object whose `__call__` is one."""
     return inspect.iscoroutinefunction(engine) or inspect.iscoroutinefunction(type(engine).__call__)

@@ -66,7 +66,7 @@ class SkillActivations:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the run already has its state: it began in this process or an earlier one."""
+        """True if the run already has its state: it began in this process or an earlier one."""
         return KEY in self._state
 
     def begin(self) -> None:

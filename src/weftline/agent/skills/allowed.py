@@ -89,7 +89,7 @@ def refusal(call: Call, *, active: Iterable[Skill], names: ToolNames, shells: Ma
 
 
 def preapproved(call: Call, *, active: Iterable[Skill], names: ToolNames, shells: Mapping[str, str] = SHELLS) -> bool:
-    """Whether an active skill approves a call in advance. Only a trusted skill can."""
+    """Returns True if an active skill approves a call in advance. Only a trusted skill can."""
     entries = [entry for skill in active if skill.trusted for entry in skill.allowed_tools or ()]
     return _allows(entries, call, names, shells)
 

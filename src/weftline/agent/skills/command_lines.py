@@ -40,7 +40,7 @@ def simple_command(line: str) -> str | None:
 
 
 def matches(pattern: str, command: str) -> bool:
-    """Whether a simple command matches a pattern, as in `Bash(pattern)`.
+    """Returns True if a simple command matches a pattern, as in `Bash(pattern)`.
 
     `git:*` is the word `git` alone or with anything after it; `*` elsewhere stands for any text; anything else is
     literal.

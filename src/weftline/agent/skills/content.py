@@ -142,11 +142,11 @@ def _files(directory: str) -> Generator[str | None]:
             if entry.is_dir(follow_symlinks=False):
                 if entry.name not in _UNLISTED:
                     waiting.append(path)
-            elif entry.is_file(follow_symlinks=False) or (entry.is_symlink() and _stays_inside(directory, path)):
+            elif entry.is_file(follow_symlinks=False) or (entry.is_symlink() and _is_inside(directory, path)):
                 yield path
 
 
-def _stays_inside(directory: str, path: str) -> bool:
+def _is_inside(directory: str, path: str) -> bool:
     try:
         with open_inside(directory, path):
             return True

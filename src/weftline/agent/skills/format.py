@@ -126,7 +126,7 @@ def faults(text: str, *, directory_name: str) -> list[Issue]:
 
 
 def same_name(one: str, other: str) -> bool:
-    """Whether two names are equal, however their characters are composed."""
+    """Returns True if two names are equal, however their characters are composed."""
     return unicodedata.normalize("NFKC", one) == unicodedata.normalize("NFKC", other)
 
 
@@ -192,7 +192,7 @@ def _usable_name(values: dict[str, Value], directory_name: str, warnings: list[s
 
 
 def _is_usable(name: str) -> bool:
-    """Whether the name can be listed: without line breaks, control characters or unpaired surrogates."""
+    """Returns True if the name can be listed: without line breaks, control characters or unpaired surrogates."""
     return 0 < len(name) <= _MAX_USABLE_CHARS and name.isprintable()
 
 

@@ -20,7 +20,7 @@ ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TERM", 
 
 
 class Outcome(Protocol):
-    """How a command ended, with the end of what it printed and how many bytes before that were dropped."""
+    """The outcome of a command, with the end of its output and the number of bytes dropped before that."""
 
     @property
     def stdout(self) -> bytes: ...

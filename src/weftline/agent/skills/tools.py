@@ -24,7 +24,7 @@ _GRACE_S = 60.0
 
 
 class Offer(Protocol):
-    """What the tools operate on."""
+    """The skills and the run that the tools operate on."""
 
     @property
     def catalog(self) -> Catalog: ...

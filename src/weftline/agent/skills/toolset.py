@@ -204,7 +204,7 @@ class Skills:
         return allowed.refusal(call, active=self.active(state), names=names)
 
     def preapproved(self, call: allowed.Call, *, state: State, names: allowed.ToolNames) -> bool:
-        """Whether a call needs no confirmation because an active skill lists it."""
+        """Returns True if a call needs no confirmation because an active skill lists it."""
         if self.allowed_tools != "preapprove":
             return False
         return allowed.preapproved(call, active=self.active(state), names=names)

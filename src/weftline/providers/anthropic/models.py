@@ -42,7 +42,7 @@ Levels: TypeAlias = Mapping[int, int | str | None]
 
 
 class Traits(Struct, frozen=True):
-    """How one model supports reasoning, and what it accepts."""
+    """Support of reasoning by one model, and the inputs that it accepts."""
 
     thinking: Literal["none", "budget", "adaptive"]
     default_on: bool = False

@@ -154,7 +154,7 @@ class _Native:
         return cast("Schema", found)
 
     def _repeats(self) -> bool:
-        """Whether a definition is recursive, which the API refuses."""
+        """Returns True if a definition is recursive, which the API refuses."""
         edges = {
             f"#/{kind}/{name}": _references(one)
             for kind in _DEFINITIONS

@@ -108,7 +108,7 @@ class Anthropic:
         return tuple(self._builder.builtin_tools)
 
     def takes_reasoning(self, model: str) -> bool:
-        """Whether a reasoning level has any effect on this model."""
+        """Returns True if a reasoning level has any effect on this model."""
         return model in self._builder.reasoning_levels or traits(model).thinking != "none"
 
     def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:

@@ -155,7 +155,7 @@ class Reader:
         return self._taken()
 
     def _has_stop_reason(self) -> bool:
-        """Whether the answer is complete except for its last event. Later failures do not invalidate it."""
+        """Returns True if the answer is complete except for its last event. Later failures do not invalidate it."""
         return self._stop_reason is not None and not self._open
 
     def release(self) -> list[Chunk]:

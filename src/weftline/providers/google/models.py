@@ -26,7 +26,7 @@ DEFAULT_MODELS: tuple[ModelInfo, ...] = (
 
 
 class Traits(Struct, frozen=True):
-    """How requests for one model differ from those for another."""
+    """Differences between requests for one model and another."""
 
     modern: bool
     """Gemini 3 and later: thinking levels, checked signatures, structured output together with tools."""

@@ -91,7 +91,7 @@ class Google:
         return tuple(BUILTIN_TOOLS)
 
     def takes_reasoning(self, model: str) -> bool:
-        """Whether a reasoning level has any effect on this model."""
+        """Returns True if a reasoning level has any effect on this model."""
         found = traits(model)
         return bool(found.levels) or found.budget is not None
 

@@ -182,7 +182,6 @@ class ChatEncoder(Struct, frozen=True):
         return _encode({"role": "tool", "tool_call_id": result.id, "content": self._content(texts)})
 
     def _is_file(self, part: UserPart) -> bool:
-        """Whether it is sent as a file."""
         if not isinstance(part, File) or part.data is None or is_textual(part.media_type):
             return False
         return self.profile.files and is_readable(part.media_type)

@@ -388,7 +388,7 @@ class ChatReader:
         return chunks
 
     def _repeats(self, call: _OpenCall, name: str) -> bool:
-        """Whether a name in a later piece repeats the call's name, rather than continuing it."""
+        """Returns True if a name in a later piece repeats the call's name, rather than continuing it."""
         return name == call.name and self._names.knows(name)
 
     def _call_of(self, piece: _Call, function: _Function) -> _OpenCall | None:

@@ -156,7 +156,7 @@ class OpenAIFamily(ABC):
         return self._models
 
     def takes_reasoning(self, model: str) -> bool:
-        """Whether a reasoning level has any effect on this model."""
+        """Returns True if a reasoning level has any effect on this model."""
         return bool(self._levels.get(model)) or bool(self._knob(model).levels)
 
     def sampling_limits(self, model: str, *, reasoning: int | None) -> SamplingLimits:
@@ -410,7 +410,7 @@ _NOTHING = frozenset({b"null", b"[]", b"{}", b'""'})
 
 
 def present(value: Raw | UnsetType) -> bool:
-    """Whether a field was present and not empty."""
+    """Returns True if a field was present and not empty."""
     return value is not UNSET and bytes(value) not in _NOTHING
 
 
@@ -476,12 +476,14 @@ def data_url(media_type: str, data: str) -> str:
 
 
 def is_textual(media_type: str) -> bool:
-    """Whether any model can read a file of this type as text."""
+    """Returns True if any model can read a file of this type as text."""
     return media_type.startswith("text/") or media_type in _TEXTUAL
 
 
 def is_readable(media_type: str) -> bool:
-    """Whether the API accepts a file of this type. Audio, video and untyped bytes would fail the whole request."""
+    """Returns True if the API accepts a file of this type. Audio, video and untyped bytes would fail the whole
+    request.
+    """
     return not media_type.startswith(("audio/", "video/", "image/")) and media_type != "application/octet-stream"
 
 

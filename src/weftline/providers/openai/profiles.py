@@ -16,7 +16,7 @@ from weftline.providers.reasoning import nearest
 
 
 class Knob(Struct, frozen=True):
-    """How models whose id matches `models` (a regular expression, from the start of the id) support reasoning levels.
+    """Support of reasoning levels by models whose id matches `models` (a regular expression, from the start of the id).
 
     `levels` maps points on the scale 0–100 to the native words. Without levels, these models have no such setting.
     """

@@ -54,7 +54,7 @@ class AnswerSchema(NamedTuple):
 
     @property
     def as_sent(self) -> bool:
-        """Whether an answer is passed on as the model wrote it."""
+        """True if an answer is passed on as the model wrote it."""
         return not self.wrapped and self.meant is None
 
     def restored(self, text: str) -> str:

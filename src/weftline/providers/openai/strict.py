@@ -264,7 +264,7 @@ def _branch_of(members: dict[str, Any], schema: object, root: Schema) -> Schema:
 
 
 def _exclusive(alternatives: Sequence[Schema], root: Schema) -> bool:
-    """Whether no value can match more than one of these."""
+    """Returns True if no value can match more than one of these."""
     seen: set[str] = set()
     literals: list[object] = []
     for one in alternatives:

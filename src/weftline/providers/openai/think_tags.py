@@ -23,7 +23,7 @@ class ThinkTags:
 
     @property
     def is_over(self) -> bool:
-        """Whether all that follows is text."""
+        """True if all that follows is text."""
         return self._state == "text"
 
     def feed(self, text: str) -> list[Chunk]:

@@ -51,7 +51,7 @@ class PendingCall(Struct, frozen=True):
 
 
 class Gated(Struct, frozen=True):
-    """What is to happen to a call. `parts` are what the model reads instead of a result, if it is not to begin."""
+    """The decision about a call. `parts` are what the model reads instead of a result, if it is not to begin."""
 
     verdict: Verdict
     args: bytes
@@ -125,7 +125,7 @@ class Judged(Struct, frozen=True):
 
 
 class ChildLimits(Struct, frozen=True):
-    """What a run leaves to the runs that execute its calls."""
+    """The rest of a run's limits, for the runs that execute its calls."""
 
     max_depth: int
     max_children: int
@@ -136,7 +136,7 @@ class ChildLimits(Struct, frozen=True):
 
 
 class ChildEnd(Struct, frozen=True):
-    """How the run that executed a call ended. `text` is its answer, or as much as there is of one."""
+    """The end of the run that executed a call. `text` is its answer, or as much as there is of one."""
 
     run_id: str
     status: Literal["succeeded", "failed", "cancelled"]
@@ -202,12 +202,12 @@ class RunCode(Protocol):
 
     @property
     def has_gates(self) -> bool:
-        """Whether calls go through `ask_gates` before they are announced."""
+        """True if calls go through `ask_gates` before they are announced."""
         ...
 
     @property
     def sequential(self) -> bool:
-        """Whether calls are executed one after the other, whatever their tools allow."""
+        """True if calls are executed one after the other, whatever their tools allow."""
         ...
 
     async def render(
@@ -269,7 +269,7 @@ class RunCode(Protocol):
         ...
 
     def describe_invalid(self, tool: Tool, error: InvalidArguments) -> str:
-        """What the model reads about arguments that do not fit."""
+        """Returns the text for the model about arguments that do not fit."""
         ...
 
     async def ask_gates(self, call: PendingCall, context: ToolContext) -> Gated: ...
@@ -293,11 +293,11 @@ class RunCode(Protocol):
         ...
 
     async def finish_child(self, call: PendingCall, context: ToolContext, end: ChildEnd) -> ToolOutput:
-        """What the model is to read of the outcome of a child run."""
+        """Returns the text for the model about the outcome of a child run."""
         ...
 
     async def check_output(self, text: str) -> str:
-        """What the model reads if it has to answer again, or "" if the answer is accepted."""
+        """Returns the text for the model if it has to answer again, or "" if the answer is accepted."""
         ...
 
     def about_to_drive(self, turn: int, *, calls: int, unclosed: int) -> None:
@@ -306,12 +306,12 @@ class RunCode(Protocol):
 
     @property
     def watches(self) -> bool:
-        """Whether `on_facts` calls code of the agent, which may take its time. If not, it returns at once."""
+        """True if `on_facts` calls code of the agent, which may take its time. If not, it returns at once."""
         ...
 
     @property
     def may_be_overtaken(self) -> bool:
-        """Whether a run whose time is up goes on although `on_facts` has not returned."""
+        """True if a run whose time is up continues although `on_facts` has not returned."""
         ...
 
     async def on_facts(self, facts: Sequence[Fact], *, messages: Sequence[Message]) -> None:

@@ -76,7 +76,7 @@ class RunInside:
 
     @property
     def attempt(self) -> int:
-        """How many model calls the run has begun."""
+        """The number of model calls that the run has begun."""
         return self._run.state.totals.attempts
 
     @property

@@ -47,7 +47,7 @@ MAX_TIME_RESERVE_US = 60_000_000
 
 
 class Need(Struct, frozen=True):
-    """What a call may use at worst. Time is not reserved: there only has to be some left."""
+    """The most that a call may use. Time is not reserved: there only has to be some left."""
 
     nusd: int = 0
     tokens: int = 0
@@ -65,7 +65,7 @@ class Need(Struct, frozen=True):
                 return self.calls
 
     def concerns(self, unit: Unit) -> bool:
-        """Whether a limit in this unit applies to the call: `calls` to tool calls, `usd` and `tokens` to model
+        """Returns True if a limit in this unit applies to the call: `calls` to tool calls, `usd` and `tokens` to model
         calls.
         """
         return unit == "seconds" or (unit == "calls") == bool(self.calls)
@@ -116,7 +116,7 @@ class _Use:
             del self.returning[run, one.day]
 
     def on_its_way(self, unit: Unit, period: Period, today: int, *, run: int) -> int:
-        """What runs other than `run` have given back in writes that may still be lost."""
+        """Returns what runs other than `run` have given back in writes that may still be lost."""
         first = None if period == "total" else first_day(today, period)
         mine = [sums for (by, day), sums in self.returning.items() if by != run and (first is None or day >= first)]
         return sum([sums.of(unit)[1] for sums in mine])
@@ -130,7 +130,7 @@ class Ledger:
 
     @property
     def active(self) -> bool:
-        """Whether any workspace, agent or thread has a limit."""
+        """True if any workspace, agent or thread has a limit."""
         return bool(self.limits_set)
 
     async def open(self, records: Database) -> None:
@@ -214,7 +214,7 @@ class Ledger:
         return self._booked | {limit.workspace for limits in self.limits_set.values() for limit in limits}
 
     def is_raised(self, refused: BudgetRefused, rules: Mapping[str, BudgetRule]) -> bool:
-        """Whether the limit is now higher than when a call did not fit, or has been removed."""
+        """Returns True if the limit is now higher than when a call did not fit, or has been removed."""
         same = [
             one for one in self.limits(refused.on, rules) if (one.unit, one.period) == (refused.unit, refused.period)
         ]
@@ -228,8 +228,8 @@ class Ledger:
     def time_left_us(
         self, accounts: Accounts, rules: Mapping[str, BudgetRule], *, at: int, final: str | None = None
     ) -> int | None:
-        """How long a call may take at most; None if there is no limit. `final` is the account of the run whose final
-        turn it is.
+        """Returns the longest time that a call may take; None if there is no limit. `final` is the account of the run
+        whose final turn it is.
         """
         left: int | None = None
         for account in accounts:
@@ -247,7 +247,7 @@ class Ledger:
         self._of(account).kept = need
 
     def counts_usd(self, accounts: Accounts, rules: Mapping[str, BudgetRule]) -> bool:
-        """Whether a limit in money applies to a call on these accounts."""
+        """Returns True if a limit in money applies to a call on these accounts."""
         return any(limit.unit == "usd" for account in accounts for limit in self.limits(account, rules))
 
     def limited(self, accounts: Accounts, rules: Mapping[str, BudgetRule]) -> Accounts:
@@ -324,12 +324,12 @@ class Account:
 
     @property
     def active(self) -> bool:
-        """Whether there may be a limit on the run's calls."""
+        """True if there may be a limit on the run's calls."""
         return bool(self.rules or self.ledger.limits_set)
 
     def within(self, limit_s: float, clock: Clock, *, final: bool = False) -> float:
-        """How long a call may take whose limit would otherwise be `limit_s`: seconds are not reserved, but they bound
-        it.
+        """Returns how long a call may take whose limit would otherwise be `limit_s`: seconds are not reserved, but they
+        bound it.
         """
         if not self.rules and not self.ledger.limits_set:
             return limit_s
@@ -397,12 +397,14 @@ def _gives_back(one: Booking) -> bool:
 
 
 def time_reserve_us(limit: Limit) -> int:
-    """How much of a run's own limit in seconds is left for its final turn."""
+    """Returns how much of a run's own limit in seconds is reserved for its final turn."""
     return min(limit.amount // 4, MAX_TIME_RESERVE_US) if limit.on_exceeded == "final_turn" else 0
 
 
 def used_by(before: State, head: Fact, held: Held) -> tuple[Need, int]:
-    """What a call that ends with this fact has used, and for how long. If nobody knows, it is what was reserved."""
+    """Returns the usage of a call that ends with this fact, and its duration. If nobody knows, it is what was
+    reserved.
+    """
     match head:
         case TurnCompleted() | AttemptFailed() | ContextCompacted() | CompactionFailed():
             tokens = head.usage.input + head.usage.output

@@ -40,7 +40,7 @@ MIN_TOKENS = 2_048
 """A final turn requests a shorter answer than these if that is all that fits, but no shorter than this."""
 
 
-def weighed(decision: Decision, state: State, work: WorkingSet, account: Account, *, at: int) -> Decision:
+def reserved(decision: Decision, state: State, work: WorkingSet, account: Account, *, at: int) -> Decision:
     """The decision with its reservations, or instead the fact that something of it does not fit."""
     calls = 0
     model_call: AttemptStarted | CompactionStarted | None = None
@@ -154,7 +154,7 @@ def raised(state: State, await_id: str, ledger: Ledger, *, by: str = "") -> Awai
 
 
 def budget_body(state: State) -> AwaitBody:
-    """What a person is asked about a call that does not fit."""
+    """Returns the question to a person about a call that does not fit."""
     refused = state.budget.refused
     assert refused is not None
     prompt = f"{sentence(refused)} Raise the limit and continue? Otherwise the run answers with what it has."

@@ -1,4 +1,4 @@
-"""What happens to a run after every fact: it is driven, parked, ended, or starts over from its log."""
+"""The step after every fact of a run: it is driven, parked, ended, or starts over from its log."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Dispatcher:
 
     @property
     def halted(self) -> bool:
-        """Whether nothing may run: the server is stopping, or its store is held."""
+        """True if nothing may run: the server is stopping, or its store is held."""
         return self._driver.stopping or self._trials.held
 
     def require_room(self, workspace: int) -> None:
@@ -197,7 +197,7 @@ class Dispatcher:
             self._drivers.submit(run)
 
     def _needs_other_process(self, run: LiveRun) -> bool:
-        """Whether the run waits for a process that has its agent, in the version that it needs."""
+        """Returns True if the run waits for a process that has its agent, in the version that it needs."""
         plan = run.work.plan
         return (plan.code is not None or plan.digests is not None) and not self._knows(plan)
 
@@ -253,6 +253,6 @@ class Dispatcher:
 
 
 def _may_be_due(state: State) -> bool:
-    """Whether a deadline of the run may have passed."""
+    """Returns True if a deadline of the run may have passed."""
     due_at = state.questions.due_at
     return (due_at is not None and due_at <= state.now) or state.limits.policy is not None

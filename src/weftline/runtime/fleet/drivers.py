@@ -22,7 +22,7 @@ class Drivers:
         self._scheduler = Scheduler(self._start, max_per_workspace=max_per_workspace)
 
     def queued(self, workspace: int) -> int:
-        """How many runs of the workspace are queued."""
+        """Returns the number of queued runs of the workspace."""
         return self._scheduler.queued(workspace)
 
     def submit(self, run: LiveRun) -> None:

@@ -82,7 +82,7 @@ class IdleRuns:
 
 
 def _is_busy(run: LiveRun) -> bool:
-    """Whether the run has something waiting to be written, or its tools are being opened: whoever answers it needs
-    them, and would open them again and again.
+    """Returns True if the run has something waiting to be written, or its tools are being opened: whoever answers it
+    needs them, and would open them again and again.
     """
     return not run.log.outbox.empty or run.driving.is_opening

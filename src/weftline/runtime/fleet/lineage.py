@@ -1,4 +1,4 @@
-"""How parent and child runs learn of each other, within a process and across crashes.
+"""Links between parent and child runs, within a process and across crashes.
 
 A child's first entry is in the transaction of its parent's `call.started`. Its last entry makes the parent due, which
 then records the outcome as `child.ended`: at once if it is in memory, else when it is loaded. So nothing is lost or
@@ -206,7 +206,7 @@ async def _ends_of_children(store: LogReader, run: LiveRun) -> list[Draft]:
 
 
 def _readable(last: Item | None, run: LiveRun, child: str) -> tuple[RunEnded, bytes]:
-    """How a child ended. If its last entry is damaged, the parent can still be loaded."""
+    """Returns the end of a child. If its last entry is damaged, the parent can still be loaded."""
     try:
         if last is not None and isinstance(end := decode_fact.decode(last.head), RunEnded):
             bodies.decode_ended(last.body)

@@ -1,4 +1,4 @@
-"""What timers, lineage, recovery and commits need from the parts that load and advance runs.
+"""The needs of timers, lineage, recovery and commits from the parts that load and advance runs.
 
 `Loader` and `Dispatcher` implement these protocols. Those two refer to the other parts in turn, so the protocols have a
 module of their own.
@@ -35,7 +35,7 @@ class RunMover(Protocol):
 
     @property
     def halted(self) -> bool:
-        """Whether nothing may run: the server is stopping, or its store is held."""
+        """True if nothing may run: the server is stopping, or its store is held."""
         ...
 
     def consider(self, run: LiveRun) -> None:

@@ -18,7 +18,7 @@ class Scheduler:
         self._turns: Turns[LiveRun] = Turns(lambda run: run.workspace, limit=max_runs, per_owner=max_per_workspace)
 
     def queued(self, workspace: int) -> int:
-        """How many runs of the workspace are queued."""
+        """Returns the number of queued runs of the workspace."""
         return self._turns.queue.waiting(workspace)
 
     def submit(self, run: LiveRun) -> None:

@@ -70,7 +70,7 @@ class Timers:
             run.driving.due_at = deadline_at
             self.watch(run, deadline_at)
 
-    def was_away(self) -> None:
+    def grant_grace(self) -> None:
         """Called when no process was running until now, so that clients whose answers are overdue get a grace
         period.
         """

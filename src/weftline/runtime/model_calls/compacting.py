@@ -71,14 +71,14 @@ def write_down(state: State, work: WorkingSet, head: Written) -> Draft:
 
 
 def _turns(work: WorkingSet) -> int:
-    """How many turns the conversation has after what the summary replaces."""
+    """Returns the number of turns after the part of the conversation that the summary replaces."""
     conversation = work.conversation
     upto = 0 if conversation.view.cut is None else conversation.view.cut.upto
     return sum([isinstance(message, Assistant) for message in conversation.messages[upto:]])
 
 
 def _spare(state: State, work: WorkingSet, cause: Cause) -> int:
-    """How many tokens a summary would replace."""
+    """Returns how many tokens a summary would replace."""
     span = _span(work)
     cut = _new_cut(state, span, cause)
     left = 0 if cut is None else sum([message_bytes(span.messages[at]) for at in span.fresh(cut)])
@@ -253,7 +253,9 @@ def summary_model(state: State, work: WorkingSet) -> ResolvedModel | None:
 
 
 def _max_bytes(state: State, model: ResolvedModel | None, cause: Cause) -> int:
-    """How much the summarizing model is given to read; less than what another model has rejected as too long."""
+    """Returns how much the summarizing model is given to read; less than what another model has rejected as too
+    long.
+    """
     rule = state.limits.compaction
     tokens = state.compaction.tokens
     if cause == "context_window":

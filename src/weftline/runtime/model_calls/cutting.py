@@ -32,7 +32,7 @@ class Cut(Struct, frozen=True):
 
 
 class Span(Struct, frozen=True):
-    """What is to be cut, and what must be kept in any case."""
+    """The part to be cut, and the part that must be kept in any case."""
 
     messages: Sequence[Message]
     own: range
@@ -57,7 +57,7 @@ class Span(Struct, frozen=True):
 
 
 def new_cut(span: Span, *, keep_turns: int, cause: Cause) -> Cut | None:
-    """What a new summary would replace; None if nothing.
+    """Returns the cut for a new summary; None if it would replace nothing.
 
     If the model has rejected the request, only as few turns are kept as it takes to halve it, and in the end not even
     the first message: the conversation has to continue somehow.

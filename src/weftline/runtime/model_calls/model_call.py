@@ -171,7 +171,7 @@ class _ModelCall(Struct, eq=False):
 
     @property
     def left_s(self) -> float:
-        """How long this attempt may take, after the earlier ones of its turn at this model."""
+        """The time that this attempt may take, after the earlier ones of its turn at this model."""
         return max(self._services.model_retries_timeout_s - self._state.attempt.spent_us / 1e6, 0.0)
 
     async def ended_badly(self, error: ProviderError) -> Outcome:
@@ -306,7 +306,7 @@ class _ModelCall(Struct, eq=False):
 
 
 def retry_wait_s(error: ProviderError, *, failures: int) -> float:
-    """How long to wait before the next attempt; never less than the provider asks for."""
+    """Returns how long to wait before the next attempt; never less than the provider asks for."""
     wait_s = min(RETRY_FIRST_S * 2**failures, MAX_RETRY_S) * random.uniform(0.5, 1.0)
     return max(wait_s, error.retry_after_s or 0.0)
 
@@ -422,7 +422,7 @@ MAX_JSON_CHARS = 4 * 1024 * 1024
 
 
 async def describe_invalid_answer(work: WorkingSet, text: str) -> str:
-    """How the answer violates the run's output schema, or "" if it does not."""
+    """Returns how the answer violates the run's output schema, or "" if it does not."""
     plan = work.plan
     if plan.output_schema is None:
         return ""

@@ -29,7 +29,7 @@ def resolve(work: WorkingSet, choice: int) -> ResolvedModel:
 
 
 def is_blind(work: WorkingSet, choice: int) -> bool:
-    """Whether the model is known to have no vision."""
+    """Returns True if the model is known to have no vision."""
     try:
         return resolve(work, choice).entry.vision is False
     except WeftlineError:
@@ -60,7 +60,7 @@ def cost_nusd(work: WorkingSet, choice: int, usage: Usage) -> int | None:
 
 
 def cost_of(catalog: Catalog, model: ResolvedModel, usage: Usage) -> int | None:
-    """What the usage of a known model cost, in billionths of a US dollar; None without a price."""
+    """Returns the cost of a known model's usage, in billionths of a US dollar; None without a price."""
     cost = catalog.cost_usd(usage, model)
     return None if cost is None else min(round(cost * 1_000_000_000), MAX_COST_NUSD)
 
@@ -77,13 +77,17 @@ def refused_sampling(plan: RunPlan, model: ResolvedModel) -> list[Issue]:
 
 
 def _takes_reasoning(model: ResolvedModel) -> bool:
-    """Whether the model has a reasoning setting at all; a family that declares nothing is assumed to have one."""
+    """Returns True if the model has a reasoning setting at all; a family that declares nothing is assumed to have
+    one.
+    """
     asked = getattr(model.provider, "takes_reasoning", None)
     return True if asked is None else bool(asked(model.vendor_id))
 
 
 def attempt_limit(rule: PolicyRule | None, max_s: float) -> tuple[float, bool]:
-    """How many seconds one model call may take, and whether that comes from a policy: then it may be tried again."""
+    """Returns how many seconds one model call may take, and whether that comes from a policy: then it may be tried
+    again.
+    """
     if rule is None:
         return max_s, False
     planned_s = PLAN_TIMEOUT_S if rule.plan_timeout_us is None else rule.plan_timeout_us / 1_000_000

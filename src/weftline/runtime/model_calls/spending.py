@@ -1,4 +1,4 @@
-"""What a model call used: as its provider reported it, or else an estimate that is marked as one.
+"""Usage of a model call: as its provider reported it, or else an estimate that is marked as one.
 
 A call without a report still costs something. Input is estimated from the conversation (`attempt.started` has the
 number), output from what was streamed.
@@ -24,8 +24,8 @@ NOTHING = ModelUsage()
 
 
 def spent(answer: Assembler, *, estimate: int, unanswered: bool = False) -> ModelUsage:
-    """What the call behind `answer` has used so far. `estimate` is its input in tokens, if the provider did not report
-    it.
+    """Returns the usage so far of the call behind `answer`. `estimate` is its input in tokens, if the provider did not
+    report it.
 
     A call that received nothing at all was rejected and used nothing, unless it is known to have been sent and left
     `unanswered`.

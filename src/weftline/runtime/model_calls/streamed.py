@@ -1,4 +1,4 @@
-"""What an interrupted model call had streamed, read from the log: the basis for an estimate of its cost."""
+"""The streamed part of an interrupted model call, read from the log: the basis for an estimate of its cost."""
 
 from __future__ import annotations
 

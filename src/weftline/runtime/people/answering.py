@@ -81,16 +81,14 @@ class AwaitAnswer(Struct, frozen=True, kw_only=True):
 
     @property
     def mark(self) -> str:
-        """What identifies a repeated answer in the log: its digest and, if it was sent with a key, the digest of
-        that.
-        """
+        """The mark of a repeated answer in the log: its digest and, if it was sent with a key, the digest of that."""
         return f"{self.digest} {self._key_digest}" if self.idempotency_key else self.digest
 
     def was_sent_as(self, mark: str) -> bool:
         return mark in (self.mark, self.digest)  # older logs have no digest of the key
 
     def shares_key_with(self, mark: str) -> bool:
-        """Whether the answer with that mark was sent under the same key, whatever its content."""
+        """Returns True if the answer with that mark was sent under the same key, whatever its content."""
         return bool(self.idempotency_key) and mark.partition(" ")[2] == self._key_digest
 
     @property
@@ -165,7 +163,7 @@ def require_askable(run: LiveRun, question: Question, answer: AwaitAnswer, *, by
 
 
 def _problem(run: LiveRun, question: Question, value: object) -> str:
-    """What is wrong with the answer to a question, or "" if nothing is."""
+    """Returns the problem with the answer to a question, or "" if there is none."""
     if question.kind == "clarification":  # an empty string is an answer too
         return "" if isinstance(value, str) else "must be a string"
     asked = question_of(question.index, run.work) if question.kind == "question" else None
@@ -182,7 +180,7 @@ def _problem(run: LiveRun, question: Question, value: object) -> str:
 
 
 def needs_tools(run: LiveRun, question: Question) -> bool:
-    """Whether an answer is checked by the tool that asked for it."""
+    """Returns True if an answer is checked by the tool that asked for it."""
     return question.kind == "question" and run.state.batch.calls[question.index].asked_back
 
 

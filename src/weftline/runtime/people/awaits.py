@@ -34,7 +34,7 @@ _PLAIN = re.compile(r"[\w ./:=@,+%-]*", re.ASCII)
 
 
 class AwaitPlan(Struct, frozen=True):
-    """What is to be recorded about a call that people are asked about."""
+    """The record about a call that people are asked about."""
 
     verdict: Verdict = "ok"
     asks: Asks | None = None
@@ -45,7 +45,7 @@ class AwaitPlan(Struct, frozen=True):
 
 
 def put_to_people(tool: Tool, args: bytes, work: WorkingSet, *, ask: Ask | None = None) -> AwaitPlan | None:
-    """What people are asked about a call with these final arguments: the question of a gate (`ask`), or else of its
+    """Returns the question to people about a call with these final arguments: that of a gate (`ask`), or else of its
     tool.
 
     None if nobody is asked. A question that cannot be built blocks the call.
@@ -77,7 +77,7 @@ def may_decide(approvers: Sequence[str], by: str) -> bool:
 
 
 def covers(pattern: Pattern, tool: str, args: bytes) -> bool:
-    """Whether an approval with this pattern covers a call with these arguments.
+    """Returns True if an approval with this pattern covers a call with these arguments.
 
     Only plain words may follow a prefix: `git status` is covered by the prefix `git `, `git status; rm -r .` is not.
     """
@@ -95,7 +95,7 @@ def covers(pattern: Pattern, tool: str, args: bytes) -> bool:
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two values are the same JSON. `3` and `3.0` are: a browser that receives one sends the other."""
+    """Returns True if two values are the same JSON. `3` and `3.0` are: a browser that receives one sends the other."""
     if isinstance(one, dict) and isinstance(other, dict):
         fields, others = cast("dict[str, object]", one), cast("dict[str, object]", other)
         return fields.keys() == others.keys() and all(_same(fields[name], others[name]) for name in fields)
@@ -106,7 +106,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def question_of(index: int, work: WorkingSet) -> AskBody | None:
-    """What people are asked about a call of the latest turn, according to the log."""
+    """Returns the question to people about a call of the latest turn, according to the log."""
     conversation = work.conversation
     if index in conversation.turn.asked_back:
         return conversation.turn.asked_back[index]
@@ -179,7 +179,7 @@ def with_edits(output: ToolOutput, index: int, work: WorkingSet) -> ToolOutput:
 
 
 def answer_text(call: Call, head: CallClosed, work: WorkingSet) -> str:
-    """What the model reads of a person's answer, or "" if the answer does not close the call."""
+    """Returns a person's answer as the model reads it, or "" if the answer does not close the call."""
     closed, answer = work.conversation.turn.answers[head.index]
     if call.asked_back:
         kind = "question"

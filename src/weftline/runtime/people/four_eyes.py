@@ -31,7 +31,7 @@ async def as_named(name: str) -> str | None:
 
 
 def needs_second_person(run: LiveRun, question: Question, answer: AwaitAnswer) -> bool:
-    """Whether somebody other than the requester of the run must answer.
+    """Returns True if somebody other than the requester of the run must answer.
 
     The result of a call in doubt counts as an approval, because it could be made up.
     """
@@ -99,7 +99,7 @@ async def _steered_by(store: LogReader, run: int) -> list[str]:
 
 
 def _has_content(head: AwaitClosed, body: bytes, plans: Set[str]) -> bool:
-    """Whether an await was closed by a person whose answer tells the model something."""
+    """Returns True if an await was closed by a person whose answer tells the model something."""
     if head.by.startswith(_CODE):
         return False
     if head.outcome == "approved" and head.id in plans and body:

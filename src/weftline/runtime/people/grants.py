@@ -1,5 +1,4 @@
-"""What people have allowed a run to do, according to its log: the exact arguments, who, when, for how long, and its
-use.
+"""Approvals of a run, according to its log: the exact arguments, who gave them, when, for how long, and their use.
 
 Everything is in the entries, so an exported log contains the same.
 """

@@ -1,4 +1,4 @@
-"""Whether a tree of runs waits for people."""
+"""Tells whether a tree of runs waits for people."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from weftline.runtime.live import LiveRun
 async def waits_for_people(
     key: int, *, load: Callable[[int], Awaitable[LiveRun]], settled: Callable[[LiveRun], Awaitable[None]]
 ) -> bool:
-    """Whether neither the run nor any run below it can advance before a person has answered. Their awaits are durable
-    then.
+    """Returns True if neither the run nor any run below it can advance before a person has answered. Their awaits are
+    durable then.
 
     A run that cannot continue here does not count, because it is not known what it waits for.
     """

@@ -82,7 +82,7 @@ class Contents(Struct):
     """The position of each call in the list, by turn and index."""
 
     def take(self, place: tuple[int, int], size: int) -> bool:
-        """Whether the content of a call is kept."""
+        """Returns True if the content of a call is kept."""
         index = self._places.setdefault(place, len(self._places))
         if not self.first <= index < self.end:
             return False

@@ -18,7 +18,7 @@ _BETWEEN = ":"
 
 
 async def is_below(store: LogReader, key: int, above: int) -> bool:
-    """Whether a run was started by another one, directly or through runs in between."""
+    """Returns True if a run was started by another one, directly or through runs in between."""
     while (link := await _parent_of(store, key)) is not None:
         key = ids.parent_key(link)
         if key == above:

@@ -32,7 +32,7 @@ class StoredRuns:
         return row
 
     async def receipt(self, key: int) -> CancelReceipt:
-        """How the calls of a run were closed, as `Engine.cancel` returns it."""
+        """Returns how the calls of a run were closed, as `Engine.cancel` does."""
         row = await self._log_store.run(key)
         return await stored_receipt(self._log_store, key, "" if row is None else row.status)
 
@@ -53,7 +53,7 @@ class StoredRuns:
         return await turn_of(self._log_store, row, turn, max_bytes=max_bytes)
 
     async def grants(self, row: RunRow) -> list[LoggedGrant]:
-        """What people have allowed a run to do, in order."""
+        """Returns the approvals of a run, in order."""
         return await grants_of(self._log_store, row)
 
     async def calls_in_doubt(
@@ -78,7 +78,7 @@ class StoredRuns:
         return await self._log_store.runs(wanted)
 
     async def count_runs(self, wanted: RunFilter) -> int:
-        """How many runs match, wherever the page begins."""
+        """Returns the number of runs that match, wherever the page begins."""
         return await self._log_store.count_runs(wanted)
 
     async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:

@@ -1,4 +1,4 @@
-"""What a cancel stopped, what had finished before it, and what is in doubt."""
+"""The calls that a cancel stopped, those that had finished before it, and those that are in doubt."""
 
 from __future__ import annotations
 

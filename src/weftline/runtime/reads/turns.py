@@ -55,7 +55,7 @@ class LoggedAttempt(Struct, kw_only=True):
 
 
 class LoggedRequest(Struct, frozen=True, kw_only=True):
-    """What the model was sent."""
+    """The request to the model."""
 
     system: str | None
     messages: Sequence[Message]

@@ -65,19 +65,19 @@ def digest_of(output: ToolOutput) -> str:
 
 
 def is_stored_as(output: ToolOutput, parts: tuple[UserPart, ...], *, is_error: bool) -> bool:
-    """Whether a client's result equals what was stored. A note about a person's edits may follow it there."""
+    """Returns True if a client's result equals what was stored. A note about a person's edits may follow it there."""
     return (parts[: len(output.parts)], is_error) == (output.parts, output.is_error)
 
 
 def is_repeated(output: ToolOutput, head: CallClosed, body: ClosedBody) -> bool:
-    """Whether a client's result is the one that closed the call, whatever its tool made of it."""
+    """Returns True if a client's result is the one that closed the call, whatever its tool made of it."""
     if body.sent:
         return body.sent == digest_of(output)
     return is_stored_as(output, body.parts, is_error=head.is_error)
 
 
 async def was_answered(store: LogReader, run: int, call: str, output: ToolOutput, *, idempotency_key: str) -> bool:
-    """Whether the same answer, sent under the same key before, has closed the call.
+    """Returns True if the same answer, sent under the same key before, has closed the call.
 
     Raises `Conflict` (`idempotency_conflict`) if a different answer under this key has.
     """

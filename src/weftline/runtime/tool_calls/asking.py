@@ -33,7 +33,7 @@ TOOL_TIMEOUT_S = 120.0
 
 
 def tool_timeout_s(tool: Tool, state: State, work: WorkingSet, services: Services) -> float:
-    """How long a call may take: by the run's policy, else by its tool, and no longer than its budgets allow."""
+    """Returns how long a call may take: by the run's policy, else by its tool, and no longer than its budgets allow."""
     rule = state.limits.policy
     own_s = tool.timeout_s if rule is None else rule.tool_timeout_s(tool.spec.name, tool.timeout_s)
     limit_s = own_s or TOOL_TIMEOUT_S
@@ -77,14 +77,14 @@ class AskingCall:
 
     @property
     def skip_on_drain(self) -> bool:
-        """Whether waiting for it is useless while no call may begin: it can be repeated, or it waits for a nested call
+        """True if waiting for it is useless while no call may begin: it can be repeated, or it waits for a nested call
         itself.
         """
         return self._repeatable or bool(self._waiting)
 
     @property
     def own_s(self) -> float:
-        """How long it took, not counting the time spent waiting for nested calls."""
+        """The time that it took, not counting the time spent waiting for nested calls."""
         return self._time.spent_s
 
     def hold(self) -> None:

@@ -115,7 +115,7 @@ def with_telemetry(output: ToolOutput, end: ChildEnd) -> ToolOutput:
 
 
 def as_result(tool: str, end: ChildEnd) -> ToolOutput:
-    """What the model reads of a child run: its answer, or why there is none."""
+    """Returns a child run as the model reads it: its answer, or why there is none."""
     match end.status:
         case "succeeded":
             return ToolOutput.of(end.text) if end.final is None else final_output(tool, end.final)
@@ -126,7 +126,7 @@ def as_result(tool: str, end: ChildEnd) -> ToolOutput:
 
 
 def final_output(tool: str, final: FinalResult) -> ToolOutput:
-    """What a child's terminal tool has returned, as the result of its parent's call of `tool`."""
+    """Returns the result of a child's terminal tool as that of its parent's call of `tool`."""
     failure = final.failure
     if failure is not None and failure.hint is not None:  # it is about this call now
         failure = replace(failure, hint=replace(failure.hint, tool=tool))

@@ -240,7 +240,7 @@ class ClientCalls:
 
 
 def _is_of_client(plan: RunPlan, name: str) -> bool:
-    """Whether the client defined the tool itself, so that nothing but its name is known."""
+    """Returns True if the client defined the tool itself, so that nothing but its name is known."""
     for ref in plan.tools:
         if isinstance(ref, LocalRef | A2ALocalRef) and ref.name == name:
             return True

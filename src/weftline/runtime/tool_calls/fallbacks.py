@@ -66,7 +66,7 @@ def _own_names(plan: RunPlan) -> set[str] | None:
 
 
 async def refused_in_clients_place(tool: Tool, args: bytes, work: WorkingSet, services: Services) -> ToolOutput | None:
-    """What the model reads if the tool cannot execute the call with these arguments; None if it can."""
+    """Returns the text for the model if the tool cannot execute the call with these arguments; None if it can."""
     name, toolbox = tool.spec.name, work.toolbox or EMPTY
     why = ""
     if tool.client is not None:

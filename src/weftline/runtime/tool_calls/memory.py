@@ -42,7 +42,7 @@ class RunMemory(MutableMapping[str, Any]):
 
     @property
     def changed(self) -> dict[str, Any]:
-        """What the call changed; None marks a removed key."""
+        """The changes of the call; None marks a removed key."""
         return self._changed
 
     def changes(self) -> Raw | UnsetType:

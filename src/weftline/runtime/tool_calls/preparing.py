@@ -60,7 +60,7 @@ class Prepared(Struct, frozen=True):
     failure: Failure | None = None
 
     def stored(self, written: str) -> TurnCall:
-        """What is stored of it beside its arguments as they were written."""
+        """Returns the stored form of it, beside its arguments as they were written."""
         return turn_call(written, args=self.args, invalid=self.invalid, ask=self.ask, failure=self.failure)
 
 
@@ -159,7 +159,7 @@ async def prepare_call(
 
 
 class _Rejected(Struct, frozen=True):
-    """What the model reads instead of a result, and what else is known."""
+    """The text that the model reads instead of a result, and what else is known."""
 
     text: str
     failure: Failure | None = None

@@ -172,7 +172,7 @@ def _issues(
 async def was_provided(
     store: LogReader, run: int, results: Sequence[Provided], toolbox: Toolbox | None, *, idempotency_key: str
 ) -> bool:
-    """Whether the same set, sent under the same key before, has closed its calls.
+    """Returns True if the same set, sent under the same key before, has closed its calls.
 
     Raises `Conflict` (`idempotency_conflict`) if a different one under this key has.
     """

@@ -172,7 +172,7 @@ async def _invoked(command: RunTool, call: Call, tool: Tool, args: bytes, contex
 
 
 def _not_started(error: BaseException | None, tool: Tool) -> bool:
-    """Whether the tool got no thread, or was cancelled while it was still waiting for one."""
+    """Returns True if the tool got no thread, or was cancelled while it was still waiting for one."""
     return not_started(error) is tool
 
 
@@ -186,7 +186,7 @@ def _cancelled_before_start(
 
 
 def _may_have_happened(command: RunTool, call: Call) -> bool:
-    """Whether an earlier attempt of the call may have taken effect.
+    """Returns True if an earlier attempt of the call may have taken effect.
 
     It cannot have if the tool only reads. If it is neither that nor `idempotent`, the call was begun again because the
     tool, or a person, has made sure that it did not.

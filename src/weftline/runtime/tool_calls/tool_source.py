@@ -215,7 +215,7 @@ class DialledTools:
     async def _listed(
         self, run: int, addresses: Mapping[str, McpAddress | StoreError]
     ) -> Sequence[tuple[McpEntry, ...] | str]:
-        """What each server offers, or why it offers nothing; all servers are asked concurrently."""
+        """Returns what each server offers, or why it offers nothing; all servers are asked concurrently."""
         return await asyncio.gather(*(self._catalog(run, name, address) for name, address in addresses.items()))
 
     async def _catalog(self, run: int, name: str, address: McpAddress | StoreError) -> tuple[McpEntry, ...] | str:

@@ -111,7 +111,7 @@ class ToolSource(Protocol):
     """Where the tools of runs come from."""
 
     def knows(self, plan: RunPlan) -> bool:
-        """Whether the plan's agent is here, if the run needs its code. Otherwise the run waits."""
+        """Returns True if the plan's agent is here, if the run needs its code. Otherwise the run waits."""
         ...
 
     def use_version(self, version: str | None) -> None:
@@ -119,7 +119,9 @@ class ToolSource(Protocol):
         ...
 
     def digests(self, plan: RunPlan) -> Digests | None:
-        """What a run with this plan depends on in this process; None if it needs no code, or that is unknown."""
+        """Returns the digests of a run with this plan in this process; None if it needs no code, or they are
+        unknown.
+        """
         ...
 
     def required_labels(self, plan: RunPlan) -> frozenset[str]:

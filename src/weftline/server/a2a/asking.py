@@ -124,7 +124,7 @@ def answered_by(asked: Sequence[OpenAwait], *, task: int) -> OpenAwait | None:
 
 
 def is_answerable(one: OpenAwait) -> bool:
-    """Whether a message can answer it; otherwise it is decided over HTTP."""
+    """Returns True if a message can answer it; otherwise it is decided over HTTP."""
     return one.kind in _ANSWERABLE
 
 

@@ -1,4 +1,4 @@
-"""What differs between the versions of A2A: method names, and the spelling of requests, results and errors."""
+"""Differences between the versions of A2A: method names, and the spelling of requests, results and errors."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ async def send(app: Host, deliveries: Deliveries, agent: AgentRow, sent: SentMes
 
 
 async def _began_with(app: Host, row: RunRow, sent: SentMessage) -> bool:
-    """Whether this is the message that began the task, repeated with the task's id."""
+    """Returns True if this is the message that began the task, repeated with the task's id."""
     first = (await read_task(app.engine, row, history=1000)).history[:1]
     return bool(first) and (first[0].id, first[0].text) == (sent.id, sent.text)
 

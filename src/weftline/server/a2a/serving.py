@@ -193,7 +193,7 @@ class Serving:
         return False
 
     async def _waits(self, row: RunRow) -> bool:
-        """Whether the task now waits for people."""
+        """Returns True if the task now waits for people."""
         newest = await self._newest(row)
         return await may_wait(self._engine, newest) and (await self._now(row)).waits
 
@@ -334,7 +334,7 @@ class _Streamed:
 
 
 def _may_be(state: str, wanted: str) -> bool:
-    """Whether a task in `state` may be in the state `wanted`: a running one may be waiting for input."""
+    """Returns True if a task in `state` may be in the state `wanted`: a running one may be waiting for input."""
     return state == wanted or (state == "working" and wanted == "input-required")
 
 

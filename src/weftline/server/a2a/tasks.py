@@ -203,7 +203,7 @@ async def _asked(engine: Engine, row: RunRow) -> list[OpenAwait]:
 
 
 async def may_wait(engine: Engine, row: RunRow) -> bool:
-    """Whether anything is asked, so that it must be checked whether the run does anything else."""
+    """Returns True if anything is asked, so that it must be checked whether the run does anything else."""
     return row.status == "paused" or bool(
         row.ended_at is None
         and await engine.stored.awaits(AwaitFilter(workspace=row.workspace, root=row.key, limit=1, max_bytes=0))
@@ -327,7 +327,7 @@ def _given(message: User | Assistant, id: str) -> TaskMessage:
 
 
 async def has_received(engine: Engine, key: int, answer: AwaitAnswer) -> bool:
-    """Whether the run, or one below it, has already received this answer from this very request."""
+    """Returns True if the run, or one below it, has already received this answer from this very request."""
     kinds = KIND[AwaitClosed], KIND[CallStarted]
     for one in await engine.stored.newest_facts(key, kinds=kinds, limit=1000, max_bytes=_DELIVERED_BYTES):
         if one.kind == KIND[AwaitClosed]:
@@ -341,7 +341,7 @@ async def has_received(engine: Engine, key: int, answer: AwaitAnswer) -> bool:
 
 
 async def is_below(engine: Engine, row: RunRow, task: str) -> bool:
-    """Whether a run is a descendant of the task's run."""
+    """Returns True if a run is a descendant of the task's run."""
     first = await engine.stored.entry(row.key, 1)
     if first is None:
         return False
@@ -350,7 +350,7 @@ async def is_below(engine: Engine, row: RunRow, task: str) -> bool:
 
 
 async def has_taken(engine: Engine, row: RunRow, message_id: str, text: str) -> bool:
-    """Whether the run's recent messages include one with this id and text."""
+    """Returns True if the run's recent messages include one with this id and text."""
     for kind in (KIND[MessageQueued], KIND[CallClosed]):
         stored = await engine.stored.newest_facts(row.key, kinds=(kind,), limit=1000, max_bytes=_DELIVERED_BYTES)
         if any(_is_delivery(one, message_id, text) for one in stored):

@@ -1,4 +1,4 @@
-"""What the OAuth endpoints share: cookies, the limit on sign-ins, and the server's own address."""
+"""Common parts of the OAuth endpoints: cookies, the limit on sign-ins, and the server's own address."""
 
 from __future__ import annotations
 

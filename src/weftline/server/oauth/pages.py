@@ -39,7 +39,7 @@ _HEADERS = (
 
 
 class ConsentForm(NamedTuple):
-    """What a user is asked."""
+    """The question to a user."""
 
     app: str
     description: str

@@ -1,4 +1,4 @@
-"""What a run did: its turns, its calls and its approvals; and the calls in doubt of a workspace."""
+"""The calls of a run, its turns and its approvals; and the calls in doubt of a workspace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the process is alive, whether it accepts work, and what it does."""
+"""Health of the process: it is alive, it accepts work, and its metrics."""
 
 from __future__ import annotations
 

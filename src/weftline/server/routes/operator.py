@@ -1,4 +1,5 @@
-"""What only the operator can do, over the store's own socket: users, features, logins, and the store as a whole.
+"""Routes that only the operator may use, over the store's own socket: users, features, logins, and the store as a
+whole.
 
 Over TCP these paths do not exist. Paths of files are read by the server, which has the files, and must be absolute.
 """
@@ -70,7 +71,7 @@ class McpLogins(Struct):
 
 
 class Granted(Struct):
-    """What a login was granted; null if there is none, or its server did not say."""
+    """The grant of a login; null if there is none, or its server did not say."""
 
     scope: str | None
 

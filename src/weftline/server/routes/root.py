@@ -20,7 +20,7 @@ _ABOUT = "Weftline is a self-hosted, durable runtime for LLM agents."
 
 
 class About(Struct, rename="camel"):
-    """What this server is. Paths begin with the one that it is mounted at; `{slug}` is a workspace."""
+    """A description of this server. Paths begin with the one that it is mounted at; `{slug}` is a workspace."""
 
     name: str = "weftline"
     version: str = __version__
@@ -44,7 +44,7 @@ async def root(app: App, request: Request, principal: Principal) -> Response:
 
 
 def _wants_page(accept: str) -> bool:
-    """Whether `Accept` prefers HTML to JSON, as browsers do, unlike programs that accept anything."""
+    """Returns True if `Accept` prefers HTML to JSON, as browsers do, unlike programs that accept anything."""
     kinds = [part.partition(";")[0].strip().lower() for part in accept[:1000].split(",")]
     return "text/html" in kinds and "application/json" not in kinds[: kinds.index("text/html")]
 

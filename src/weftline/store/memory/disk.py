@@ -1,4 +1,4 @@
-"""What would outlive a process that keeps its store in memory: the runs, the records, and who owned them."""
+"""The part of a store in memory that would outlive its process: the runs, the records, and who owned them."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def write_all(disk: MemoryDisk, writes: Sequence[Write]) -> list[Written]:
 
 
 def _failure(error: Exception) -> Written:
-    """How to treat a write that failed on its own."""
+    """Returns how to treat a write that failed on its own."""
     match error:
         case Moved():
             return moved_on()
@@ -144,7 +144,7 @@ def _check_fit(disk: MemoryDisk, writes: Sequence[Write]) -> None:
 
 
 def _names(disk: MemoryDisk, write: Write) -> list[tuple[tuple[object, ...], bool]]:
-    """What only one write can have, and whether an earlier one has it."""
+    """Returns the names that only one write can have, and whether an earlier one has them."""
     new = write.new
     names: list[tuple[tuple[object, ...], bool]] = [(("run", write.key), new is not None and write.key in disk.runs)]
     asked = [(write.key, one.id) for one in write.awaits if one.id not in write.answered]

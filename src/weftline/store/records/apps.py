@@ -114,7 +114,9 @@ def expired(*, unused_before: int, idle_before: int) -> Query[list[int]]:
 
 
 def unused() -> Query[tuple[int, int, int]]:
-    """How many clients registered themselves and were never used, the key of the oldest, and when it registered."""
+    """Returns the number of clients that registered themselves and were never used, the key of the oldest, and when it
+    registered.
+    """
     row = yield from one("SELECT COUNT(*) FROM oauth_apps WHERE registered = 1 AND used_at IS NULL")
     oldest = yield from one(
         "SELECT key, created_at FROM oauth_apps WHERE registered = 1 AND used_at IS NULL"

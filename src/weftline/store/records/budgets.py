@@ -53,7 +53,7 @@ def set_limits(account: str, wanted: Sequence[Limit], *, workspace: int, by: str
 
 
 def open_use() -> Query[list[Booking]]:
-    """What is charged to accounts that are still open."""
+    """Returns the charges to accounts that are still open."""
     rows = yield from statement(f"SELECT {_USE} FROM budget_use WHERE closed = 0")
     return [_booking(*row) for row in rows]
 

@@ -77,7 +77,7 @@ class NewToken(Struct, frozen=True):
 
 
 class Grant(Struct, frozen=True):
-    """What a user has allowed an app to do, with the hash of its refresh token."""
+    """A user's permission for an app, with the hash of its refresh token."""
 
     key: int
     id: str

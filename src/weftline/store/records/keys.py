@@ -76,7 +76,7 @@ def page(*, workspace: int, after: int, limit: int, revoked: bool = False) -> Qu
 
 
 def has_credentials() -> Query[bool]:
-    """Whether any key works, or an OAuth app could get a token."""
+    """Returns True if any key works, or an OAuth app could get a token."""
     row = yield from one(
         "SELECT 1 WHERE EXISTS (SELECT 1 FROM api_keys WHERE revoked_at IS NULL) OR EXISTS (SELECT 1 FROM oauth_apps)"
     )

@@ -21,7 +21,7 @@ class RowPage(Struct, Generic[T], frozen=True):
 
 
 def fitting(sizes: Iterable[int], *, limit: int) -> int:
-    """How many of these fit on a page, at least one."""
+    """Returns how many of these fit on a page, at least one."""
     count = size = 0
     for one in sizes:
         size += one

@@ -57,7 +57,7 @@ class ScheduleRow(ScheduleSummary, frozen=True):
 
 
 class ScheduleColumns(Struct, frozen=True, kw_only=True):
-    """What its owner sets."""
+    """The fields that a schedule's owner sets."""
 
     name: str
     agent: str | None

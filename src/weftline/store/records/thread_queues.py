@@ -1,4 +1,4 @@
-"""What commits of the log do to threads: one run of a thread is active, the others are queued; messages are added.
+"""Changes to threads by commits of the log: one run of a thread is active, the others are queued; messages are added.
 
 These run in the transaction of the commit. Which runs a thread has is known to the log alone.
 """

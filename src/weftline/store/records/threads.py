@@ -61,7 +61,7 @@ class NewThread(Struct, frozen=True, kw_only=True):
 
 
 class ThreadFilter(Struct, frozen=True, kw_only=True):
-    """What a page of threads must match, and where it begins: below the key `before`, `offset` threads later."""
+    """A filter of threads, and the place where a page begins: below the key `before`, `offset` threads later."""
 
     workspace: int
     before: int | None = None
@@ -217,7 +217,7 @@ def page(wanted: ThreadFilter) -> Query[list[ThreadRow]]:
 
 
 def count(wanted: ThreadFilter) -> Query[int]:
-    """How many threads match, on all pages."""
+    """Returns the number of threads that match, on all pages."""
     matching, _, values = _matching(wanted)
     row = yield from one(f"SELECT count(*) {matching}", *values)
     return 0 if row is None else row[0]

@@ -201,7 +201,7 @@ def _copy_database(source: Path, to: Path, stop: Callable[[], bool]) -> tuple[in
 
 
 def _counted(found: Iterable[Unreadable]) -> tuple[int, list[Unreadable]]:
-    """How many there are, and the first few."""
+    """Returns their number, and the first few."""
     count, examples = 0, list[Unreadable]()
     for one in found:
         count += 1

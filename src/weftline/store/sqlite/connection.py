@@ -27,7 +27,7 @@ class Fenced(Exception):
 
 
 def failure(error: Exception) -> Written:
-    """How to treat a write that failed on its own: retry later, decide again, or give up."""
+    """Returns how to treat a write that failed on its own: retry later, decide again, or give up."""
     if isinstance(error, Moved):
         return moved_on()
     if isinstance(error, apsw.ConstraintError):

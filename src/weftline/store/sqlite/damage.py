@@ -161,7 +161,7 @@ _LEAF = 13
 
 
 class Dropped(Struct):
-    """What SQLite ignores at the end of a write-ahead log although it was acknowledged."""
+    """The end of a write-ahead log that SQLite ignores although it was acknowledged."""
 
     frames: int
     commits: int
@@ -211,7 +211,7 @@ def _one(db: apsw.Connection, query: str) -> int:
 
 
 def _find_dropped(wal: Path, *, used: int, page_size: int) -> Dropped | None:
-    """What follows the first `used` frames. Only headers are read unless there is something.
+    """Returns the frames after the first `used` ones. Only headers are read unless there is something.
 
     Opening this file is safe: SQLite's locks are on others.
     """
@@ -262,7 +262,9 @@ def _checksum(data: bytes, order: str, before: tuple[int, ...]) -> tuple[int, in
 
 
 def _runs_lost(db: apsw.Connection, pages: list[bytes]) -> tuple[int, int]:
-    """How many runs in these pages the database does not have, and how many others it knows in an older version."""
+    """Returns the number of runs in these pages that the database does not have, and of those that it knows in an older
+    version.
+    """
     columns = [name for (name,) in db.execute("SELECT name FROM pragma_table_info('runs')")]
     if "next_seq" not in columns:
         return 0, 0

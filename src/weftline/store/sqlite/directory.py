@@ -12,9 +12,9 @@ import logging
 import os
 import re
 import shlex
-import socket
 import stat
 from pathlib import Path
+from socket import gethostname
 
 import msgspec
 
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 DATABASE = "weftline.db"
 LOCK = "lock"
+_SOCKETS = ("server.sock", "server.sock.new")
+"""What a process may listen on beside the store."""
 MARK = "unfinished"
 """A file in a directory that a copy is written to; see `drafts`."""
 WAL = f"{DATABASE}-wal"
@@ -42,6 +44,9 @@ class Owner(msgspec.Struct):
     pid: int
     host: str
     admin_socket: str = ""
+    """Of versions before `socket`."""
+    socket: str = ""
+    """Where commands reach the owner: relative to the directory."""
     store: str = ""
     """The id of the store in this directory, once there is one."""
 
@@ -68,6 +73,8 @@ class StoreDirectory:
             raise StoreError(f"The store {path} is on a network file system ({kind}), which cannot keep it safe.")
         self._lock: int | None = None
         self._store = ""
+        self._admin_socket = ""
+        self._socket = ""
 
     @property
     def database(self) -> Path:
@@ -111,7 +118,7 @@ class StoreDirectory:
             mode = stat.S_IMODE(self.path.stat().st_mode)
             if not mode & _OTHERS:
                 return
-            if not self.database.exists() and set(os.listdir(self.path)) - {LOCK}:
+            if not self.database.exists() and set(os.listdir(self.path)) - {LOCK, *_SOCKETS}:
                 raise StoreError(
                     f"The store {self.path} would be in a directory with other files that others can read; give it a"
                     " directory of its own."
@@ -129,10 +136,12 @@ class StoreDirectory:
             self._store = store
             self.announce()
 
-    def announce(self, *, admin_socket: str = "") -> None:
+    def announce(self, *, admin_socket: str = "", socket: str = "") -> None:
         """Writes who owns the store into the lock file."""
         assert self._lock is not None
-        data = msgspec.json.encode(Owner(os.getpid(), socket.gethostname(), admin_socket, self._store))
+        self._admin_socket = admin_socket or self._admin_socket
+        self._socket = socket or self._socket
+        data = msgspec.json.encode(Owner(os.getpid(), gethostname(), self._admin_socket, self._socket, self._store))
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, data, 0)
 
@@ -167,7 +176,7 @@ def _check_remains(path: Path) -> None:
         remains = f"its write-ahead log ({WAL}) is there"
     elif key := next((name for name in _KEYS if (path / name).exists()), None):
         remains = f"its {key} is there"
-    elif owner is not None and (owner.store or owner.admin_socket):
+    elif owner is not None and (owner.store or owner.admin_socket or owner.socket):
         remains = "a server has used it"
     else:
         return

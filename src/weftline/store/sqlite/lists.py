@@ -52,7 +52,7 @@ def count(db: apsw.Connection, wanted: RunFilter) -> int:
 
 
 def _matching(wanted: RunFilter) -> tuple[str, list[int | str], str]:
-    """What follows FROM, its values, and the expression for the run's key."""
+    """Returns the SQL after FROM, its values, and the expression for the run's key."""
     where: list[str] = []
     values: list[int | str] = []
 

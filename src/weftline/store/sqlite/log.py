@@ -84,7 +84,7 @@ _RUN = f"SELECT {RUN_COLUMNS}, runs.secrets FROM runs WHERE key = ?"
 
 
 class Ownership(Struct, frozen=True):
-    """What an owner learns when it takes over a store."""
+    """The findings of an owner when it takes over a store."""
 
     id: str
     epoch: int
@@ -123,7 +123,7 @@ class SqliteLog(SqliteLogReader):
 
     @property
     def commits(self) -> int:
-        """How many flushes have been committed since the store was opened."""
+        """The number of flushes that have been committed since the store was opened."""
         return self._writer.commits
 
     def flush(self, writes: Sequence[Write]) -> asyncio.Future[list[Written]]:

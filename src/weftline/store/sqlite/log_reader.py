@@ -22,7 +22,7 @@ from weftline.store.sqlite.rows import DELTA_COLUMNS, ENTRY_COLUMNS, rows_of, st
 
 
 class ReadLimit(Struct, frozen=True):
-    """How much may be read in one go, whatever the page's own limit."""
+    """The limit of one read, whatever the page's own limit."""
 
     bytes: int
     rows: int

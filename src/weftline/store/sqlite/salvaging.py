@@ -225,7 +225,7 @@ def _without_history(db: apsw.Connection) -> list[int]:
 
 
 def _is_whole(db: apsw.Connection, key: int, next_seq: int, damaged: list[str], *, ended: bool) -> bool:
-    """Whether nothing is missing in the log of a run and it can be folded."""
+    """Returns True if nothing is missing in the log of a run and it can be folded."""
     rows: list[Any] = db.execute("SELECT seq, at, head FROM entries WHERE run = ? ORDER BY seq", (key,)).fetchall()
     if not rows or (ended and rows[-1][0] != next_seq - 1):
         return False

@@ -91,8 +91,8 @@ class SqliteStore:
     async def shrink(self) -> int:
         return await self._writer.job(retention.shrink)
 
-    def announce(self, *, admin_socket: str) -> None:
-        self._directory.announce(admin_socket=admin_socket)
+    def announce(self, *, admin_socket: str = "", socket: str = "") -> None:
+        self._directory.announce(admin_socket=admin_socket, socket=socket)
 
     async def close(self) -> None:
         if self._closing:

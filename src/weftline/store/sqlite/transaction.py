@@ -53,7 +53,9 @@ def write_batch(db: apsw.Connection, writes: Sequence[Write]) -> list[Written]:
 
 
 class _Rows:
-    """What a flush adds to each table. Every row comes from a write that is checked in the same transaction."""
+    """The rows that a flush adds to each table. Every row comes from a write that is checked in the same
+    transaction.
+    """
 
     def __init__(self, writes: Sequence[Write], places: dict[int, Place]) -> None:
         self._entries: list[tuple[SqlValue, ...]] = []

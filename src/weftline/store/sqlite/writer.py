@@ -135,7 +135,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def settles_after_ns(changed: int) -> int:
-    """How old a change has to be so that a later one shows in the times of the same directory.
+    """Returns how old a change has to be so that a later one shows in the times of the same directory.
 
     File systems round their times to two seconds at the most, and to some milliseconds if they have fractions at all.
     """

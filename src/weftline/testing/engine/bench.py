@@ -1,4 +1,4 @@
-"""What a check gets: an engine, the world of its runs, and the few steps that most checks share."""
+"""The parts of a check: an engine, the world of its runs, and the few steps that most checks share."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Bench:
         return row
 
     async def lines(self, run: Run, *, after: int = 0) -> list[Line]:
-        """What a follower sees from that cursor until the run has ended."""
+        """Returns the lines that a follower sees from that cursor until the run has ended."""
         lines: list[Line] = []
         follower = self.engine.follow(run.key, run.id, after=after)
         async with asyncio.timeout(TIMEOUT_S):
@@ -185,13 +185,13 @@ class Bench:
             raise AssertionError(otherwise) from None
 
     async def received(self, follower: Follower) -> Sequence[EntryBatch]:
-        """What is due for a follower, at once: at least one batch."""
+        """Returns the batches that are due for a follower, at once: at least one."""
         batches = await self.soon(follower.next(), "a follower receives nothing, though there is something to read")
         assert batches, "a follower is told that there is nothing to read, or nothing any more"
         return batches
 
     async def count(self, run: Run, kind: type[Fact]) -> int:
-        """How many facts of a kind the store has by now."""
+        """Returns how many facts of a kind the store has by now."""
         return len(await self.engine.stored.newest_facts(run.key, kinds=(KIND[kind],), limit=99, max_bytes=2**20))
 
     async def began(self) -> None:

@@ -1,4 +1,4 @@
-"""What a kill leaves behind: everything that anybody was told, and nothing that happened without the log."""
+"""After a kill: everything that anybody was notified of is there, and nothing that happened without the log."""
 
 from __future__ import annotations
 

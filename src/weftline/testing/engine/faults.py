@@ -28,7 +28,7 @@ _Report: TypeAlias = asyncio.Future[list[Written]]
 
 
 class Faults:
-    """What is wrong with a store at the moment."""
+    """The current faults of a store."""
 
     dead = False
     """Nothing reaches it any more, and it answers nobody."""
@@ -115,7 +115,7 @@ class FaultyRecords:
 
 
 class FaultyStore:
-    """What one engine has of a store."""
+    """A store with faults, as one engine sees it."""
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
@@ -133,8 +133,8 @@ class FaultyStore:
     def outlives_process(self) -> bool:
         return self._inner.outlives_process
 
-    def announce(self, *, admin_socket: str) -> None:
-        self._inner.announce(admin_socket=admin_socket)
+    def announce(self, *, admin_socket: str = "", socket: str = "") -> None:
+        self._inner.announce(admin_socket=admin_socket, socket=socket)
 
     async def back_up(self, to: Path) -> Copied:
         return await _while_alive(self.faults, self._inner.back_up, to)

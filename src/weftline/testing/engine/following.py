@@ -95,7 +95,6 @@ async def a_batch_describes_its_entries(bench: Bench) -> None:
 
 
 async def the_reader_of_a_run_is_told_that_newer_code_has_written_to_it(bench: Bench) -> None:
-    """What it cannot decode there is not damaged."""
     newer = await newer_run(bench.subject, workspace=await bench.workspace())
     follower = bench.engine.follow(newer.key, newer.id)
     assert [batch.newer for batch in await bench.received(follower)] == [True]

@@ -1,4 +1,4 @@
-"""What a new engine on the same store does with what the previous one left."""
+"""A new engine on the same store continues what the previous one left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an engine ends: it starts nothing new, waits for what is running, cancels the rest, and loses nothing."""
+"""The end of an engine: it starts nothing new, waits for what is running, cancels the rest, and loses nothing."""
 
 from __future__ import annotations
 

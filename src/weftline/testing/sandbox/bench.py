@@ -1,4 +1,4 @@
-"""What a check gets: a sandbox, a language, and a helper for programs that differ by language."""
+"""The parts of a check: a sandbox, a language, and a helper for programs that differ by language."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def error_of(execution: CodeExecution, status: str) -> CodeError:
 
 
 def is_refused(start: Callable[[], object]) -> bool:
-    """Whether the call itself raises `ValueError`."""
+    """Returns True if the call itself raises `ValueError`."""
     try:
         start()
     except ValueError:

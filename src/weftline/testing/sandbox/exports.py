@@ -1,4 +1,4 @@
-"""What is executed: a function is called, a value is taken, and an awaitable is awaited."""
+"""Execution of exports: a function is called, a value is taken, and an awaitable is awaited."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ async def a_claim_tells_whether_an_earlier_owner_wrote_last(subject: Subject) ->
 
 
 async def _taken_over(subject: Subject, chain: Chain) -> bool:
-    """What a new claim says, under which the chain goes on."""
+    """Returns the answer to a new claim, under which the chain continues."""
     loaded = await subject.store.log.claim(chain.key, kinds=())
     assert loaded is not None
     chain.epoch = loaded.epoch

@@ -73,7 +73,7 @@ async def a_replaced_owner_that_closes_the_store_does_not_hide_the_death_of_its_
 
 
 async def _is_refused(subject: Subject, late: Callable[[], Awaitable[object]]) -> bool:
-    """Whether a call of a replaced owner raises `StoreError`, or ends its process."""
+    """Returns True if a call of a replaced owner raises `StoreError`, or ends its process."""
 
     async def call() -> bool:
         try:

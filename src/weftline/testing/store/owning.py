@@ -1,4 +1,4 @@
-"""What the owner of a store does with it as a whole: backups, the hold on a restored one, and its directory."""
+"""The owner's work on a store as a whole: backups, the hold on a restored one, and its directory."""
 
 from __future__ import annotations
 

@@ -83,10 +83,10 @@ async def an_exception_in_a_reading_query_reaches_the_caller(subject: Subject) -
         yield from find_workspace("a")
         raise Refused
 
-    def look_nowhere() -> Query[None]:
+    def run_no_query() -> Query[None]:
         yield from statement("SELECT a FROM nowhere")
 
-    for query, expected in ((refuse(), Refused), (look_nowhere(), StoreError)):
+    for query, expected in ((refuse(), Refused), (run_no_query(), StoreError)):
         try:
             await subject.store.records.read(query)
         except expected:

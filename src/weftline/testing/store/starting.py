@@ -1,4 +1,4 @@
-"""What a start finds: everything reported, what is due, and which runs an owner was recovering when it died."""
+"""The findings of a start: everything reported, what is due, and which runs an owner was recovering when it died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check gets: a new, empty store, and a few rows in it."""
+"""The parts of a check: a new, empty store, and a few rows in it."""
 
 from __future__ import annotations
 

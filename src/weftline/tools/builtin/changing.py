@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weftline import prompts
 from weftline.tools.base import Happened, Reconciled, ToolContext, ToolFailed, Unknown, WillNotHappen
 from weftline.tools.builtin.edit_outcomes import EditOutcome, Verdict, outcomes_text
-from weftline.tools.builtin.editing import Edit, EditRefused, all_applied, applied, befores
+from weftline.tools.builtin.editing import Edit, EditRefused, all_applied, applied, texts_before
 from weftline.tools.builtin.file_memory import FileMemory, fingerprint
 from weftline.tools.builtin.paths import display_path, parse_path
 from weftline.tools.builtin.workplace import Workplace, errors_for_model
@@ -142,7 +142,7 @@ def _decided(data: bytes, edits: Sequence[Edit], verdicts: Sequence[Verdict]) ->
 
 def replaced(data: bytes, edits: Sequence[Edit], known: str | None) -> int | None:
     """Returns how many places the edits replaced to produce `data`; 0 if they did not produce it, None if unknown."""
-    origins, are_all = befores(data, edits)
+    origins, are_all = texts_before(data, edits)
     for before in origins:
         if fingerprint(before) == known:
             return all_applied(before, edits)[1]

@@ -77,7 +77,7 @@ def all_applied(data: bytes, edits: Sequence[Edit]) -> tuple[bytes, int]:
     return data, replaced
 
 
-def befores(data: bytes, edits: Sequence[Edit]) -> tuple[list[bytes], bool]:
+def texts_before(data: bytes, edits: Sequence[Edit]) -> tuple[list[bytes], bool]:
     """Returns contents from which the edits would have produced `data`, and whether these are all."""
     if any(not edit.new_string for edit in edits):
         return [], False  # removed text could have been anywhere

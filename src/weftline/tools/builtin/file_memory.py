@@ -1,4 +1,4 @@
-"""What a run knows about the files it has read and written, in `ToolContext.state`: one key per file."""
+"""The memory of a run about the files it has read and written, in `ToolContext.state`: one key per file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FileMemory:
         return cast("str | None", self._entry(path).get("hash"))
 
     def has_seen(self, path: str, data: bytes, part: Slice) -> bool:
-        """Whether the last read of this file returned exactly this part of this content."""
+        """Returns True if the last read of this file returned exactly this part of this content."""
         entry = self._entry(path)
         return entry.get("part") == _written(part) and entry.get("hash") == fingerprint(data)
 

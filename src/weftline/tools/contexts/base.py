@@ -56,7 +56,7 @@ class FileError(Exception):
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """What a context supports. Tools that need something else are not offered to the model."""
+    """The features that a context supports. Tools that need something else are not offered to the model."""
 
     shell: bool = False
     filesystem: bool = False

@@ -41,7 +41,7 @@ _CANNOT_RUN = 126
 
 
 class _Home:
-    """What a handle refers to."""
+    """The directory that a handle refers to."""
 
     def __init__(self, files: RootedFiles, env: Mapping[str, str], *, made: bool) -> None:
         self.files = files

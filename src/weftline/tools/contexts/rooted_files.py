@@ -184,7 +184,7 @@ class RootedFiles:
             except FileNotFoundError:
                 if not create:
                     raise
-                straight = _without_detours([part, *parts])
+                straight = _simplified([part, *parts])
                 if straight != [part, *parts]:  # nothing may be created before it is clear that the path stays inside
                     parts = deque(straight)
                     continue
@@ -215,7 +215,7 @@ def _link_target(name: str, folder: int) -> str | None:
         raise
 
 
-def _without_detours(parts: Iterable[str]) -> list[str]:
+def _simplified(parts: Iterable[str]) -> list[str]:
     """Simplifies the steps below a directory that does not exist yet, where `..` undoes the step before it."""
     kept: list[str] = []
     for part in parts:

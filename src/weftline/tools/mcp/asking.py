@@ -32,7 +32,7 @@ MAX_SAMPLED_CHARS = 200_000
 
 
 class Question(Struct, frozen=True):
-    """What a server wants a person to fill in; `schema` is a JSON Schema of flat values."""
+    """A form that a server wants a person to fill in; `schema` is a JSON Schema of flat values."""
 
     message: str
     schema: dict[str, Any]
@@ -44,7 +44,7 @@ class SampleMessage(Struct, frozen=True):
 
 
 class SampleRequest(Struct, frozen=True):
-    """What a server wants a model to continue."""
+    """A text that a server wants a model to continue."""
 
     messages: tuple[SampleMessage, ...]
     system: str | None

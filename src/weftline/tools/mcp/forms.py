@@ -39,7 +39,7 @@ _YES, _NO = "yes", "no"
 
 
 class Form(Struct, frozen=True, omit_defaults=True):
-    """What a server asks for. Without fields it is a yes or no; with a `url`, a person has to go there."""
+    """A form of a server. Without fields it is a yes or no; with a `url`, a person has to go there."""
 
     message: str
     schema: dict[str, Any] = {}

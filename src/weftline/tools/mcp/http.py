@@ -162,7 +162,9 @@ _envelope = msgspec.json.Decoder(_Envelope)
 
 
 def _may_take_long(method: str, body: bytes) -> bool:
-    """Whether a request may take any time: calls and streams may. Notifications may not, as others wait behind them."""
+    """Returns True if a request may take any time: calls and streams may. Notifications may not, as others wait behind
+    them.
+    """
     return method == "GET" or (method == "POST" and _envelope.decode(body).id is not msgspec.UNSET)
 
 

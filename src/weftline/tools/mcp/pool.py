@@ -164,7 +164,7 @@ class McpPool:
             self._replaced.add(connection)
 
     async def login_has_come(self, connection: Connection) -> bool:
-        """Whether there is a login by now for a server that refused a connection without one."""
+        """Returns True if there is a login by now for a server that refused a connection without one."""
         address = connection.address
         if self._credentials is None or connection.credential is not None or not _takes_logins(address):
             return False
@@ -246,7 +246,7 @@ class Connection:
 
     @property
     def is_fit(self) -> bool:
-        """Whether further calls may use it. A process may have state that they rely on, so it is always used."""
+        """True if further calls may use it. A process may have state that they rely on, so it is always used."""
         return not self._cut_off or not isinstance(self.address, McpAddress)
 
     def cut_off(self, run: str) -> None:
@@ -380,7 +380,7 @@ class Connection:
 
 
 def _takes_logins(address: McpPlace) -> TypeGuard[McpAddress]:
-    """Whether a stored login is used there: not if the tool's own headers include Authorization."""
+    """Returns True if a stored login is used there: not if the tool's own headers include Authorization."""
     if not isinstance(address, McpAddress) or parse(address.url).basic is not None:
         return False
     return not any(name.lower() == "authorization" for name, _ in address.headers)

@@ -94,7 +94,7 @@ class McpTool(RemoteTool):
 
     @property
     def host(self) -> bool:
-        """Whether its calls may make further calls, for the server's questions and requests."""
+        """True if its calls may make further calls, for the server's questions and requests."""
         return bool(self.question or self.model)
 
     async def ask(self, args: bytes, context: ToolContext) -> ToolOutput:
@@ -182,7 +182,7 @@ class McpTool(RemoteTool):
         return output_of(result)
 
     async def _may_retry(self, connection: Connection, error: MCPError) -> bool:
-        """Whether a failed call may be sent again, over a new connection."""
+        """Returns True if a failed call may be sent again, over a new connection."""
         from mcp.types import CONNECTION_CLOSED
 
         from weftline.tools.mcp.http import BROKEN, NOT_SENT, SESSION_LOST, UNAUTHORIZED
@@ -396,7 +396,9 @@ def output_of(result: CallToolResult) -> ToolOutput:
 
 
 def _is_value(parts: list[UserPart], result: CallToolResult) -> bool:
-    """Whether the text is that of a value which the server wraps, since structured content must be an object."""
+    """Returns True if the text is that of a value which the server wraps, since structured content must be an
+    object.
+    """
     match result.structured_content, parts:
         case {"result": bool() | int() | float() | None as value, **others}, [Text(text=text)] if not others:
             return text == msgspec.json.encode(value).decode()

@@ -187,7 +187,7 @@ class McpServer:
 
     @property
     def samples(self) -> bool:
-        """Whether the server may ask the model of a run that calls it."""
+        """True if the server may ask the model of a run that calls it."""
         return self._asked.on_sample == "model"
 
     def __repr__(self) -> str:
