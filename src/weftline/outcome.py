@@ -42,9 +42,9 @@ class Telemetry(Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         took, used = self.duration_ms, self.tokens_used
-        if took is not None and took < 0:
+        if isinstance(took, int) and took < 0:
             raise ValueError(f"duration_ms must be 0 or more, not {took}")
-        if used is not None and used < 0:
+        if isinstance(used, int) and used < 0:
             raise ValueError(f"tokens_used must be 0 or more, not {used}")
 
 
