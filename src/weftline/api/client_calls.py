@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from weftline import prompts
 from weftline.errors import invalid_field
@@ -40,6 +41,8 @@ async def answer_call(
     else:
         failure = None if sent.failure is None else sent.failure.failure(sent.error or "")
         output = ToolOutput.of(sent.error or sent.result or "", is_error=sent.error is not None, failure=failure)
+        if sent.files:
+            output = replace(output, parts=(*output.parts, *sent.files))
     accepted = await calls.answer(
         key,
         sent.tool_use_id,
@@ -49,7 +52,7 @@ async def answer_call(
         token=sent.token,
     )
     if sent.oversize:
-        raise invalid_field("result or error", TOO_LARGE)
+        raise invalid_field("result, error or files", TOO_LARGE)
     return AcceptedResult(ignored=UNSET if accepted else True, warnings=warnings)
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from weftline.api.cursors import cursor_of, key_of
 from weftline.api.turns import turn_view
-from weftline.api.views import run_summary, run_view
+from weftline.api.views import awaits_of, receipt_of, run_summary, run_view
 from weftline.cli.events import stored_frames
 from weftline.client import ApiError, AsyncClient
 from weftline.client import NotFound as ClientNotFound
@@ -21,6 +21,7 @@ from weftline.client.events import Frame
 from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
 from weftline.runtime.clock import SystemClock
+from weftline.runtime.reads.descendants import awaits_of as stored_awaits
 from weftline.runtime.reads.finding import row_of
 from weftline.runtime.reads.names import StoredNames
 from weftline.runtime.reads.parents import parent_of
@@ -28,7 +29,7 @@ from weftline.runtime.reads.prefixes import is_prefix, runs_with_prefix
 from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
 from weftline.runtime.reads.turns import turn_of
 from weftline.store.base import ReadStore
-from weftline.store.rows import Item, RunFilter, RunRow
+from weftline.store.rows import AwaitFilter, Item, OpenAwait, RunFilter, RunRow
 from weftline.wire.run_responses import listed_run, snapshot
 from weftline.workspace import agents, workspaces
 from weftline.workspace.context import Workspaces
@@ -212,7 +213,9 @@ class LocalRuns:
         return _only([ids.run_id(row.key, row.salt) for row in rows], start)
 
     async def show(self, run_id: str) -> dict[str, Any]:
-        return decode(snapshot(await run_view(self, await self._find(run_id))))
+        row = await self._find(run_id)
+        view = await run_view(self, row)
+        return decode(snapshot(view, receipt=await receipt_of(self, row), awaits=await awaits_of(self, row)))
 
     async def turn(self, run_id: str, turn: int | None) -> dict[str, Any]:
         return decode(encode(turn_view(await turn_of(self._store.log, await self._find(run_id), turn))))
@@ -225,7 +228,7 @@ class LocalRuns:
     async def _describe(self, row: RunRow) -> dict[str, Any]:
         return decode(encode(listed_run(await run_summary(self, row), agent_id=row.agent)))
 
-    # Methods for `run_view`
+    # Methods of a `RunSource` and an `AwaitSource`
 
     async def entry(self, key: int, seq: int, *, max_bytes: int | None = None) -> Item | None:
         return await self._store.log.entry(key, seq, max_bytes=max_bytes)
@@ -244,6 +247,9 @@ class LocalRuns:
 
     async def asked_doubts(self, row: RunRow) -> tuple[CallName, ...]:
         return await asked_doubts(self._store.log, row)
+
+    async def awaits(self, wanted: AwaitFilter) -> list[OpenAwait]:
+        return await stored_awaits(self._store.log, wanted)
 
     async def _find(self, run_id: str) -> RunRow:
         row = await row_of(self._store.log, run_id, workspace=await self._key())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from weftline.messages import Blob
+from weftline.messages import Blob, File, Image
 from weftline.wire.failures import SentFailure
 from weftline.wire.limits import DEFAULT_RUN_NAME
 from weftline.wire.unknown_fields import UnknownField
@@ -65,3 +65,5 @@ class ToolResultBody(Struct, frozen=True):
     unknown: tuple[UnknownField, ...] = ()
     token: str = ""
     """The token of the client's lease on the call."""
+    files: tuple[Image | File, ...] = ()
+    """What the model gets with the `result`."""

@@ -13,6 +13,7 @@ from msgspec.structs import fields as fields_of
 
 from weftline.errors import InvalidRequest, Issue, invalid
 from weftline.text.surrogates import whole_json, without_nul
+from weftline.wire.attachments import SentFile, is_files, parts_of
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, ToolResultBody
 from weftline.wire.failures import FAILURE_SHAPE, ExactFailure, SentFailure, failure_problem, require_failure
 from weftline.wire.json_text import decode_fields, decode_shape, refuse_many
@@ -60,6 +61,8 @@ class ToolResult(Struct, rename="camel"):
     failure: SentFailure | None = None
     lease_token: str | None = None
     """The token of the client's lease on the call."""
+    files: list[SentFile] | None = None
+    """Images and files that the model gets with the `result`."""
 
 
 class _AnyToolResult(Struct, rename="camel"):
@@ -68,6 +71,7 @@ class _AnyToolResult(Struct, rename="camel"):
     error: Any = None
     failure: Any = None
     lease_token: Any = None
+    files: Any = None
 
 
 class _ExactToolResult(ToolResult, rename="camel", forbid_unknown_fields=True):
@@ -96,6 +100,8 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
         sent, unknown = _inexact_tool_result(body)
     if sent.failure is not None:
         require_failure(sent.failure, error=sent.error)
+    if sent.files and sent.result is None:
+        raise invalid([Issue("files", "are sent with a `result`")])
     token = sent.lease_token or ""
     match sent.result, sent.error:
         case None, None:
@@ -103,8 +109,9 @@ def parse_tool_result(body: bytes, *, user_agent: str) -> ToolResultBody:
                 raise with_typos(invalid([Issue("result", "give exactly one of `result` and `error`")]), unknown)
             return ToolResultBody(sent.tool_use_id, result="", unknown=unknown, token=token)
         case result, None:
-            if fits(result):
-                return ToolResultBody(sent.tool_use_id, result=result, unknown=unknown, token=token)
+            files = parts_of(sent.files or ())
+            if fits(result) and files is not None:
+                return ToolResultBody(sent.tool_use_id, result=result, unknown=unknown, token=token, files=files)
         case None, error:
             if _is_within(error, MAX_ERROR_BYTES):
                 return ToolResultBody(sent.tool_use_id, error=error, failure=sent.failure, unknown=unknown, token=token)
@@ -149,6 +156,8 @@ def _tool_result_problems(body: bytes) -> InvalidRequest:
     ]
     if not isinstance(sent.tool_use_id, str) or not 0 < len(sent.tool_use_id) <= MAX_TOOL_USE_ID_CHARS:
         issues.insert(0, Issue("toolUseId", f"must be a string of 1 to {MAX_TOOL_USE_ID_CHARS} characters"))
+    if sent.files is not None and not is_files(sent.files):
+        issues.append(Issue("files", "must be a list of {data, mimeType, filename}, each a string"))
     if sent.failure is not None and (problem := failure_problem(sent.failure)) is not None:
         issues.append(problem)
     return with_typos(invalid(issues), _unknown_in_result(decode_fields(body)))

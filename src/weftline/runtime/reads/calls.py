@@ -12,6 +12,7 @@ from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import (
     FORMAT,
+    AskedCall,
     AwaitClosed,
     AwaitOpened,
     CallClosed,
@@ -20,6 +21,7 @@ from weftline.kernel.entries import (
     Effect,
     Fact,
     How,
+    TurnCompleted,
     decode_fact,
 )
 from weftline.messages import joined_text
@@ -27,10 +29,11 @@ from weftline.runtime import ids
 from weftline.runtime.reads.paging import entries
 from weftline.runtime.reads.receipts import stored_doubts
 from weftline.store.base import LogReader
-from weftline.store.rows import AwaitFilter, RunFilter, RunRow
+from weftline.store.rows import AwaitFilter, Item, RunFilter, RunRow
 
-CallState: TypeAlias = Literal["opened", "started", "closed", "in_doubt"]
-"""Announced; begun; closed with its one result; or begun without anybody knowing whether it happened."""
+CallState: TypeAlias = Literal["awaiting", "opened", "started", "closed", "in_doubt"]
+"""A person is asked whether it may begin; announced; begun; closed with its one result; or begun without anybody
+knowing whether it happened."""
 _PAGE = 200
 PAGE_BYTES = 1024 * 1024
 """How much arguments and results of a page may take, unless one call has more."""
@@ -102,10 +105,15 @@ async def calls_of(log: LogReader, row: RunRow, *, store_id: str, contents: Cont
     """The announced calls of a run, in order. Raises `StoreError` (`log_damaged`)."""
     run_id = ids.run_id(row.key, row.salt)
     found: dict[tuple[int, int], LoggedCall] = {}
+    asked: tuple[AskedCall, ...] = ()
     async for item in entries(log, row.key):
         if item.head:
             try:
                 head = decode_fact.decode(item.head)
+                if isinstance(head, TurnCompleted):
+                    asked = head.calls
+                elif isinstance(head, AwaitOpened) and (head.turn, head.index) not in found:
+                    _await(found, head, item, asked, row=row, store_id=store_id, contents=contents)
                 _take(found, head, at=item.at, row=row, store_id=store_id)
                 if contents is not None and isinstance(head, CallOpened | CallClosed):
                     _read(found, head, item.body, contents)
@@ -157,6 +165,40 @@ async def _asking(log: LogReader, workspace: int) -> set[int]:
         runs.update([one.run for one in page])
         after = page[-1].run, page[-1].id
     return runs
+
+
+def _await(
+    found: dict[tuple[int, int], LoggedCall],
+    head: AwaitOpened,
+    item: Item,
+    asked: tuple[AskedCall, ...],
+    *,
+    row: RunRow,
+    store_id: str,
+    contents: Contents | None,
+) -> None:
+    """Adds a call that a person is asked about before it is announced; other questions are about none."""
+    body = bodies.decode_await(item.body)
+    if not body.call:
+        return
+    place = head.turn, head.index
+    call = next((one for one in asked if one.id == body.call), None)
+    unique_id = ids.unique_id(row.key, row.salt)
+    found[place] = LoggedCall(
+        run_id=ids.run_id(row.key, row.salt),
+        id=body.call,
+        turn=head.turn,
+        index=head.index,
+        name=body.name,
+        digest=head.digest,
+        key=ids.idempotency_key(store_id, unique_id, head.turn, head.index, head.digest),
+        effect="once" if call is None else call.effect,
+        state="awaiting",
+        opened_at=item.at,
+        client=None if call is None else call.client,
+    )
+    if contents is not None and contents.take(place, len(item.body)):
+        found[place] = replace(found[place], args=bytes(body.args))
 
 
 def _take(found: dict[tuple[int, int], LoggedCall], head: Fact, *, at: int, row: RunRow, store_id: str) -> None:
