@@ -34,7 +34,7 @@ PURE = frozenset(
 MIDDLE = BASE | {"weftline.kernel", "weftline._version"}
 SHELL = MIDDLE | {"weftline.net", "weftline.plan", "weftline.prompts", "weftline.providers", "weftline.tools"}
 ARGUMENTS = frozenset(
-    {"weftline.tools.arguments", "weftline.tools.injected", "weftline.tools.locations"}
+    {"weftline.tools.arguments", "weftline.tools.injected"}
     | {"weftline.tools.schema", "weftline.tools.signature"}
     | {"weftline.tools.secret_types", "weftline.tools.stored_form"}
 )

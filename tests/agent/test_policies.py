@@ -475,7 +475,7 @@ async def test_nonsense_from_a_policy_engine_blocks_the_turn(wrong: Any, caplog:
         return PolicyDecision() if turn.turn else wrong
 
     agent, _ = scripted(calls("look", x=1), calls("look", x=2), tools=[look], policy_engine=engine)
-    with caplog.at_level(logging.CRITICAL, "weftline.runtime.agent_code.judging"):
+    with caplog.at_level(logging.CRITICAL, "weftline.runtime.agent_code.consulting"):
         result = await agent.run("Go.")
     assert [call.how for call in result.calls] == ["blocked", "returned"]
     assert (turns, result.status) == ([0, 1], "succeeded")

@@ -14,7 +14,7 @@ from weftline.agent.run import Run
 from weftline.events.frames import payload_of
 from weftline.kernel.entries import Fact, decode_fact
 from weftline.providers.base import ModelRequest
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.calls import entries
 
 from . import cast
 from .http_client import HttpClient

@@ -21,9 +21,9 @@ from weftline.plan import ServerRef
 from weftline.runtime import ids
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.runtime.reads import calls
-from weftline.runtime.reads.receipts import asked_doubts
+from weftline.runtime.reads.calls import asked_doubts
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import AwaitFilter, Item, RunFilter
 from weftline.tools.base import ToolContext, Unknown

@@ -55,8 +55,8 @@ from weftline.api.schemas.webhooks import (
 )
 from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
+from weftline.runtime.deploys import left_alone
 from weftline.runtime.engine import Resumed
-from weftline.runtime.supported import left_alone
 from weftline.store.base import Store
 from weftline.store.records.agents import AgentRow
 from weftline.store.rows import Copied, RunFilter

@@ -12,9 +12,9 @@ from weftline.events.snapshot import RunSnapshot, SnapshotFold
 from weftline.kernel.damage import UNREADABLE
 from weftline.kernel.entries import FORMAT, CallAsked, CallClosed, TurnCompleted, decode_fact
 from weftline.runtime import ids
+from weftline.runtime.deploys import known_facts
 from weftline.runtime.engine import Engine
-from weftline.runtime.known_facts import known_facts
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.calls import entries
 from weftline.store.base import LogReader
 from weftline.store.rows import RunRow
 

@@ -37,7 +37,7 @@ from weftline.kernel.policy import PolicyDecided
 from weftline.messages import File, Image, Text, UserPart, joined_text
 from weftline.outcome import for_timeline, telemetry_of
 from weftline.plan import agent_of, may_name_agent
-from weftline.text.titles import titled
+from weftline.text.display import titled
 
 HIDDEN = frozenset({RUN_NOTE, PROMPT_NOTE, CHILD_NOTE, ARGS_DELTA})
 """Kinds that only the details of a run are made from."""

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Raw
 
 from weftline.errors import InvalidRequest, Issue, invalid
+from weftline.text.characters import lone_halves, may_have_nul
 from weftline.text.json_size import excess
-from weftline.text.surrogates import lone_halves, may_have_nul
 from weftline.wire.limits import MAX_BODY_VALUES, MAX_JSON_DEPTH
 from weftline.wire.validation import path_of
 

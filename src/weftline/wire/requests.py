@@ -12,7 +12,7 @@ from msgspec import DecodeError, Meta, Raw, Struct, json
 from msgspec.structs import fields as fields_of
 
 from weftline.errors import InvalidRequest, Issue, invalid
-from weftline.text.surrogates import whole_json, without_nul
+from weftline.text.characters import whole_json, without_nul
 from weftline.wire.attachments import SentFile, is_files, parts_of
 from weftline.wire.bodies import MessageBody, RunBody, SessionBody, ToolResultBody
 from weftline.wire.failures import FAILURE_SHAPE, ExactFailure, SentFailure, failure_problem, require_failure
