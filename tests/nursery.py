@@ -62,7 +62,7 @@ _READ_BEFORE = (
     "weftline.store.sqlite.store",
     "weftline.testing",
     "weftline.tools.mcp.http",
-    "weftline.wire.spec_requests",
+    "weftline.spec.door",
 )
 
 

@@ -39,10 +39,15 @@ ARGUMENTS = frozenset(
     | {"weftline.tools.secret_types", "weftline.tools.stored_form"}
 )
 """From a function to a schema, and arguments against it: the same for tools of the server and of the client."""
+UNDER_SPECS = frozenset(f"weftline.wire.{name}" for name in ("limits", "json_text", "validation")) | frozenset(
+    {"weftline.wire.attachments", "weftline.wire.unknown_fields", "weftline.wire.unused_schemas"}
+)
+"""What requests of all kinds have in common: limits, and how they are read."""
 TOP = SHELL | {
     "weftline",
     "weftline.config",
     "weftline.events",
+    "weftline.spec",
     "weftline.wire",
     "weftline.replay",
     "weftline.runtime",
@@ -75,7 +80,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.engine_options": frozenset({"weftline.text", "weftline.errors"}),
     "weftline.run_ids": frozenset({"weftline.errors"}),
     "weftline.details": frozenset({"weftline.events"}),
-    "weftline.wire": MIDDLE | {"weftline.events", "weftline.plan"},
+    "weftline.spec": MIDDLE | {"weftline.plan"} | UNDER_SPECS,
+    "weftline.wire": MIDDLE | {"weftline.events", "weftline.plan", "weftline.spec"},
     "weftline.plugins": frozenset(),
     "weftline.providers": MIDDLE | {"weftline.net", "weftline.plugins"},
     "weftline.config": MIDDLE | {"weftline.net", "weftline.providers"},
@@ -91,6 +97,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "weftline.config",
         "weftline.plan",
         "weftline.providers",
+        "weftline.spec",
         "weftline.tools",
         "weftline.store.base",
         "weftline.store.rows",
@@ -108,12 +115,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"weftline.server.own_socket", "weftline.server.local_serving", "weftline.server.app"},
     "weftline.hooks": frozenset({"weftline.agent"}),
     "weftline.runs": frozenset({"weftline.agent", "weftline.runtime"}),
-    "weftline.policies": frozenset({"weftline.agent", "weftline.kernel"}),
+    "weftline.policies": frozenset({"weftline.agent", "weftline.spec"}),
     "weftline.behaviors": frozenset({"weftline.agent", "weftline.engine_options", "weftline.reminders"}),
     "weftline.server": TOP | {"weftline.api", "weftline.events", "weftline.agent"},
     "weftline.client": BASE
     | {"weftline.events"}
-    | {"weftline._version", "weftline.wire", "weftline.net.sse"}
+    | {"weftline._version", "weftline.spec", "weftline.wire", "weftline.net.sse"}
     | ARGUMENTS,
     "weftline.cli": TOP | {"weftline.agent", "weftline.api", "weftline.events", "weftline.server", "weftline.client"},
     "weftline.testing": TOP
@@ -127,7 +134,7 @@ STORES: dict[str, frozenset[str]] = {
 }
 """For each store, what it may import of the others: queries on records are SQL, so memory keeps them in SQLite too."""
 
-KNOW_THE_WIRE = ("wire", "api", "server", "client", "cli", "events")
+KNOW_THE_WIRE = ("events", "spec", "wire", "api", "server", "client", "cli")
 """The parts that speak the HTTP protocol, and the table of the events' names there."""
 WIRE_WORDS = re.compile(
     r"\b(toolUseId|runId|sessionId|errorClass|partialText|toolBudgets|loopDetection|inDoubt"
@@ -478,7 +485,7 @@ def test_no_file_is_longer_than_one_can_hold_in_mind(modules: list[Module]) -> N
         ("runtime/x.py", "from weftline.workspace import agents"),
         ("store/records/x.py", "from weftline.workspace import agents"),
         ("runtime/x.py", "from weftline.testing import crash"),
-        ("runtime/x.py", "from weftline.wire.plan import plan_from_spec"),
+        ("runtime/x.py", "from weftline.spec.plan import plan_from_spec"),
         ("store/x.py", "from weftline.wire import limits"),
         ("plan.py", "from weftline.wire import plan"),
         ("__init__.py", "from weftline.errors import WeftlineError"),

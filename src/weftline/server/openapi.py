@@ -17,6 +17,7 @@ from weftline._version import __version__
 from weftline.errors import TABLE
 from weftline.server.declared import Form, OtherProtocol
 from weftline.server.router import EventStream, HtmlPage, PlainText, Redirect, Route, headers_of
+from weftline.spec.declare import schema_of_seconds
 from weftline.wire.errors import wire_code
 
 Schema: TypeAlias = dict[str, Any]
@@ -57,7 +58,9 @@ def _of_models(models: Sequence[type[BaseModel]]) -> Schemas:
 
 
 def _of_structs(types: Sequence[Any]) -> Schemas:
-    schemas, components = schema_components(types, ref_template="#/components/schemas/{name}")
+    schemas, components = schema_components(
+        types, ref_template="#/components/schemas/{name}", schema_hook=schema_of_seconds
+    )
     for one in _structs(types):
         if one.__name__ not in components:
             raise ValueError(f"two types are named {one.__name__}")
@@ -97,7 +100,8 @@ _NAMED = frozenset({"properties", "$defs"})
 def _for_generators(value: Any) -> Any:
     """Adapts a schema to client generators.
 
-    These assume that a field with a default is always present, and that enumerations contain strings.
+    These assume that a field with a default is always present, and that enumerations contain strings. Patterns are
+    those of JavaScript.
     """
     if isinstance(value, list):
         return [_for_generators(one) for one in cast("list[Any]", value)]
@@ -106,6 +110,9 @@ def _for_generators(value: Any) -> Any:
     fields = cast("dict[str, Any]", value)
     if fields.get("enum") in ([True], [False]):
         return {"type": "boolean", "const": fields["enum"][0]}
+    pattern = fields.get("pattern")
+    if isinstance(pattern, str):
+        fields["pattern"] = pattern.replace(r"\A", "^").replace(r"\Z", "$")
     return {
         name: _all_for_generators(one) if name in _NAMED else _for_generators(one)
         for name, one in fields.items()
