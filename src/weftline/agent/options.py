@@ -114,7 +114,11 @@ def fields_of_spec(options: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: options[name] for name in SpecOptions.__annotations__ if options.get(name) is not None}
     if issues := [issue for name, value in given.items() for issue in problems_in(RunSpec, name, value)]:
         raise invalid(issues)
-    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in given.items()}
+    return {name: _copied(value) for name, value in given.items()}
+
+
+def _copied(value: object) -> object:
+    return dict(cast("Mapping[object, object]", value)) if isinstance(value, Mapping) else value
 
 
 def check_options(prompt: object, options: Mapping[str, Any]) -> None:
