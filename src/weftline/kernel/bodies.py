@@ -219,8 +219,6 @@ class OpenedBody(Struct, omit_defaults=True):
     """What people read about the call while it is in progress; if empty, its tool's name in words."""
     peer: Peer | None = None
     """For a call of the client's that it passes on to somebody else."""
-    echo: Raw | UnsetType = UNSET
-    """In logs up to format 8, instead of `peer`: fields of the event, as clients get it."""
 
 
 class ClosedBody(Struct, omit_defaults=True):

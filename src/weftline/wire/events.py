@@ -306,8 +306,6 @@ def _offered(head: CallOpened | CallUnclaimed, content: bodies.OpenedBody) -> by
         payload |= _parent(head)
     if content.peer is not None:
         payload |= _peer(content.peer)
-    elif content.echo is not UNSET:
-        payload |= decode(content.echo, type=dict[str, Raw])
     return encode(payload)
 
 
