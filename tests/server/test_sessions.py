@@ -9,6 +9,11 @@ import pytest
 from .kit import Api, Json, check_error, local_tool, of_type
 
 
+def spoken(messages: list[Json]) -> list[Json]:
+    """Who said what."""
+    return [{name: one[name] for name in ("role", "content")} for one in messages]
+
+
 @pytest.mark.requirement("wire.session.create")
 async def test_a_session_is_created_from_a_spec_without_input(api: Api) -> None:
     reply = await api.post("agent-sessions", {"modelId": "scripted:hello", "name": "talk"})
@@ -65,13 +70,42 @@ async def test_each_message_sees_what_was_said_before(api: Api) -> None:
     assert (await api.events(second))[-1]["text"] == "one | two / 3"
     assert (await api.snapshot(second))["sessionId"] == session
     shown = (await api.get(f"agent-sessions/{session}")).json
+    runs = {run: await api.snapshot(run) for run in (first, second)}
     assert shown["messages"] == [
-        {"role": "user", "content": "one"},
-        {"role": "assistant", "content": "one / 1"},
-        {"role": "user", "content": "two"},
-        {"role": "assistant", "content": "one | two / 3"},
+        {
+            "role": role,
+            "content": content,
+            "id": f"{session}.{position}",
+            "runId": run,
+            "createdAt": runs[run]["createdAt" if role == "user" else "finishedAt"],
+        }
+        for position, (role, content, run) in enumerate(
+            [
+                ("user", "one", first),
+                ("assistant", "one / 1", first),
+                ("user", "two", second),
+                ("assistant", "one | two / 3", second),
+            ]
+        )
     ]
     assert shown["lastUsedAt"] >= shown["createdAt"]
+    page = (await api.get(f"agent-sessions/{session}/events?lastMessages=1")).json
+    (last,) = page["events"]
+    assert {name: last[name] for name in ("id", "runId", "createdAt")} == {
+        name: shown["messages"][-1][name] for name in ("id", "runId", "createdAt")
+    }
+
+
+async def test_answers_of_a_session_have_the_calls_of_their_runs_if_asked_for(api: Api) -> None:
+    session = await api.session("echo", tools=[{"kind": "server", "name": "echo"}])
+    run = await api.send(session, "one")
+    await api.events(run)
+    asked, answer = (await api.get(f"agent-sessions/{session}?calls=true")).json["messages"]
+    assert "calls" not in asked and answer["calls"]
+    assert answer["calls"] == (await api.get(f"agent-runs/{run}/calls")).json["calls"]
+    plain = (await api.get(f"agent-sessions/{session}")).json["messages"]
+    assert all("calls" not in one for one in plain) and [one["id"] for one in plain] == [asked["id"], answer["id"]]
+    check_error(await api.get(f"agent-sessions/{session}?calls=yes"), 400, "invalid_request")
 
 
 @pytest.mark.parametrize("value", [5, ["a:b"]])
@@ -93,7 +127,8 @@ async def test_a_message_may_bring_several_messages(api: Api) -> None:
     reply = await api.post(f"agent-sessions/{session}/messages", {"messages": messages})
     await api.events(reply.json["runId"])
     shown = (await api.get(f"agent-sessions/{session}")).json["messages"]
-    assert shown == [*messages, {"role": "assistant", "content": "a | c / 3"}]
+    assert spoken(shown) == [*messages, {"role": "assistant", "content": "a | c / 3"}]
+    assert len({one["id"] for one in shown}) == 4 and {one["runId"] for one in shown} == {reply.json["runId"]}
 
 
 @pytest.mark.requirement("wire.session.history")

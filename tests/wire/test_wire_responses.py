@@ -228,7 +228,7 @@ def test_session_info_shows_the_conversation_as_strings() -> None:
         User.of("nudge", injected=True),
     ]
     session = SessionView("ses_1", AT, AT + 1, SPEC, name="n", metadata={"a": "b"})
-    assert read(session_info(session, messages)) == {
+    assert read(session_info(session, [(message, None) for message in messages])) == {
         "id": "ses_1",
         "name": "n",
         "status": "active",
