@@ -49,7 +49,6 @@ LATER = {
     "weftline.api.operations",
     "weftline.providers.anthropic",
     "weftline.server.routes.every",
-    "weftline.wire.run_spec",
 }
 """Loaded after a server listens, or if it needs them."""
 AT_START = """
@@ -88,6 +87,13 @@ def test_defining_an_agent_loads_nothing_of_what_runs_it() -> None:
     assert "asyncio" not in modules
     rooms = {".".join(module.split(".")[:2]) for module in modules if module.startswith("weftline.")}
     assert rooms & {"weftline.net", "weftline.runtime", "weftline.store", "weftline.server"} == set()
+
+
+@pytest.mark.parametrize("module", ["weftline.events", "weftline.details", "weftline.events.decode"])
+def test_events_are_loaded_without_what_makes_them(module: str) -> None:
+    modules = loaded_by(f"import {module}")
+    assert roots(modules) & HEAVY == set()
+    assert not {one for one in modules if one.startswith(("weftline.kernel", "weftline.plan", "weftline.runtime"))}
 
 
 def test_command_for_a_running_server_loads_nothing_of_the_server() -> None:

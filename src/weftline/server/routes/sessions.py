@@ -26,12 +26,12 @@ from weftline.server.router import EventStream, Route
 from weftline.server.routes.lists import MAX_NUMBER, number_of, one_of
 from weftline.server.routes.runs import idempotency
 from weftline.server.sse import LAST_EVENT_ID
+from weftline.spec.fields import MessageModel, SessionModel
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.damage import session_damaged
 from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
 from weftline.wire.responses import Ok
 from weftline.wire.run_responses import CreatedRun
-from weftline.wire.run_spec import MessageModel, SessionModel
 from weftline.wire.session_responses import (
     CreatedSession,
     Session,
@@ -88,7 +88,8 @@ async def _snapshot(app: App, row: ThreadRow, *, size: int, calls: bool) -> Resp
         usage=await session_usage(app.engine, row.key),
     )
     stored = await app.engine.stored.thread_messages(row.key)
-    said_in = await origins(app, row, calls=calls)
+    find, calls_of = app.engine.stored.runs, app.engine.stored.calls if calls else None
+    said_in = await origins(find, app.workspaces, row, calls=calls_of)
 
     def made() -> bytes:
         return session_info(view, zip_longest(map(bodies.decode_message, stored), said_in[: len(stored)]))
@@ -109,7 +110,7 @@ async def events(app: App, request: Request, principal: Principal) -> Response |
 
     async def make() -> Response:
         stored = await app.engine.stored.thread_messages(row.key)
-        said_in = await origins(app, row)
+        said_in = await origins(app.engine.stored.runs, app.workspaces, row)
 
         def made() -> bytes:
             messages = zip_longest(map(bodies.decode_message, stored), said_in[: len(stored)])
