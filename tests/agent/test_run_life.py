@@ -468,4 +468,4 @@ async def test_a_limit_on_costs_that_cannot_hold_is_told_of_once(caplog: pytest.
         with pytest.warns(UserWarning, match="price of the model 'lab:.*max_cost_usd"):
             await agent.run("Go.", engine=engine)
         await agent.run("Go.", engine=engine)  # a warning here would be an error
-    assert caplog.text.count("max_cost_usd") == 1
+    assert "max_cost_usd" not in caplog.text  # a script without a log would print it twice

@@ -17,6 +17,8 @@ from weftline.text.json_size import excess
 from weftline.text.surrogates import storable_json
 
 logger = logging.getLogger(__name__)
+UNREAD_LOG = __name__
+"""The logger that tells which attachments a model does not get."""
 
 _BY_REASON: dict[Reason, tuple[ErrorClass, bool | None]] = {
     "invalid": ("invalid_request", None),

@@ -214,7 +214,7 @@ class AgentTools:
             # Names that are unknown until a toolset is opened are checked then.
             name = getattr(ref, "name", None)
             if name in own:
-                raise invalid_field(f"tools[{index}].name", f"the agent {plan.code!r} already has a tool {name!r}.")
+                raise invalid_field(f"tools[{index}].name", f"the agent {agent.name!r} already has a tool {name!r}.")
 
     async def open(self, plan: RunPlan, *, run: RunName, secrets: bytes | None = None) -> Toolbox:
         base = await self.others.open(plan, run=run, secrets=secrets)
@@ -261,7 +261,8 @@ class AgentTools:
             if is_interruption(error):
                 raise
             # A retry would fail in the same way: the run ends, and its log has the error.
-            logger.exception("run %s: what its agent (%s) needs could not be created", run.id, plan.code)
+            named = f" {agent.name}" if agent.name else ""
+            logger.exception("run %s: what its agent%s needs could not be created", run.id, named)
             problem = f"What the agent needs could not be created: {type(error).__name__}: {error}", error
         for refusal in refusals[:1]:
             problem = problem or (str(refusal), refusal.__cause__)
