@@ -368,7 +368,7 @@ def modules() -> Iterator[list[Module]]:
     gc.enable()
 
 
-def test_the_table_has_every_part_of_the_package_and_no_other(modules: list[Module]) -> None:
+def test_table_has_every_part_of_package_and_no_other(modules: list[Module]) -> None:
     assert {module.part for module in modules} == MAY_IMPORT.keys()
 
 
@@ -448,7 +448,7 @@ def test_nobody_but_the_edge_uses_words_of_the_wire(modules: list[Module]) -> No
     assert words_of_the_wire(modules) == []
 
 
-def test_no_two_functions_of_a_module_or_class_differ_by_an_underscore(modules: list[Module]) -> None:
+def test_no_two_functions_of_module_or_class_differ_by_underscore(modules: list[Module]) -> None:
     assert functions_that_differ_by_an_underscore(modules) == []
 
 

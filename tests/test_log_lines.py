@@ -42,7 +42,7 @@ def at_work() -> Generator[None]:
 
 
 @pytest.mark.usefixtures("at_work")
-def test_a_line_of_text_names_the_run_and_the_request_that_it_does_not_name_itself(configure: Configure) -> None:
+def test_log_line_names_the_run_and_request(configure: Configure) -> None:
     log = configure("text")
     logging.getLogger("weftline.tools").warning("hot")
     logging.getLogger("weftline.tools").warning("run run_1f is hot")
@@ -54,7 +54,7 @@ def test_a_line_of_text_names_the_run_and_the_request_that_it_does_not_name_itse
 
 
 @pytest.mark.usefixtures("at_work")
-def test_a_line_of_json_is_one_object_with_its_traceback_inside(configure: Configure) -> None:
+def test_line_of_json_is_one_object_with_its_traceback_inside(configure: Configure) -> None:
     log = configure("json")
     try:
         raise ValueError("https://u:hush@x.example/?token=hush")
@@ -67,7 +67,7 @@ def test_a_line_of_json_is_one_object_with_its_traceback_inside(configure: Confi
     assert told["traceback"].startswith("Traceback") and "hush" not in line
 
 
-def test_what_a_line_says_is_in_fields_of_its_own_as_json(configure: Configure) -> None:
+def test_log_fields_appear_separately_in_json(configure: Configure) -> None:
     log = configure("json")
     told = fields(class_="auth", status=None, attempt=2, path="/x?a=https://u:hush@x.example/", run="run_2")
     logging.getLogger("weftline.x").warning("run run_1f: it said no", extra=told)

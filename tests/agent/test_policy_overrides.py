@@ -84,7 +84,7 @@ def http(agents: dict[str, Any] | None, own: dict[str, Any] | None) -> Limits:
 
 
 @pytest.mark.requirement("run.policy.overrides")
-async def test_a_run_has_a_policy_of_its_own_which_is_fixed_when_it_starts(tmp_path: Path) -> None:
+async def test_run_has_a_policy_fixed_at_its_start(tmp_path: Path) -> None:
     for name, agents, own, wire_name, wire_agents, wire_own, stored in FIELDS:
         rule = PolicyRule(**stored) if stored else None
         for limits_of, key, above, value in ((library, name, agents, own), (http, wire_name, wire_agents, wire_own)):

@@ -72,7 +72,7 @@ def test_a_shell_gets_a_script_that_completes_commands(shell: str) -> None:
         ("weftline run --mo", {"--model"}),
     ],
 )
-def test_what_was_begun_is_completed(words: str, offered: set[str]) -> None:
+def test_begun_write_is_completed(words: str, offered: set[str]) -> None:
     env = {"_WEFTLINE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     done = weftline(env=env)
     assert {line.partition(",")[2] for line in done.out.split()} == offered

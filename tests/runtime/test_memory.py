@@ -24,7 +24,7 @@ SCRIPTS: dict[str, Any] = {
 RUNS = 20
 
 
-def test_of_many_runs_that_park_at_once_only_so_many_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_parked_runs_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle_runs, "MAX_RETAINED", 4)
 
     async def scenario(clock: WallClock) -> None:
@@ -40,7 +40,7 @@ def test_of_many_runs_that_park_at_once_only_so_many_stay_in_memory(monkeypatch:
     on_virtual_time(scenario)
 
 
-def test_a_run_that_parks_when_there_are_too_many_makes_room_for_others_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parking_run_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise all of them would be looked at whenever another one parks."""
     monkeypatch.setattr(idle_runs, "MAX_RETAINED", 16)
 
@@ -56,7 +56,7 @@ def test_a_run_that_parks_when_there_are_too_many_makes_room_for_others_too(monk
     on_virtual_time(scenario)
 
 
-def test_a_run_that_is_loaded_again_after_its_write_failed_leaves_memory_in_time() -> None:
+def test_run_reloaded_after_a_failed_write_leaves_memory() -> None:
     async def scenario(clock: WallClock) -> None:
         store = MoodyStore(MemoryDisk())
         async with engine_on(store, SCRIPTS, clock=clock)[0] as it:
@@ -80,7 +80,7 @@ def test_a_run_that_is_loaded_again_after_its_write_failed_leaves_memory_in_time
     on_virtual_time(scenario)
 
 
-async def test_runs_that_park_while_the_disk_is_full_leave_memory_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_runs_that_park_while_disk_is_full_leave_memory_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle_runs, "KEEP_S", 0.01)
     monkeypatch.setattr(idle_runs, "_SWEEP_S", 0.01)
     disk = MemoryDisk()
@@ -105,7 +105,7 @@ async def test_runs_that_park_while_the_disk_is_full_leave_memory_afterwards(mon
         assert all(run.row.due_at for run in disk.runs.values())
 
 
-async def test_a_batch_for_a_client_stores_its_state_only_as_often_as_its_entries_outgrow_it() -> None:
+async def test_client_batch_stores_its_state_as_its_entries_outgrow_it() -> None:
     calls = 200
     disk = MemoryDisk()
     store = MoodyStore(disk)
@@ -123,7 +123,7 @@ async def test_a_batch_for_a_client_stores_its_state_only_as_often_as_its_entrie
     assert store.log.state_bytes < 2 * entries
 
 
-async def test_a_deadline_is_noted_once_however_much_its_run_does_meanwhile() -> None:
+async def test_deadline_is_noted_once_however_much_its_run_does_meanwhile() -> None:
     @tool(effect="read")
     async def look() -> str:
         """Looks."""

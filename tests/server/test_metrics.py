@@ -37,7 +37,7 @@ async def scrape(api: Api) -> dict[str, float]:
     return samples(reply.body)
 
 
-async def test_what_runs_did_is_in_the_metrics(tmp_path: Path) -> None:
+async def test_metrics_count_the_work_of_runs(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, scripts=SCRIPTS, tools=TOOLS) as server:
         async with aiohttp.ClientSession() as http:
             api = Api(http, server.url, "acme", new_key(server))
@@ -69,7 +69,7 @@ async def test_labels_have_no_values_of_tenants(api: Api) -> None:
     assert labels == {"status", "outcome", "kind", "file", "le", "version"} and api.slug not in page
 
 
-async def test_a_server_that_others_can_reach_shows_metrics_only_to_those_with_its_token(tmp_path: Path) -> None:
+async def test_public_server_shows_metrics_only_with_its_token(tmp_path: Path) -> None:
     config = '[server]\npublic_url = "https://agents.example.com"\n'
     with ServerProcess(tmp_path, scripts=SCRIPTS, config=config) as server:
         async with aiohttp.ClientSession() as http:

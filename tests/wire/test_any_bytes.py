@@ -66,7 +66,7 @@ UNUSABLE = {
 
 @pytest.mark.parametrize("parse", PARSERS)
 @pytest.mark.parametrize("raw", [*MALFORMED.values(), *NOT_OBJECTS.values()], ids=[*MALFORMED, *NOT_OBJECTS])
-def test_what_is_no_json_object_is_refused(parse: Callable[[bytes], object], raw: bytes) -> None:
+def test_non_object_json_is_refused(parse: Callable[[bytes], object], raw: bytes) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse(raw)
     assert caught.value.status == 400
@@ -89,12 +89,12 @@ def test_half_a_character_in_a_request_is_refused_by_name(raw: bytes) -> None:
 
 @pytest.mark.parametrize("parse", [parse_run, parse_message])
 @pytest.mark.parametrize("raw", UNUSABLE.values(), ids=UNUSABLE)
-def test_what_could_not_be_read_back_is_refused(parse: Callable[[bytes], object], raw: bytes) -> None:
+def test_unreadable_output_type_is_refused(parse: Callable[[bytes], object], raw: bytes) -> None:
     with pytest.raises(InvalidRequest):
         parse(raw)
 
 
-def test_nesting_within_the_limit_is_accepted_however_many_brackets_there_are() -> None:
+def test_nesting_within_limit_is_accepted_however_many_brackets_there_are() -> None:
     nested = b"[" * 150 + b"]" * 150
     spec = parse_run(b'{"prompt":"x","x":' + nested + b',"y":[' + b",".join([b"[]"] * 500) + b"]}").spec
     assert nested in spec

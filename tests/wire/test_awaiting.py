@@ -55,7 +55,7 @@ def test_rules_that_cannot_be_are_refused(spec: dict[str, Any], path: str, words
     assert words in named[path]
 
 
-def test_a_request_can_only_make_the_rules_of_its_agent_session_or_origin_tighter() -> None:
+def test_request_can_only_tighten_the_rules_above_it() -> None:
     stored = msgspec.json.encode({"awaits": STRICT, "onDeploy": "ask"})
     loose = msgspec.json.encode({"prompt": "x", "awaits": LOOSE, "onDeploy": "adopt"})
     message = MessageBody(loose, replaces_tools=False, metadata={})
@@ -95,7 +95,7 @@ def test_nor_can_it_loosen_those_of_an_agent_in_python() -> None:
     ("own_s", "sent_ms", "limit_s"),
     [(2, None, 2), (2, 600_000, 2), (2, 1_000, 1), (None, 600_000, 600), (None, 1_000, 1), (None, None, 300)],
 )
-def test_a_client_cannot_give_external_tools_of_an_agent_in_python_more_time(
+def test_client_cannot_extend_external_tools_of_a_python_agent(
     own_s: float | None, sent_ms: int | None, limit_s: int
 ) -> None:
     own = AgentLimits() if own_s is None else AgentLimits(external_timeout_s=own_s, on_external_timeout="report")
@@ -107,7 +107,7 @@ def test_a_client_cannot_give_external_tools_of_an_agent_in_python_more_time(
 
 
 @pytest.mark.parametrize("field", ["budgets.localToolTimeoutMs", "awaits.grantTtlMs"])
-def test_a_time_that_equals_the_default_counts_when_it_is_sent(field: str) -> None:
+def test_time_that_equals_default_counts_when_it_is_sent(field: str) -> None:
     agent = Agent("scripted:x", name="slow", limits=AgentLimits(external_timeout_s=3600, grant_ttl_s=7200))
     group, name = field.split(".")
     default_ms = 300_000 if group == "budgets" else 900_000

@@ -61,7 +61,7 @@ def test_a_body_means_the_same_however_it_is_read(sent: dict[str, Any]) -> None:
         b'{"prompt":"hi","agentId":"agt_1","systemPrompt":"Be brief."}',
     ],
 )
-def test_what_most_clients_send_is_plain(body: bytes) -> None:
+def test_common_request_is_plain(body: bytes) -> None:
     assert plain_run(body) == any_run(body)
 
 

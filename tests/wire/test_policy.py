@@ -85,7 +85,7 @@ def test_of_two_policies_the_tighter_limits_hold(own: dict[str, Any], above: dic
     assert (False in allowed[:2]) == (allowed[2] is False)
 
 
-def test_a_request_can_only_make_the_policy_of_its_agent_or_session_tighter() -> None:
+def test_request_can_only_tighten_its_policy() -> None:
     stored = msgspec.json.encode({"policy": {"maxToolCalls": 5, "timeBudgetMs": 1000}})
     merged = agent_spec_merge(stored, b'{"prompt":"x","policy":{"maxToolCalls":9,"timeBudgetMs":400}}')
     assert msgspec.json.decode(merged)["policy"]["maxToolCalls"] == 5
@@ -103,7 +103,7 @@ def test_a_request_can_only_make_the_policy_of_its_agent_or_session_tighter() ->
         ({"onMissingFields": "await_clarification", "interruptsAllowed": False}, "policy"),
     ],
 )
-def test_a_rule_for_what_is_missing_that_cannot_be_is_refused(policy: dict[str, Any], path: str) -> None:
+def test_rule_for_what_is_missing_that_cannot_be_is_refused(policy: dict[str, Any], path: str) -> None:
     with pytest.raises(InvalidRequest) as error:
         parse_run(msgspec.json.encode({"prompt": "x", "policy": policy}))
     assert [issue["path"] for issue in error.value.details["issues"]] == [path]

@@ -197,7 +197,7 @@ def shows(requirement: str | None) -> list[pytest.MarkDecorator]:
         for n, (row, fields) in enumerate(ACCEPTED)
     ],
 )
-def test_a_body_at_its_limits_is_accepted_by_all_three_routes(fields: Json) -> None:
+def test_body_at_its_limits_is_accepted_by_all_three_routes(fields: Json) -> None:
     assert parse_run(body(**fields)).spec
     assert parse_session(body(**fields, prompt=None)).spec
     assert parse_message(body(**fields)).spec
@@ -232,7 +232,7 @@ def test_a_message_needs_exactly_one_input() -> None:
 
 
 @pytest.mark.requirement("wire.http.optional_fields")
-def test_null_is_the_same_as_absent_and_unknown_fields_are_kept() -> None:
+def test_null_is_same_as_absent_and_unknown_fields_are_kept() -> None:
     optional = [
         "name",
         "agentId",

@@ -80,7 +80,7 @@ def test_a_message_cannot_change_what_the_session_is(field: str, value: Any) -> 
     assert merged(SESSION, **{field: value}) == {**SESSION, "prompt": "hi"}
 
 
-def test_null_in_the_changes_of_a_fork_keeps_the_origins_value() -> None:
+def test_null_in_changes_of_fork_keeps_origins_value() -> None:
     origin = b'{"modelId":"m","budgets":{"maxToolTurns":3}}'
     assert fork_spec(origin, b'{"modelId":null,"budgets":null,"onDeploy":null}', in_session=False) == origin
 
@@ -118,7 +118,7 @@ def test_metadata_of_both_together_keeps_to_the_limits(session: dict[str, str], 
         merged({"metadata": session}, metadata=message)
 
 
-def test_a_message_says_whether_its_tools_and_their_secrets_replace_the_sessions() -> None:
+def test_message_says_whether_its_tools_and_their_secrets_replace_sessions() -> None:
     remote = {"kind": "mcp", "name": "gh", "url": "https://a", "headers": {"K": "s3cret"}}
     session = parse_session(msgspec.json.encode({"tools": [remote]}))
     inherits = parse_message(b'{"prompt":"x","tools":[]}')
@@ -143,7 +143,7 @@ def with_agent(**run: Any) -> dict[str, Any]:
     return msgspec.json.decode(agent_spec_merge(msgspec.json.encode(AGENT), spec))
 
 
-def test_a_run_has_the_model_fallbacks_of_its_agent_unless_it_names_its_own() -> None:
+def test_run_has_its_agents_model_fallbacks_by_default() -> None:
     agent = b'{"modelId":"a","modelFallbacks":["b","c"]}'
     for own, expected in ((b"{}", ["b", "c"]), (b'{"modelFallbacks":["d"]}', ["d"]), (b'{"modelFallbacks":[]}', [])):
         assert msgspec.json.decode(agent_spec_merge(agent, own))["modelFallbacks"] == expected

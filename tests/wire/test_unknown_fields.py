@@ -72,11 +72,11 @@ NO_SLIPS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("sent", NO_SLIPS)
-def test_what_is_handed_on_is_not_looked_into_and_null_is_absent(sent: dict[str, Any]) -> None:
+def test_opaque_value_is_not_examined_and_null_is_absent(sent: dict[str, Any]) -> None:
     assert told(**sent) == {}
 
 
-def test_a_request_with_many_unknown_fields_names_some_and_says_that_there_are_more() -> None:
+def test_request_with_many_unknown_fields_names_some() -> None:
     found = parse_run(msgspec.json.encode({"prompt": "hi", **{f"field{n}": n for n in range(5_000)}})).unknown
     assert len(found) == MAX_LISTED + 1
     assert found[-1].path == "…" and str(MAX_LISTED) in found[-1].message
@@ -112,7 +112,7 @@ def test_a_tool_result_is_taken_whatever_else_it_has() -> None:
     assert [field.path for field in more.unknown] == ["outptu"]
 
 
-def test_what_is_known_is_read_off_the_models() -> None:
+def test_model_facts_are_read_off_the_models() -> None:
     shape = shape_of(RunModel)
     assert {"prompt", "messages", "modelId", "temperature", "attachments", "budgets"} <= shape.known
     assert {"tools", "messages", "budgets", "toolBudgets", "outputSchema", "loopDetection"} <= shape.inside.keys()

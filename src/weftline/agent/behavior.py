@@ -19,7 +19,7 @@ import msgspec
 from weftline.agent import argument_checks
 from weftline.agent.compaction import Compaction
 from weftline.errors import Conflict, InvalidRequest
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 
 logger = logging.getLogger(__name__)
 
@@ -273,13 +273,9 @@ def other_budgets(budgets: Mapping[str, ToolBudget | int] | None) -> dict[str, T
 
 def decayed(decay: ThinkingDecay | Decays, *, turn: int, base: int) -> int:
     """Returns what is left of `base` in a turn, counted from 1: between 0 and `base`, which stays if `decay` fails."""
-    try:
+    with attempt(logger, "thinking_decay failed; the model reasons as much as without it"):
         return min(max(int(decay(turn, base)), 0), base)
-    except BaseException as error:
-        if is_interruption(error):
-            raise
-        logger.exception("thinking_decay failed; the model reasons as much as without it")
-        return base
+    return base
 
 
 def level_of(tokens: int) -> int:

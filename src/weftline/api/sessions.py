@@ -14,25 +14,28 @@ from weftline.api.host import Host
 from weftline.api.parsing import off_loop, parsed
 from weftline.api.planning import check_plan, plan_of
 from weftline.api.principal import Principal
-from weftline.api.views import session_unreadable
+from weftline.api.views import call_views, session_unreadable
 from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime import ids
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
-from weftline.store.rows import IdempotencyKey
+from weftline.store.rows import IdempotencyKey, RunFilter, RunRow
 from weftline.wire.attachments import TakenAttachment
 from weftline.wire.bodies import MessageBody, SessionBody
+from weftline.wire.calls import Call
 from weftline.wire.damage import session_damaged
 from weftline.wire.refusals import as_sent
 from weftline.wire.requests import parse_message, parse_session
 from weftline.wire.responses import Warnings, request_warnings
+from weftline.wire.session_responses import Origin
 from weftline.wire.sessions import effective_spec
 from weftline.workspace import agents, threads
 from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
 
 _MAX_REMEMBERED = 10_000
+_PAGE = 200
 
 
 class CreatedThread(Struct, frozen=True):
@@ -156,6 +159,28 @@ async def _send(
         )
     except InvalidRequest as error:
         raise as_sent(error, body.unknown) from None
+
+
+async def origins(app: Host, thread: ThreadRow, *, calls: bool = False) -> list[Origin]:
+    """Returns where each message of a session comes from, oldest first; with `calls`, with the calls of its run."""
+    stored, session = app.engine.stored, ids.session_id(thread.key, thread.salt)
+    runs: dict[int, RunRow] = {}
+    before: int | None = None
+    while rows := await stored.runs(RunFilter(thread=thread.key, before=before, limit=_PAGE)):
+        before = rows[-1].key
+        runs.update((row.key, row) for row in rows)
+    found: list[Origin] = []
+    called: dict[int, list[Call]] = {}
+    for position, key in enumerate(await threads.runs_of_messages(app.workspaces, thread.key)):
+        row = runs.get(key)
+        if row is None:  # it has been created since
+            break
+        if calls and key not in called:
+            called[key] = call_views(await stored.calls(row))
+        ended = row.ended_at or row.created_at
+        of_run = called.get(key, UNSET)
+        found.append(Origin(f"{session}.{position}", ids.run_id(key, row.salt), row.created_at, ended, of_run))
+    return found
 
 
 async def _check_history(app: Host, thread: ThreadRow) -> None:

@@ -343,8 +343,10 @@ class AsyncClient:
         await toolset.acquire()
         return AsyncSession(self, session_id, tools=toolset, sends_tools=bool(tools))
 
-    async def get_session(self, session_id: str) -> SessionInfo:
-        return decoded(await self.http.call("GET", f"/agent-sessions/{quote(session_id, safe='')}"), SessionInfo)
+    async def get_session(self, session_id: str, *, with_calls: bool = False) -> SessionInfo:
+        """Returns a session with its messages. `with_calls` adds the calls of each run to its last answer."""
+        path, query = f"/agent-sessions/{quote(session_id, safe='')}", [("calls", "true")] if with_calls else []
+        return decoded(await self.http.call("GET", path, query=query), SessionInfo)
 
     async def close(self) -> None:
         """Stops following all runs, without cancelling them, and closes the connections."""

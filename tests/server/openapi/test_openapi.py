@@ -202,7 +202,7 @@ def usable(body: Any) -> Any:
     return {**body, "tools": tools}
 
 
-def test_every_route_is_on_the_page_under_an_id_of_its_own(page: Json) -> None:
+def test_every_route_is_on_page_under_id_of_its_own(page: Json) -> None:
     listed = {(method.upper(), path) for path, methods in page["paths"].items() for method in methods}
     assert listed == {(route.method, route.path) for route in ROUTES}
     ids = [operation["operationId"] for methods in page["paths"].values() for operation in methods.values()]
@@ -249,7 +249,7 @@ def test_events_have_a_schema(page: Json) -> None:
     assert events and all("data" in one["schema"]["properties"] for one in events)
 
 
-def test_what_a_create_returns_has_one_type(page: Json) -> None:
+def test_create_returns_one_type(page: Json) -> None:
     """A generated client takes the types of all successes for that of each."""
     for route in ROUTES:
         if json_type(route) is not None and route.status != 200:

@@ -155,7 +155,7 @@ LINES = st.text(st.sampled_from("aAbBcké K\u212a\u017fsS.x_-1\x1c\t\u0661{#É\u
 
 @pytest.mark.requirement("tool.grep.search")
 @given(pattern=PATTERNS, lines=st.lists(LINES, max_size=4), ignore_case=st.booleans())
-def test_what_is_left_to_ripgrep_means_the_same_to_it(pattern: str, lines: list[str], ignore_case: bool) -> None:
+def test_pattern_left_to_ripgrep_means_the_same_there(pattern: str, lines: list[str], ignore_case: bool) -> None:
     try:
         written = for_ripgrep(pattern, ignore_case=ignore_case)
     except ToolFailed:

@@ -12,7 +12,7 @@ from weftline.agent.hooks import Point
 from weftline.agent.hooks_outside import McpBootstrapEnd, McpBootstrapStart, McpConnect, McpError
 from weftline.agent.running.sampling import with_model
 from weftline.tools.base import ServerToolset, Tool, Toolset, is_hidden
-from weftline.work.outcomes import as_errors, is_interruption
+from weftline.work.outcomes import as_errors, attempt
 
 logger = logging.getLogger(__name__)
 
@@ -122,9 +122,5 @@ def is_server(toolset: Toolset) -> TypeGuard[ServerToolset]:
 async def _close_opening(one: _Opening) -> None:
     if one.failed or one.tools.cancelled() or one.tools.exception() is not None:
         return  # nothing was opened
-    try:
+    with attempt(logger, "a set of tools could not be closed"):
         await one.toolset.close()
-    except BaseException as error:
-        if is_interruption(error):
-            raise
-        logger.exception("a set of tools could not be closed")

@@ -13,7 +13,7 @@ from weftline.agent.hooking.point_checks import check
 from weftline.agent.hooks import OTHER_NAMES, Point
 from weftline.agent.hooks_outside import POINTS
 from weftline.text.suggestions import did_you_mean
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 
 logger = logging.getLogger(__name__)
 
@@ -127,13 +127,10 @@ class Hooks:
     async def gate(self, point: Point, context: object) -> BaseException | None:
         """Asks the gates. Stops at the first error and returns it; the caller decides what follows from it."""
         for one in self._by_point.get(type(point), ()):
-            try:
+            with attempt(logger, "the hook %s at %s failed", one.name, point.name) as calling:
                 await _call_hook(one, point, context)
-            except BaseException as error:
-                if is_interruption(error):
-                    raise
-                logger.exception("the hook %s at %s failed", one.name, point.name)
-                return error
+            if calling.error is not None:
+                return calling.error
         return None
 
     async def ask(
@@ -141,13 +138,10 @@ class Hooks:
     ) -> tuple[str, BaseException | None]:
         """Asks the gates until one decides or fails. Returns its name, and its error if it failed."""
         for one in self._by_point.get(type(point), ()):
-            try:
+            with attempt(logger, "the hook %s at %s failed", one.name, point.name) as calling:
                 await _call_hook(one, point, context)
-            except BaseException as error:
-                if is_interruption(error):
-                    raise
-                logger.exception("the hook %s at %s failed", one.name, point.name)
-                return one.name, error
+            if calling.error is not None:
+                return one.name, calling.error
             if decided():
                 return one.name, None
         return "", None
@@ -156,43 +150,34 @@ class Hooks:
         """Lets hooks edit a point. If a hook raises or sets an invalid value, its changes are undone."""
         for one in self._by_point.get(type(point), ()):
             before = {name: getattr(point, name) for name in point.settable}
-            try:
+            with attempt(logger, "the hook %s at %s failed; its changes are dropped", one.name, point.name) as calling:
                 await _call_hook(one, point, context)
                 check(point)
-            except BaseException as error:
-                if is_interruption(error):
-                    raise
-                logger.exception("the hook %s at %s failed; its changes are dropped", one.name, point.name)
+            if calling.error is not None:
                 for name, value in before.items():
                     setattr(point, name, value)
-                if one.fail_closed:
-                    raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error
+                _fail_closed(one, point, calling.error)
 
     async def watch(self, point: Point, context: object) -> None:
         for one in self._by_point.get(type(point), ()):
-            try:
+            with attempt(logger, "the hook %s at %s failed", one.name, point.name) as calling:
                 await _call_hook(one, point, context)
-            except BaseException as error:
-                if is_interruption(error):
-                    raise
-                logger.exception("the hook %s at %s failed", one.name, point.name)
-                if one.fail_closed:
-                    raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error
+            _fail_closed(one, point, calling.error)
 
     def notify(self, point: Point, context: object) -> None:
         """Calls the synchronous hooks without waiting. A hook that turns out to be asynchronous is not called."""
         for one in self._by_point.get(type(point), ()):
-            try:
+            with attempt(logger, "the hook %s at %s failed", one.name, point.name) as calling:
                 result = one.fn(point, context) if one.takes_context else one.fn(point)
                 if inspect.iscoroutine(result):
                     result.close()
                     logger.error("the hook %s at %s has to be a plain function", one.name, point.name)
-            except BaseException as error:
-                if is_interruption(error):
-                    raise
-                logger.exception("the hook %s at %s failed", one.name, point.name)
-                if one.fail_closed:
-                    raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error
+            _fail_closed(one, point, calling.error)
+
+
+def _fail_closed(one: Hook[Any], point: Point, error: BaseException | None) -> None:
+    if error is not None and one.fail_closed:
+        raise HookFailed(f"The hook {one.name} at {point.name} failed: {error}") from error
 
 
 async def _call_hook(one: Hook[Any], point: Point, context: object) -> None:

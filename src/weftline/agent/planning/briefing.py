@@ -20,7 +20,7 @@ from weftline.tools.asking import checked_template, fields_of, rendered, require
 from weftline.tools.base import ToolFailed
 from weftline.tools.function import FunctionTool
 from weftline.tools.results import reason_of
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -105,12 +105,10 @@ class Briefing:
     def _called(self, function: Callable[..., object], args: bytes) -> object:
         taken = inspect.signature(function).parameters
         named = {name: value for name, value in self.form.parameters.keywords(args).items() if name in taken}
-        try:
+        with attempt() as calling:
             return function(**named)
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            raise self._refusal(reason_of(error), args) from error
+        assert calling.error is not None
+        raise self._refusal(reason_of(calling.error), args) from calling.error
 
     def _refusal(self, problem: str, args: bytes, *, missing: tuple[str, ...] = ()) -> ToolFailed:
         hint = Hint(

@@ -11,7 +11,7 @@ from weftline.agent.results import RunCancelled, RunError, RunResult, failure
 from weftline.agent.running.deps import LEAVE_S, OwnedDeps
 from weftline.kernel.bodies import decode_ended
 from weftline.kernel.entries import RunEnded
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +63,8 @@ class Teardown:
     async def _run(self, last: Coroutine[Any, Any, None] | None, error: BaseException | None) -> None:
         try:
             if last is not None:
-                await last
-        except BaseException as raised:
-            if is_interruption(raised):
-                raise
-            logger.exception("run %s: its observers could not be notified of its end", self._run_id)
+                with attempt(logger, "run %s: its observers could not be notified of its end", self._run_id):
+                    await last
         finally:
             try:
                 if self._deps is not None:

@@ -29,7 +29,7 @@ from weftline.errors import NotFound
 from weftline.messages import Message
 from weftline.text.suggestions import did_you_mean
 from weftline.tools.base import Tool, ToolContext, ToolFailed
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 
 AllowedTools: TypeAlias = Literal["restrict", "preapprove"]
 State: TypeAlias = MutableMapping[str, Any]
@@ -319,13 +319,9 @@ async def _notify(handlers: Sequence[Callable[[Any], object]], event: object) ->
     """Calls the handlers; returns False if one of them failed. The others are still called."""
     failures = 0
     for handler in tuple(handlers):
-        try:
+        with attempt(_log, "a handler of %s failed", type(event).__name__) as calling:
             answer = handler(event)
             if inspect.isawaitable(answer):
                 await answer
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            failures += 1
-            _log.exception("a handler of %s failed", type(event).__name__)
+        failures += calling.error is not None
     return not failures

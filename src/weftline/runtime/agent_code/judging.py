@@ -16,7 +16,7 @@ from weftline.runtime.tool_calls.tool_call import pending_call
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, canonical_value
 from weftline.tools.base import is_hidden
-from weftline.work.outcomes import is_being_cancelled, is_interruption
+from weftline.work.outcomes import attempt
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +28,8 @@ async def consult_policy(command: ConsultPolicy, state: State, work: WorkingSet)
     if code is None:
         logger.error("run %s: the policy engine of its agent is gone", work.run_id)
     else:
-        try:
+        with attempt(logger, "run %s: its policy engine failed", work.run_id, or_cancelled=True):
             judged = await code.judge(_pending(command, state, work))
-        except BaseException as error:
-            if is_being_cancelled() or is_interruption(error):
-                raise
-            logger.exception("run %s: its policy engine failed", work.run_id)
     if judged is None:
         return Outcome(Draft(PolicyDecided(command.turn, failed=True), bodies.encode(bodies.PolicyBody())))
     try:

@@ -45,7 +45,7 @@ from weftline.text.canonical import NotCanonical, canonical
 from weftline.text.fences import without_fence
 from weftline.text.json_size import excess
 from weftline.tools.checking import issues_of
-from weftline.work.outcomes import is_being_cancelled, is_interruption
+from weftline.work.outcomes import attempt, is_being_cancelled, is_interruption
 
 logger = logging.getLogger(__name__)
 
@@ -355,13 +355,9 @@ def out_of_retries(limit_s: float) -> str:
 def classified(provider: Provider, raised: BaseException) -> ProviderError:
     """Converts an exception that is not a `ProviderError`, by the custom provider's own classifier if it has one."""
     classify = getattr(provider, "classify_error", None)
-    try:
+    found = None
+    with attempt(logger, "the classifier of the provider %s failed", provider.name):
         found = classify(raised) if classify is not None else None
-    except BaseException as error:
-        if is_interruption(error):
-            raise
-        logger.exception("the classifier of the provider %s failed", provider.name)
-        found = None
     if isinstance(found, ProviderError):
         found.__cause__ = found.__cause__ or raised
         return found

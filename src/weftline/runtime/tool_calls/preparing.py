@@ -41,7 +41,7 @@ from weftline.tools.base import (
 from weftline.tools.client_side import input_invalid_result
 from weftline.tools.injected import NotInjected
 from weftline.tools.shaping import refused_by, shaping_of
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 
 logger = logging.getLogger(__name__)
 
@@ -113,14 +113,11 @@ async def prepare_call(
         tool = injecting(tool, work, turn=turn, call_id=call.id, parent=parent)
     refused: _Rejected | None = None
     if shaping is not None and shaping.adapt is not None:
-        try:
+        with attempt(logger, "run %s: the arguments of %s could not be adapted", work.run_id, call.name) as adapting:
             shaped = shaped_call(shaping, work, turn=turn, id=call.id, tool=call.name, args=call.args, parent=parent)
             call = replace(call, args=shaping.adapted(shaped))
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            logger.exception("run %s: the arguments of %s could not be adapted", work.run_id, call.name)
-            refused = _Rejected(*refused_by(call.name, error))
+        if adapting.error is not None:
+            refused = _Rejected(*refused_by(call.name, adapting.error))
     prepared = refused or await _prepared(tool, call, work, services, code)
     rejected = prepared if isinstance(prepared, _Rejected) else None
     args = _as_object(call.args) if isinstance(prepared, _Rejected) else prepared

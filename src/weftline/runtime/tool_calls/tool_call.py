@@ -40,7 +40,7 @@ from weftline.tools.bounding import bounded_of, with_bounds
 from weftline.tools.results import output_of, raised_by
 from weftline.tools.workers import NoThread
 from weftline.trace_context import inside_span
-from weftline.work.outcomes import is_being_cancelled, is_interruption, raise_if_cancelled
+from weftline.work.outcomes import attempt, is_being_cancelled, is_interruption, raise_if_cancelled
 from weftline.work.threads import not_started
 
 logger = logging.getLogger(__name__)
@@ -230,17 +230,14 @@ async def _ask(
     """The result of a call that happened, `WillNotHappen`, or `Unknown`, whatever the tool does or returns."""
     context = new_context(command.turn, command.index, command.attempt, call, work, services)
     context.state = dict(work.conversation.shared.values)
-    try:
+    answer: object = None
+    with attempt(logger, "run %s: reconciling %s failed", context.run_id, call.name, or_cancelled=True) as asking:
         with services.deadlines.after(limit_s):
-            answer: object = cast(object, await tool.reconcile(work.conversation.turn.args[command.index], context))
+            answer = cast(object, await tool.reconcile(work.conversation.turn.args[command.index], context))
         if isinstance(answer, Happened):
             output = output_of(answer.result, tool_name=call.name)
             return with_bounds(tool, output) if output.bounds is not None or bounded_of(tool) else output
-    except BaseException as error:
-        if is_interruption(error):
-            raise
-        raise_if_cancelled(error)
-        logger.exception("run %s: reconciling %s failed", context.run_id, call.name)
+    if asking.error is not None:
         return Unknown()
     if isinstance(answer, WillNotHappen | Unknown):
         return answer
@@ -389,9 +386,5 @@ def pending_call(index: int, state: State, work: WorkingSet, *, turn: int) -> Pe
 def _notify(context: ToolContext) -> None:
     """Notifies a tool that its result is no longer wanted."""
     while context.on_cancel:
-        try:
+        with attempt(logger, "run %s: an on_cancel callback of %s failed", context.run_id, context.tool_name):
             context.on_cancel.pop()()
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            logger.exception("run %s: an on_cancel callback of %s failed", context.run_id, context.tool_name)

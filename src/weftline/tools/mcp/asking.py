@@ -21,7 +21,7 @@ from weftline.messages import joined_text
 from weftline.text.redaction import Redactor
 from weftline.tools.base import FurtherCalls, ToolFailed
 from weftline.tools.mcp.forms import Form, ask_further, with_defaults
-from weftline.work.outcomes import is_interruption
+from weftline.work.outcomes import attempt
 
 if TYPE_CHECKING:
     from mcp.types import CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams, ErrorData
@@ -98,14 +98,10 @@ class Responders(Struct, frozen=True):
         schema = getattr(params, "requested_schema", None)
         if self.on_elicit is None or schema is None:
             return None
-        try:
+        answer: Mapping[str, Any] | None = None
+        with attempt(logger, "on_elicit failed; the question is declined"):
             given = self.on_elicit(Question(params.message, dict(schema)))
             answer = await given if isawaitable(given) else given
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            logger.exception("on_elicit failed; the question is declined")
-            return None
         return None if answer is None else with_defaults(schema, answer)
 
     async def text(self, params: CreateMessageRequestParams, caller: Caller | None) -> CreateMessageResult | ErrorData:
@@ -117,17 +113,13 @@ class Responders(Struct, frozen=True):
             return ErrorData(code=INTERNAL_ERROR, message="There is no model for this request.")
         messages = tuple([SampleMessage(one.role, _text(one.content)) for one in params.messages])
         request = SampleRequest(messages, params.system_prompt, params.max_tokens, params.temperature)
-        try:
+        with attempt(logger, "on_sample failed"):
             given = on_sample(request)
             text = await given if isawaitable(given) else given
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-            logger.exception("on_sample failed")
-            return ErrorData(code=INTERNAL_ERROR, message="The model could not be asked.")
-        return CreateMessageResult(
-            role="assistant", content=TextContent(type="text", text=text), model="given", stop_reason="endTurn"
-        )
+            return CreateMessageResult(
+                role="assistant", content=TextContent(type="text", text=text), model="given", stop_reason="endTurn"
+            )
+        return ErrorData(code=INTERNAL_ERROR, message="The model could not be asked.")
 
 
 async def ask_model(request: SampleRequest, *, further: FurtherCalls, tool: str, redactor: Redactor) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import subprocess
 import sys
@@ -12,14 +13,14 @@ import pytest
 
 from weftline import Agent, Engine, tool
 from weftline.testing import ScriptedModel
-from weftline.work.outcomes import as_errors, is_interruption
+from weftline.work.outcomes import as_errors, attempt, is_interruption
 
 OWN = [Exception("x"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), BaseException("x")]
 
 
 @pytest.mark.usefixtures("no_ctrl_c")
 @pytest.mark.parametrize("error", OWN, ids=type)
-async def test_what_called_code_raises_by_itself_is_not_an_interruption(error: BaseException) -> None:
+async def test_exception_raised_by_called_code_is_not_an_interruption(error: BaseException) -> None:
     assert not is_interruption(error)
 
 
@@ -109,7 +110,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_second_ctrl_c_is_not_the_failure_of_the_tool_that_it_hits(tmp_path: Path) -> None:
+async def test_second_ctrl_c_is_not_the_tools_failure(tmp_path: Path) -> None:
     program = [sys.executable, "-c", TWICE, str(tmp_path / "store")]
     ended = await asyncio.to_thread(subprocess.run, program, capture_output=True, text=True, timeout=60)
     assert "KeyboardInterrupt" in ended.stderr
@@ -125,7 +126,40 @@ async def test_a_second_ctrl_c_is_not_the_failure_of_the_tool_that_it_hits(tmp_p
     assert [call.how for call in result.calls] == ["in_doubt"]
 
 
-def test_ctrl_c_ends_a_program_whose_loop_does_not_handle_it() -> None:
+def test_ctrl_c_ends_program_whose_loop_does_not_handle_it() -> None:
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
     assert "went on" not in ended.stdout
     assert "KeyboardInterrupt" in ended.stderr
+
+
+@pytest.mark.parametrize("raised", [ValueError("no"), SystemExit(3), asyncio.CancelledError()], ids=type)
+async def test_what_code_raises_is_logged_and_found_afterwards(
+    raised: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    with attempt(logging.getLogger("weftline.test"), "the code of %s failed", "ann") as trying:
+        raise raised
+    assert trying.error is raised and caplog.messages == ["the code of ann failed"]
+
+
+def test_errors_that_the_caller_handles_are_raised() -> None:
+    with pytest.raises(LookupError), attempt(but=(LookupError,)):
+        raise KeyError("x")
+
+
+@pytest.mark.parametrize("or_cancelled", [True, False])
+async def test_an_error_of_cancelled_code_is_a_cancellation_if_the_caller_says_so(or_cancelled: bool) -> None:
+    handled: list[str] = []
+
+    async def work() -> None:
+        with attempt(or_cancelled=or_cancelled) as trying:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise ValueError("while it cleans up")
+        handled.append(str(trying.error))
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert (task.cancelled(), handled) == (or_cancelled, [] if or_cancelled else ["while it cleans up"])
