@@ -349,7 +349,8 @@ def test_a_limit_on_costs_that_cannot_hold_is_told_at_the_start(
         "from weftline.testing import ScriptedModel\n"
         "class Lab(ScriptedModel):\n    name = 'lab'\n"
         "below = Agent(Lab(['Hi']), name='below', limits=Limits(max_cost_usd=1))\n"
-        "top = Agent(ScriptedModel(['Hi']), name='top', limits=Limits(max_cost_usd=1), tools=[below.as_tool('Asks.')])\n"
+        "tools = [below.as_tool('Asks.')]\n"
+        "top = Agent(ScriptedModel(['Hi']), name='top', limits=Limits(max_cost_usd=1), tools=tools)\n"
     )
     ServedAgents(tmp_path / "app.py", Catalog()).advise()
     (told,) = [record.getMessage() for record in caplog.records]
