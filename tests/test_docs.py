@@ -15,10 +15,10 @@ from kits.a2a_known import KNOWN
 from weftline import client
 from weftline.errors import TABLE
 from weftline.server.options import SETTINGS, ServerOptions
+from weftline.spec.fields import RunModel
 from weftline.tools.builtin import builtin_tools
 from weftline.wire.errors import wire_code
 from weftline.wire.run_responses import ListedRun, Run
-from weftline.wire.run_spec import RunModel
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "docs_src").glob("*.py"))
@@ -151,7 +151,7 @@ def test_page_of_protocol_has_fields_that_run_may_have() -> None:
     text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     table = text.partition("## The spec of a run\n")[2].partition("\n### ")[0]
     named = {name for cell in FIELD_CELL.findall(table) for name in re.findall(r"`(\w+)`", cell)}
-    assert named == RunModel.model_fields.keys()
+    assert named == {*RunModel.__struct_encode_fields__}
 
 
 def test_page_of_snapshot_has_fields_that_runs_have() -> None:

@@ -49,7 +49,6 @@ LATER = {
     "weftline.api.operations",
     "weftline.providers.anthropic",
     "weftline.server.routes.every",
-    "weftline.wire.run_spec",
 }
 """Loaded after a server listens, or if it needs them."""
 AT_START = """

@@ -12,7 +12,7 @@ import pytest
 
 from weftline.log_context import RequestInfo, current_request, current_run, fields
 from weftline.server.logs import LogStyle, configure_logs
-from weftline.server.refusal_log import MAX_LINES, MAX_WORKSPACES, RefusedRequests
+from weftline.server.request_log import MAX_LINES, MAX_WORKSPACES, RefusedRequests
 
 Configure = Callable[[LogStyle], io.StringIO]
 
@@ -108,7 +108,7 @@ def note(refused: RefusedRequests, workspace: str = "", *, status: int = 404, co
 
 
 async def test_a_flood_of_refusals_is_told_in_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="weftline.server.refusal_log")
+    caplog.set_level(logging.INFO, logger="weftline.server.request_log")
     refused = RefusedRequests()
     for _ in range(1000):
         note(refused)
@@ -125,7 +125,7 @@ async def test_a_flood_of_refusals_is_told_in_a_few_lines(caplog: pytest.LogCapt
 
 
 async def test_refusals_of_very_many_workspaces_are_bounded_too(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="weftline.server.refusal_log")
+    caplog.set_level(logging.INFO, logger="weftline.server.request_log")
     refused = RefusedRequests()
     for number in range(3 * MAX_WORKSPACES):
         note(refused, f"team-{number}")

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 from weftline.agent import presets
-from weftline.agent.behavior import Behavior, ThinkingDecay, ToolBudget, ToolSearch
-from weftline.agent.compaction import Compaction
+from weftline.agent.behavior import Behavior, Compaction, ThinkingDecay, ToolBudget, ToolSearch
 from weftline.agent.preset import Preset, compose_presets
 from weftline.agent.prompting import Prompt
 from weftline.engine_options import RetryPolicy

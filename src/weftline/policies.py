@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from weftline.agent.policy import BasicPolicy, Caps, Policy, PolicyDecision, PolicyTurn
-from weftline.kernel.policy import TagClause
+from weftline.spec.groups import TagClause
 
 __all__ = [
     "BasicPolicy",

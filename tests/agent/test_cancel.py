@@ -20,8 +20,7 @@ from weftline.messages import Assistant, ToolResults, User
 from weftline.plan import LocalRef, RunPlan
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids
-from weftline.runtime.reads.paging import entries
-from weftline.runtime.reads.receipts import CancelReceipt
+from weftline.runtime.reads.calls import CancelReceipt, entries
 from weftline.testing import ScriptedModel, calls
 
 from .skills.house import write_skill

@@ -17,7 +17,7 @@ from weftline.policies import Policy
 from weftline.providers.base import ModelRequest
 from weftline.providers.catalog import Catalog
 from weftline.testing import ScriptedModel, calls
-from weftline.tools import Hint, ServerData, Telemetry, ToolOutput, hinting
+from weftline.tools import Hint, ServerData, Telemetry, ToolOutput, coercion
 from weftline.tools.arguments import InvalidArguments
 
 from .kit import last_words, results_in, scripted
@@ -254,7 +254,7 @@ async def test_unparsable_arguments_ask_for_at_most_three_values() -> None:
 
     with pytest.raises(InvalidArguments) as broken:
         await many.prepare('{"a": ')
-    first = hinting.invalid_arguments(many, ToolCall("c1", "many", '{"a": '), broken.value).hint
+    first = coercion.invalid_arguments(many, ToolCall("c1", "many", '{"a": '), broken.value).hint
     assert first is not None
     assert (first.reason, first.missing_fields) == ("missing_fields", ("$payload",))
     assert first.prior_input is None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from weftline import Agent, Engine
-from weftline.agent.engine.recent_logs import MAX_RETAINED
+from weftline.agent.engine.logs import MAX_RETAINED
 from weftline.errors import Conflict, InvalidRequest
 from weftline.events import AwaitOpened
 from weftline.runs import trace

@@ -17,7 +17,7 @@ from weftline import Agent, Engine, Run, ask_user, tool
 from weftline.errors import Conflict
 from weftline.kernel.entries import FORMAT
 from weftline.runtime import ids
-from weftline.runtime.supported import left_alone
+from weftline.runtime.deploys import left_alone
 from weftline.store.sqlite import log
 from weftline.testing import ScriptedModel, calls
 

@@ -7,7 +7,6 @@ import logging
 import re
 import threading
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,12 @@ from weftline.behaviors import Behavior, ToolBudget
 from weftline.events import FinalForced, PolicyDecided, TurnRestarted
 from weftline.failure import Hint
 from weftline.kernel.policy import PolicyRule
+from weftline.kernel.policy import TagClause as ClauseRule
 from weftline.policies import BasicPolicy, Caps, Policy, PolicyDecision, PolicyTurn, TagClause
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.runtime.model_calls.models import attempt_limit
+from weftline.spec import groups
 from weftline.testing import ScriptedModel, calls
-from weftline.wire.policy_model import PolicyModel
 
 from .kit import results_in, scripted
 
@@ -111,7 +111,7 @@ def test_policy_of_run_takes_place_of_its_agents() -> None:
         restrict_to_tool="look",
         allowed_tags=("cheap",),
         denied_tags=("costly",),
-        tag_clauses=(TagClause(("a",), ("b",)),),
+        tag_clauses=(ClauseRule(("a",), ("b",)),),
     )
     assert not limits.interrupts_allowed
     assert limits.policy is not None
@@ -475,7 +475,7 @@ async def test_nonsense_from_a_policy_engine_blocks_the_turn(wrong: Any, caplog:
         return PolicyDecision() if turn.turn else wrong
 
     agent, _ = scripted(calls("look", x=1), calls("look", x=2), tools=[look], policy_engine=engine)
-    with caplog.at_level(logging.CRITICAL, "weftline.runtime.agent_code.judging"):
+    with caplog.at_level(logging.CRITICAL, "weftline.runtime.agent_code.consulting"):
         result = await agent.run("Go.")
     assert [call.how for call in result.calls] == ["blocked", "returned"]
     assert (turns, result.status) == ([0, 1], "succeeded")
@@ -541,5 +541,5 @@ async def test_tool_has_one_budget_under_all_its_names() -> None:
 def test_policy_page_has_every_rule_in_both_forms() -> None:
     page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page, re.MULTILINE))
-    assert [*rows] == [field.name for field in fields(Policy)]
-    assert {*rows.values()} == {*PolicyModel.model_fields}
+    assert [*rows] == [*Policy.__struct_fields__]
+    assert {*rows.values()} == {*groups.Policy.__struct_encode_fields__}

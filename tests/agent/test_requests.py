@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from weftline import Agent, skills, tool
-from weftline.agent.requests.pairs import repaired
+from weftline.agent.requests.shaping import repaired
 from weftline.agent.requests.shortening import recent_turns, tail_compacted, without_stale_reads
 from weftline.agent.running.aliases import Aliases, check_names
 from weftline.behaviors import Behavior

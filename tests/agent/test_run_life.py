@@ -19,7 +19,7 @@ from weftline.agent.engine.in_memory import in_memory
 from weftline.agent.running import deps as deps_of_runs
 from weftline.hooks import RunEnded, ToolGate
 from weftline.runs import AgentFailed, RunInfo
-from weftline.runtime.fleet import idle_runs
+from weftline.runtime.fleet import holding
 from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel, calls
 
@@ -182,8 +182,8 @@ async def test_engine_that_is_closed_leaves_deps_of_its_runs() -> None:
 async def test_deps_close_when_a_run_parks_and_return_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(idle_runs, "KEEP_S", 0.01)
-    monkeypatch.setattr(idle_runs, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(holding, "KEEP_S", 0.01)
+    monkeypatch.setattr(holding, "_SWEEP_S", 0.01)
     told: list[str] = []
     left = asyncio.Event()
 
@@ -217,14 +217,14 @@ async def test_deps_close_when_a_run_parks_and_return_later(
 
 async def test_deps_of_an_answer_belong_to_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run stays in memory until they are made."""
-    monkeypatch.setattr(idle_runs, "KEEP_S", 0.001)
-    monkeypatch.setattr(idle_runs, "_SWEEP_S", 0.001)
+    monkeypatch.setattr(holding, "KEEP_S", 0.001)
+    monkeypatch.setattr(holding, "_SWEEP_S", 0.001)
     told: list[str] = []
 
     @asynccontextmanager
     async def database(run: RunInfo) -> AsyncGenerator[str]:
         if told:
-            await asyncio.sleep(100 * idle_runs.KEEP_S)
+            await asyncio.sleep(100 * holding.KEEP_S)
         told.append("entered")
         yield "db"
         told.append("left")
@@ -290,7 +290,7 @@ async def test_deps_interrupted_by_engine_close_have_not_failed(
 async def test_deps_and_hooks_that_hang_keep_the_result_from_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("weftline.agent.running.teardown.LEAVE_S", 0.01)
+    monkeypatch.setattr("weftline.agent.running.deps.LEAVE_S", 0.01)
     monkeypatch.setattr("weftline.agent.planning.sources.LEAVE_S", 0.01)
     monkeypatch.setattr("weftline.agent.planning.sources._ABANDONED_S", 0.01)
     interrupted: list[str] = []

@@ -35,7 +35,7 @@ from weftline.policies import Policy
 from weftline.providers.base import Chunk, ModelRequest
 from weftline.providers.catalog import Catalog
 from weftline.runtime import ids, recovery
-from weftline.runtime.fleet import dispatcher
+from weftline.runtime.fleet import driving
 from weftline.runtime.fleet.lineage import Lineage
 from weftline.store.rows import RunFilter
 from weftline.testing import ScriptedModel, calls
@@ -627,7 +627,7 @@ async def test_children_of_an_abandoned_run_stop(tmp_path: Path, monkeypatch: py
         run = await engine.start(agent, "Go.")
         await hanging.begun.wait()
         (child,) = await children_of_running(engine, run.id)
-        monkeypatch.setattr(dispatcher, "decide", buggy)
+        monkeypatch.setattr(driving, "decide", buggy)
         await run.follow_up("Are you there?")
         with pytest.raises(RunFailed):
             await run.result()
@@ -793,7 +793,7 @@ async def test_child_of_an_abandoned_parent_is_cancelled_on_return(tmp_path: Pat
 
 
 async def test_children_of_runs_in_memory_are_forgotten_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weftline.agent.engine.recent_logs.MAX_RETAINED", 1)
+    monkeypatch.setattr("weftline.agent.engine.logs.MAX_RETAINED", 1)
     model = ByTask({"Go.": [calls("spawn", task="1"), "Top."], "1": [calls("spawn", task="2"), "One."], "2": ["Two."]})
     agent = Agent(model, tools=[spawn()])
     async with Engine() as engine:

@@ -18,10 +18,8 @@ from msgspec.structs import replace
 
 from weftline.net.dial import Dialer
 from weftline.net.egress import Egress
-from weftline.net.errors import RequestFailed
-from weftline.net.limits import TimeLimits
-from weftline.net.response import HttpResponse
-from weftline.net.watch import BodyWatch
+from weftline.net.errors import RequestFailed, TimeLimits
+from weftline.net.response import BodyWatch, HttpResponse
 
 from .kit import HEAD, HELLO, LIMITS, answering, chunk, post, read_request, serving, transport
 

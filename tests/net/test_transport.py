@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from weftline._version import __version__
-from weftline.net import heads
+from weftline.net import session
 from weftline.net.errors import RequestFailed
-from weftline.net.heads import MAX_INTERIM
 from weftline.net.response import MAX_PIECE_BYTES
+from weftline.net.session import MAX_INTERIM
 from weftline.net.transport import AiohttpTransport
 
 from .kit import HEAD, HELLO, LIMITS, WAIT_S, answering, chunk, post, read_request, serving, transport
@@ -385,7 +385,7 @@ async def test_server_that_sends_one_notice_after_another_is_given_up() -> None:
 
 
 async def test_a_body_in_chunks_of_one_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "MAX_FRAMING_BYTES", 10_000)
+    monkeypatch.setattr(session, "MAX_FRAMING_BYTES", 10_000)
     async with transport() as http:
         async with serving(answering(HEAD + chunk(b"x") * 1_000 + chunk(b"y" * 20_000) + b"0\r\n\r\n")) as url:
             assert len(await post(http, url)) == 21_000

@@ -27,7 +27,7 @@ from weftline.messages import (
     ToolResults,
     User,
 )
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.providers.anthropic.provider import Anthropic
 from weftline.providers.assemble import collect
 from weftline.providers.base import ModelRequest, ProviderError

@@ -10,7 +10,7 @@ import pytest
 from weftline.config import Config, load_config
 from weftline.errors import WeftlineError
 from weftline.messages import User
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.providers.assemble import collect
 from weftline.providers.base import ModelInfo, ModelRequest, Provider
 from weftline.providers.catalog import MAX_CANDIDATES, Catalog, build_catalog, usual_providers

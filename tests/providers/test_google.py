@@ -44,7 +44,7 @@ from weftline.messages import (
     Usage,
     User,
 )
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.net.transport import AiohttpTransport
 from weftline.providers.assemble import collect
 from weftline.providers.base import (

@@ -16,7 +16,7 @@ from weftline.config import load_config
 from weftline.errors import WeftlineError
 from weftline.hooks import OAuthRefreshed
 from weftline.messages import User
-from weftline.net.limits import TimeLimits
+from weftline.net.errors import TimeLimits
 from weftline.net.transport import Response
 from weftline.providers.assemble import collect
 from weftline.providers.base import ModelRequest, ProviderError

@@ -14,7 +14,7 @@ from openai_stand_in import answer, answering, ask, chunks_of, events, sent_by, 
 from pydantic import BaseModel, Field
 
 from weftline.messages import OutputSchema
-from weftline.providers.anthropic.native_schema import native_schema
+from weftline.providers.anthropic.schema import native_schema
 from weftline.providers.base import Chunk, ProviderError, TextDelta
 from weftline.providers.openai.chat import OpenAIChat
 from weftline.providers.openai.family import OpenAIFamily

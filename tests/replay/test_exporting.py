@@ -20,7 +20,7 @@ from weftline.messages import Image
 from weftline.replay.format import VERSION
 from weftline.replay.importing import Imported
 from weftline.runtime import ids
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.calls import entries
 from weftline.testing import ScriptedModel, calls
 
 PNG = Image("image/png", data="aGVsbG8=")

@@ -14,7 +14,7 @@ from weftline.events import AwaitOpened
 from weftline.kernel.bodies import decode_created
 from weftline.messages import Assistant, ToolResults, User
 from weftline.runtime import ids
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.calls import entries
 from weftline.store.database import Query, statement
 from weftline.store.records import threads
 from weftline.testing import ScriptedModel, calls

@@ -11,8 +11,7 @@ import pytest
 from pydantic import AfterValidator
 
 from weftline import Agent, Engine, Limits, RunContext, ToolContext, ask_user, hook, tool
-from weftline.agent.engine.offline import AgentsToday
-from weftline.agent.engine.replaying import replay_stored
+from weftline.agent.engine.replaying import AgentsToday, replay_stored
 from weftline.agent.run import Run
 from weftline.api.stored_logs import StoredLogs
 from weftline.behaviors import Behavior

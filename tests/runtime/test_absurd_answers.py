@@ -15,8 +15,7 @@ from weftline.kernel.evolve import fold
 from weftline.kernel.state import MAX_COST_NUSD, State, decode_state, encode_state
 from weftline.messages import Usage, User
 from weftline.plan import RunPlan
-from weftline.providers.answer_limits import MAX_CALLS
-from weftline.providers.assemble import Assembler
+from weftline.providers.assemble import MAX_CALLS, Assembler
 from weftline.providers.base import (
     CallDone,
     CallStart,

@@ -18,7 +18,7 @@ from weftline.errors import Conflict
 from weftline.kernel.entries import MessageQueued, decode_fact
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import AwaitFilter, IdempotencyKey
 from weftline.testing import ScriptedModel, calls

@@ -15,9 +15,9 @@ from weftline.errors import Conflict, StoreError, Unavailable
 from weftline.kernel.calls import external_id
 from weftline.kernel.control import MAX_LEASE_US
 from weftline.plan import RunPlan, ServerRef
-from weftline.runtime.asked_openings import OPEN_S
+from weftline.runtime.opening import OPEN_S
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.runtime.tool_calls.provided import Provided
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.server.http import Disconnect

@@ -11,7 +11,7 @@ from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from runtime.kit import MoodyStore, ended, facts, new_thread, plan, until
-from weftline.agent.engine.offline import NoAgents
+from weftline.agent.engine.replaying import NoAgents
 from weftline.errors import InvalidRequest
 from weftline.kernel.bodies import decode_await
 from weftline.kernel.context import CompactionRule, CompactionStarted
@@ -44,7 +44,7 @@ from weftline.runtime.budgets.reserving import settled_if_raised
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet import fleet
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.store.budgets import (
     Limit,
     SetLimit,

@@ -28,11 +28,11 @@ from weftline.kernel.policy import BudgetRule
 from weftline.messages import Assistant, ToolResults
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.fleet import cancelling, fleet
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet import driving, fleet
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
-from weftline.runtime.reads.receipts import CancelReceipt
+from weftline.runtime.people.await_answers import as_named
+from weftline.runtime.reads.calls import CancelReceipt
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import AwaitFilter
 from weftline.testing.budgets import all_use, unlike
@@ -132,12 +132,12 @@ async def test_why_and_by_whom_is_durable_before_anything_is_stopped(reason: str
         key, run, space = await place.start("hold")
         await place.began.wait()
         place.store.log.gate.clear()
-        cancelling = asyncio.ensure_future(place.engine.cancel(key, reason=reason, requested_by=by))
+        driving = asyncio.ensure_future(place.engine.cancel(key, reason=reason, requested_by=by))
         for _ in range(50):
             await asyncio.sleep(0)
         assert not place.stopped, "the tool was stopped before anybody could know why"
         place.store.log.gate.set()
-        assert (await cancelling).status == "cancelled"
+        assert (await driving).status == "cancelled"
         assert place.stopped == [True]
         found = await facts(place.engine, run, space)
     (asked,) = [one for one in found if isinstance(one, CancelRequested)]
@@ -191,7 +191,7 @@ async def test_cancel_overtaken_by_a_stop_finishes_in_the_next_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fleet, "CUT_S", 0.01)
-    monkeypatch.setattr(cancelling, "CANCEL_GRACE_S", 3600)
+    monkeypatch.setattr(driving, "CANCEL_GRACE_S", 3600)
     disk = MemoryDisk()
     place = Place(disk)
     await place.engine.start()
@@ -218,13 +218,13 @@ async def test_recorded_cancel_survives_the_death_of_the_process() -> None:
     await place.engine.start()
     key, run, space = await place.start("stubborn")
     await place.began.wait()
-    cancelling = asyncio.ensure_future(place.engine.cancel(key, requested_by="key:ann"))
+    driving = asyncio.ensure_future(place.engine.cancel(key, requested_by="key:ann"))
     await until(place.engine, key, run, CancelRequested)
     place.store.log.refusals = 1_000_000  # nothing more is written by this process
     place.let_go.set()
-    await asyncio.wait([cancelling], timeout=0.2)
-    cancelling.cancel()
-    await asyncio.wait([cancelling])
+    await asyncio.wait([driving], timeout=0.2)
+    driving.cancel()
+    await asyncio.wait([driving])
     after = Place(disk)
     async with after.engine:
         end = await ended(after.engine, run, space)
@@ -236,8 +236,8 @@ async def test_recorded_cancel_survives_the_death_of_the_process() -> None:
 
 @pytest.mark.requirement("run.cancel.uncooperative")
 async def test_unstoppable_tool_delays_the_end_by_the_grace_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cancelling.CANCEL_GRACE_S == 2.0
-    monkeypatch.setattr("weftline.runtime.fleet.cancelling.CANCEL_GRACE_S", 0.05)
+    assert driving.CANCEL_GRACE_S == 2.0
+    monkeypatch.setattr("weftline.runtime.fleet.driving.CANCEL_GRACE_S", 0.05)
     place = Place()
     async with place.engine:
         key, run, space = await place.start("stubborn")
@@ -363,7 +363,7 @@ async def test_run_can_be_cancelled_despite_many_open_streams() -> None:
 async def test_ended_run_gets_nothing_although_its_tool_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("weftline.runtime.fleet.cancelling.CANCEL_GRACE_S", 0.001)
+    monkeypatch.setattr("weftline.runtime.fleet.driving.CANCEL_GRACE_S", 0.001)
     place = Place()
     async with place.engine as it:
         key, run, space = await place.start("stubborn")
@@ -380,15 +380,15 @@ async def test_ended_run_gets_nothing_although_its_tool_continues(
 async def test_answer_that_comes_while_cancel_takes_its_time_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("weftline.runtime.fleet.cancelling.CANCEL_GRACE_S", 0.05)
+    monkeypatch.setattr("weftline.runtime.fleet.driving.CANCEL_GRACE_S", 0.05)
     place = Place()
     async with place.engine as it:
         key, run, space = await place.start("both")
         await place.began.wait()
-        cancelling = asyncio.create_task(it.cancel(key))
+        driving = asyncio.create_task(it.cancel(key))
         await kit.until(lambda: place.stopped)
         assert not await it.answer(key, "call_0_1", ToolOutput.of("42"))
-        await cancelling
+        await driving
         place.let_go.set()
         closed = [head for head in await facts(it, run, space) if isinstance(head, CallClosed)]
         assert [(head.name, head.how) for head in closed] == [("stubborn", "in_doubt"), ("ask", "cancelled")]
@@ -488,7 +488,7 @@ async def test_undurable_end_is_not_reported_to_those_who_wait() -> None:
         space = await engine.workspace("acme")
         key = await engine.locate(await engine.create(space, plan("talk", ServerRef("talk"))), workspace=space)
         await began.wait()
-        cancelling = asyncio.ensure_future(engine.cancel(key))
+        driving = asyncio.ensure_future(engine.cancel(key))
         await kit.until(lambda: log.waited == 1)
         yes = AwaitAnswer(outcome="approved")
         late = (
@@ -511,7 +511,7 @@ async def test_undurable_end_is_not_reported_to_those_who_wait() -> None:
         for one in refused:
             with pytest.raises(Conflict):
                 await one
-        assert (await cancelling).status == "cancelled"
+        assert (await driving).status == "cancelled"
 
 
 async def test_edit_of_a_call_whose_run_ends_is_reported() -> None:

@@ -26,7 +26,7 @@ from weftline.runtime.carry_out import carry_out
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.live import WorkingSet
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.runtime.services import Outcome, Services, Sink
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import AwaitFilter

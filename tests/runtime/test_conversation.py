@@ -28,7 +28,7 @@ from weftline.kernel.entries import (
 )
 from weftline.messages import Assistant, File, Image, Text, ToolCall, ToolResult, ToolResults, User
 from weftline.runtime.conversation import KINDS, Conversation
-from weftline.runtime.message_parts import blobs_of
+from weftline.runtime.model_view import blobs_of
 from weftline.store.rows import Item
 
 PICTURE = Image("image/png", data="aGk=")

@@ -21,14 +21,14 @@ from weftline.plan import ServerRef
 from weftline.runtime import ids
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.runtime.reads import calls
-from weftline.runtime.reads.receipts import asked_doubts
+from weftline.runtime.reads.calls import asked_doubts
+from weftline.spec.plan import plan_from_spec
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import AwaitFilter, Item, RunFilter
 from weftline.tools.base import ToolContext, Unknown
 from weftline.tools.workers import shared_workers
-from weftline.wire.plan import plan_from_spec
 from weftline.work.turns import on_behalf_of
 
 _PAY = {"name": "pay", "args": {"amount": 5}}

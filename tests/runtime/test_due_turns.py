@@ -10,8 +10,8 @@ from campaigns.simulation.server import WallClock
 
 from runtime.test_parked import HOUR_US, World, asking, on_virtual_time
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.fleet import due_runs
-from weftline.runtime.fleet.due_runs import MAX_LOADING
+from weftline.runtime.fleet import timers
+from weftline.runtime.fleet.timers import MAX_LOADING
 from weftline.store.memory import MemoryDisk
 
 MANY = 3 * MAX_LOADING
@@ -54,7 +54,7 @@ def test_due_runs_load_a_few_at_a_time_by_turns() -> None:
 def test_others_take_turns_between_pages_of_due_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(due_runs, "_PAGE", 4)
+    monkeypatch.setattr(timers, "_PAGE", 4)
 
     async def scenario(clock: WallClock) -> None:
         world = World(MemoryDisk(), clock)

@@ -22,13 +22,13 @@ from weftline.plan import LocalRef, RunPlan, ServerRef, decode_plan
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.engine import EntryBatch, Follower
 from weftline.runtime.model_calls.model_call import MAX_JSON_CHARS
+from weftline.spec.plan import plan_from_spec
 from weftline.store import open_store
 from weftline.store.base import Store
 from weftline.store.memory import MemoryDisk
 from weftline.store.sqlite.store import SqliteStore
 from weftline.tools.base import ToolContext, ToolOutput
 from weftline.tools.decorator import tool
-from weftline.wire.plan import plan_from_spec
 
 SCRIPTS: dict[str, Any] = {
     "hello": {"turns": [{"text": "hi"}]},

@@ -22,7 +22,7 @@ from weftline.runtime import carry_out as carrying
 from weftline.runtime import recovery
 from weftline.runtime import step as stepping
 from weftline.runtime.conversation import Conversation
-from weftline.runtime.fleet import dispatcher
+from weftline.runtime.fleet import driving
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.step import Step
 from weftline.store.memory import MemoryDisk
@@ -174,7 +174,7 @@ def test_undecidable_run_keeps_no_other_from_its_deadline(
         odd = replace(asking, limits=replace(asking.limits, max_retries=7))
         run_ids = [await it.create(space, one) for one in (odd, asking)]
         await asyncio.sleep(1)
-        monkeypatch.setattr(dispatcher, "decide", buggy)
+        monkeypatch.setattr(driving, "decide", buggy)
         monkeypatch.setattr(stepping, "decide", buggy)
         ends = [await ended(it, run_id, space) for run_id in run_ids]
         assert [(end.status, end.code) for end in ends] == [("failed", "worker_error"), ("failed", "local_timeout")]

@@ -17,7 +17,7 @@ from weftline.kernel.control import CallUnclaimed
 from weftline.kernel.entries import Limits, TimerFired, decode_fact
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool

@@ -21,10 +21,10 @@ from weftline.runtime import ids
 from weftline.runtime.agent_code.code import ChildLimits, PendingCall
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet.lineage import Lineage
-from weftline.runtime.fleet.task_set import TaskSet
 from weftline.runtime.live import Draft
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
+from weftline.runtime.tasks import TaskSet
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import AwaitFilter

@@ -15,8 +15,8 @@ from weftline.plan import LocalRef, ServerRef
 from weftline.providers.catalog import Catalog
 from weftline.runtime.budgets.ledger import Ledger
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.fleet import idle_runs
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet import holding
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
@@ -57,8 +57,8 @@ class Place:
 async def test_message_sent_twice_at_once_is_queued_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(idle_runs, "KEEP_S", 0.001)
-    monkeypatch.setattr(idle_runs, "_SWEEP_S", 0.001)
+    monkeypatch.setattr(holding, "KEEP_S", 0.001)
+    monkeypatch.setattr(holding, "_SWEEP_S", 0.001)
     place = Place()
     async with place.engine as it, asyncio.timeout(TIMEOUT_S):
         key = await place.start()

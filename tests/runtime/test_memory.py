@@ -12,7 +12,7 @@ from runtime.kit import MoodyStore, ended, engine_on, plan, until
 from runtime.test_parked import on_virtual_time
 from weftline.errors import StoreError
 from weftline.plan import LocalRef, ServerRef
-from weftline.runtime.fleet import idle_runs
+from weftline.runtime.fleet import holding
 from weftline.store.memory import MemoryDisk
 from weftline.tools.base import ToolOutput
 from weftline.tools.decorator import tool
@@ -25,7 +25,7 @@ RUNS = 20
 
 
 def test_only_so_many_parked_runs_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_runs, "MAX_RETAINED", 4)
+    monkeypatch.setattr(holding, "MAX_RETAINED", 4)
 
     async def scenario(clock: WallClock) -> None:
         store = MoodyStore(MemoryDisk())
@@ -42,7 +42,7 @@ def test_only_so_many_parked_runs_stay_in_memory(monkeypatch: pytest.MonkeyPatch
 
 def test_parking_run_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise all of them would be looked at whenever another one parks."""
-    monkeypatch.setattr(idle_runs, "MAX_RETAINED", 16)
+    monkeypatch.setattr(holding, "MAX_RETAINED", 16)
 
     async def scenario(clock: WallClock) -> None:
         store = MoodyStore(MemoryDisk())
@@ -67,22 +67,22 @@ def test_run_reloaded_after_a_failed_write_leaves_memory() -> None:
             store.log.gate.clear()
             store.log.failures = 1
             pausing = asyncio.create_task(it.pause(key))
-            await asyncio.sleep(2 * idle_runs.KEEP_S)
+            await asyncio.sleep(2 * holding.KEEP_S)
             assert not store.log.released, "it has something to write"
             store.log.gate.set()
             with pytest.raises(StoreError):
                 await pausing
             await it.pause(key)
             store.log.released.clear()
-            await asyncio.sleep(2 * idle_runs.KEEP_S)
+            await asyncio.sleep(2 * holding.KEEP_S)
             assert store.log.released == {key}
 
     on_virtual_time(scenario)
 
 
 async def test_runs_that_park_while_disk_is_full_leave_memory_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_runs, "KEEP_S", 0.01)
-    monkeypatch.setattr(idle_runs, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(holding, "KEEP_S", 0.01)
+    monkeypatch.setattr(holding, "_SWEEP_S", 0.01)
     disk = MemoryDisk()
     store = MoodyStore(disk)
     released = asyncio.Event()

@@ -15,9 +15,9 @@ from weftline.api.snapshots import snapshot_of
 from weftline.errors import Conflict, StoreError
 from weftline.kernel.entries import FORMAT, KIND, CallStarted, Limits, RunEnded, decode_fact
 from weftline.plan import LocalRef
+from weftline.runtime.deploys import unsupported
 from weftline.runtime.fleet import fleet
-from weftline.runtime.reads.receipts import stored_receipt
-from weftline.runtime.supported import unsupported
+from weftline.runtime.reads.calls import stored_receipt
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.disk import MemoryRun
 from weftline.store.records import threads, workspaces

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weftline import Agent, tool
-from weftline.runtime.pacing import LARGE_CHARS, LargeSteps
+from weftline.runtime.tasks import LARGE_CHARS, LargeSteps
 from weftline.testing import ScriptedModel, calls
 from weftline.tools.function import FunctionTool
 

@@ -18,11 +18,11 @@ from weftline.messages import ToolResults
 from weftline.plan import LocalRef, RunPlan, ServerRef
 from weftline.providers.scripted import ScriptedProvider
 from weftline.runtime.embedded import EmbeddedEngine
-from weftline.runtime.fleet import idle_runs
+from weftline.runtime.fleet import holding
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.fleet.timers import MAX_GRACE_US
-from weftline.runtime.limits import WorkspaceLimits
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
+from weftline.runtime.people.await_answers import as_named
 from weftline.store.memory import MemoryDisk
 from weftline.store.rows import AwaitFilter
 from weftline.testing.engine import World as Scripted
@@ -297,7 +297,7 @@ def test_answer_is_accepted_although_tools_open_slowly() -> None:
 
 def test_opening_runs_push_no_others_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks for another would have it read again and again: it would leave before it was found."""
-    monkeypatch.setattr(idle_runs, "MAX_RETAINED", 4)
+    monkeypatch.setattr(holding, "MAX_RETAINED", 4)
 
     async def scenario(clock: WallClock) -> None:
         world, store = Scripted(), MoodyStore(MemoryDisk())

@@ -35,8 +35,8 @@ from weftline.plan import LocalRef, RunPlan, ServerRef, decode_content
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.live import RunLog
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.people.await_answers import as_named
+from weftline.runtime.reads.calls import entries
 from weftline.store import open_store
 from weftline.store.base import LogReader, Store
 from weftline.store.memory import MemoryDisk, MemoryStore

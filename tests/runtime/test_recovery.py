@@ -16,8 +16,8 @@ from weftline.kernel.state import CallModel
 from weftline.plan import LocalRef, ServerRef
 from weftline.runtime import carry_out as carrying
 from weftline.runtime import recovery, trials
-from weftline.runtime.fleet import due_runs, fleet, loader
-from weftline.runtime.waiting import wait_while_running
+from weftline.runtime.fleet import fleet, timers
+from weftline.runtime.tasks import wait_while_running
 from weftline.store.memory import MemoryDisk
 from weftline.store.memory.disk import MemoryRun
 from weftline.store.records import threads
@@ -144,7 +144,7 @@ async def test_temporarily_unreadable_store_gives_up_no_run(monkeypatch: pytest.
 
 
 async def test_run_that_cannot_be_loaded_at_start_is_loaded_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "STORE_RETRY_S", 0.001)
+    monkeypatch.setattr(fleet, "STORE_RETRY_S", 0.001)
     disk = MemoryDisk()
     dead, _ = engine_on(MoodyStore(disk), SCRIPTS)
     await dead.start()
@@ -385,7 +385,7 @@ async def test_repeated_create_finds_its_run_without_tool_and_model() -> None:
 
 
 async def test_due_runs_of_a_newer_version_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(due_runs, "_PAGE", 2)
+    monkeypatch.setattr(timers, "_PAGE", 2)
     disk = MemoryDisk()
     async with engine_on(MoodyStore(disk), SCRIPTS)[0] as before:
         space = await before.workspace("acme")

@@ -17,8 +17,7 @@ from weftline.messages import Message
 from weftline.plan import RunPlan
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.fleet import fleet
-from weftline.runtime.fleet.idle_runs import KEEP_S
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import KEEP_S, WorkspaceLimits
 from weftline.runtime.tool_calls.toolbox import RunName, ServerTools, Toolbox
 from weftline.runtime.trials import MAX_READYING, PROBE_S, TRIAL_S
 from weftline.store.memory import MemoryDisk

@@ -13,7 +13,7 @@ import pytest
 
 from weftline.config import Config
 from weftline.errors import WeftlineError
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.server.options import server_options
 from weftline.testing import ServerProcess
 

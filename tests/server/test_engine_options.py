@@ -116,7 +116,7 @@ async def test_clients_tell_the_engine_the_same(api: Api) -> None:
             "The search attribute SessionID is wrong: can only be given to a run with a thread or session.",
         ),
         ({"taskQueue": 7}, "taskQueue: must be a string"),
-        ({"retryPolicy": {"maxAttempts": -1}}, "retryPolicy.maxAttempts: Input should be greater than or equal to 0"),
+        ({"retryPolicy": {"maxAttempts": -1}}, "retryPolicy.maxAttempts: must be at least 0"),
         ({"retryPolicy": {"attempts": 1}}, "retryPolicy.attempts: "),
     ]
     for wrong, words in refused:

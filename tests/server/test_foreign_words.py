@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from weftline.plan import ServerRef, StoredRef
-from weftline.wire.plan import plan_from_spec
-from weftline.wire.requests import parse_run
+from weftline.spec.door import parse_run
+from weftline.spec.plan import plan_from_spec
 
 from .kit import Api, check_error, of_type
 

@@ -21,7 +21,7 @@ from weftline.server.connections import ConnectionLimits, Connections
 from weftline.server.declared import Body, Declared
 from weftline.server.exchange import Exchange
 from weftline.server.http import Receive, Request, Scope, Send
-from weftline.server.large_bodies import LARGE_BYTES, LargeBodies
+from weftline.server.memory import LARGE_BYTES, LargeBodies
 from weftline.server.protocol import HttpProtocol
 from weftline.testing import ServerProcess
 

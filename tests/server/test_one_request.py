@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from weftline.log_context import RequestInfo
-from weftline.server.accept import accepted_types
+from weftline.server.creating import accepted_types
 from weftline.server.http import Request
 
 from .kit import TERMINAL, Api, Stream, check_error, local_tool, types

@@ -15,7 +15,7 @@ from weftline.kernel.entries import FACTS, FORMAT, KIND, KNOWN_RULES, decode_fac
 from weftline.kernel.evolve import fold
 from weftline.kernel.state import State, encode_state
 from weftline.runtime import ids
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.reads.calls import entries
 from weftline.store import open_store
 from weftline.store.base import LogReader
 from weftline.store.memory import MemoryStore

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline.errors import InvalidRequest
+from weftline.spec.door import parse_run
 from weftline.text.percent import decoded, decoded_up_to, fields
-from weftline.wire.requests import parse_run
 
 texts = st.lists(st.sampled_from([b"%", b"4", b"1", b"aF", b"=", b"%3d", b"%0A", b"\r\n", b" ", b"\xc3\xa9"])).map(
     b"".join

@@ -15,7 +15,7 @@ from weftline.providers.base import CallStart, Chunk, Finish, TextDelta, Thinkin
 from weftline.providers.whole_pairs import WholePairs
 from weftline.runtime.model_calls.deltas import Deltas
 from weftline.runtime.services import Outcome
-from weftline.text.surrogates import whole, whole_json
+from weftline.text.characters import whole, whole_json
 
 HIGH, LOW = "\ud83d", "\ude00"
 

@@ -18,14 +18,13 @@ from typing_extensions import TypedDict
 from weftline import Agent, prompts
 from weftline.agent.output import OutputType
 from weftline.messages import joined_text
-from weftline.runtime.tool_calls import final_args
+from weftline.runtime.tool_calls import preparing
 from weftline.testing import ScriptedModel, calls
 from weftline.tools import validation_work
-from weftline.tools.arguments import InvalidArguments, pointer
+from weftline.tools.arguments import InvalidArguments, names_absent, path_in, pointer
 from weftline.tools.base import ToolContext
 from weftline.tools.decorator import tool
 from weftline.tools.function import FunctionTool
-from weftline.tools.locations import names_absent, path_in
 from weftline.tools.return_types import ReturnType
 from weftline.tools.validation_work import SMALL_BYTES
 from weftline.work.turns import on_behalf_of
@@ -113,7 +112,7 @@ async def test_other_tasks_have_turn_after_each_call_with_many_unions(leaf: obje
 async def test_arguments_waiting_for_others_do_not_blame_their_tool(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(final_args, "PREPARE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(preparing, "PREPARE_TIMEOUT_S", 0.05)
     may_end = threading.Event()
 
     @tool(effect="read")

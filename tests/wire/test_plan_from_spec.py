@@ -10,9 +10,9 @@ from msgspec import UNSET, Raw
 
 from weftline.messages import Assistant, OutputSchema, System, Text, User
 from weftline.plan import A2ALocalRef, A2ARef, LocalRef, McpLocalEntry, McpLocalRef, McpRef, ServerRef, StoredRef
+from weftline.spec.door import parse_run
+from weftline.spec.plan import plan_from_spec
 from weftline.wire.limits import DEFAULT_TOOL_BUDGETS
-from weftline.wire.plan import plan_from_spec
-from weftline.wire.requests import parse_run
 
 STORED = {"kind": "mantyx", "id": "tool_1"}
 """What a stored tool is called is not known until the run begins, so it keeps every default budget."""

@@ -10,9 +10,9 @@ from msgspec import Raw
 from refusals import paths, refused
 
 from weftline.plan import A2ALocalRef, LocalRef, McpLocalRef
+from weftline.spec.door import parse_message, parse_run, parse_session
+from weftline.spec.plan import plan_from_spec
 from weftline.text.redaction import REDACTED
-from weftline.wire.plan import plan_from_spec
-from weftline.wire.requests import parse_message, parse_run, parse_session
 
 Json = dict[str, Any]
 

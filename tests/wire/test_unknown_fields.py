@@ -9,9 +9,10 @@ import pytest
 
 from weftline.api.schemas.agents import parse_agent
 from weftline.api.schemas.tools import parse_tool
-from weftline.wire.requests import parse_message, parse_run, parse_session, parse_tool_result
-from weftline.wire.run_spec import RunModel
-from weftline.wire.unknown_fields import MAX_LISTED, nearest_field, shape_of, unknown_fields
+from weftline.spec.door import parse_message, parse_run, parse_session
+from weftline.spec.fields import RunModel
+from weftline.wire.requests import parse_tool_result
+from weftline.wire.unknown_fields import MAX_LISTED, nearest_field, shape_of_struct, unknown_fields
 
 
 def told(**fields: Any) -> dict[str, str]:
@@ -83,9 +84,9 @@ def test_request_with_many_unknown_fields_names_some() -> None:
 
 
 def test_long_names_are_cut_and_compared_with_nothing() -> None:
-    (field,) = unknown_fields({"modelId" * 1_000: 1}, shape_of(RunModel))
+    (field,) = unknown_fields({"modelId" * 1_000: 1}, shape_of_struct(RunModel))
     assert len(field.path) < 100 and field.nearest == ""
-    assert nearest_field("modelId" * 1_000, shape_of(RunModel)) == ""
+    assert nearest_field("modelId" * 1_000, shape_of_struct(RunModel)) == ""
 
 
 def test_a_session_a_message_and_an_agent_say_so_too() -> None:
@@ -113,7 +114,7 @@ def test_a_tool_result_is_taken_whatever_else_it_has() -> None:
 
 
 def test_model_facts_are_read_off_the_models() -> None:
-    shape = shape_of(RunModel)
+    shape = shape_of_struct(RunModel)
     assert {"prompt", "messages", "modelId", "temperature", "attachments", "budgets"} <= shape.known
     assert {"tools", "messages", "budgets", "toolBudgets", "outputSchema", "loopDetection"} <= shape.inside.keys()
 

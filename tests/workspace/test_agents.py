@@ -9,7 +9,7 @@ import pytest
 
 from weftline.api.agent_specs import RunSpec, effective
 from weftline.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from weftline.wire.agents import dialled_urls
+from weftline.spec.tools import dialled_urls
 from weftline.workspace import agents
 from weftline.workspace.agents import AgentDraft
 from weftline.workspace.context import Workspaces

@@ -19,18 +19,17 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime import ids
+from weftline.spec.door import Sent, parse_message, parse_session
+from weftline.spec.merge import with_session
 from weftline.store.records.agents import AgentRow
 from weftline.store.records.threads import ThreadRow
 from weftline.store.rows import IdempotencyKey, RunFilter, RunRow
 from weftline.wire.attachments import TakenAttachment
-from weftline.wire.bodies import MessageBody, SessionBody
 from weftline.wire.calls import Call
 from weftline.wire.damage import session_damaged
 from weftline.wire.refusals import as_sent
-from weftline.wire.requests import parse_message, parse_session
 from weftline.wire.responses import Warnings, request_warnings
 from weftline.wire.session_responses import Origin
-from weftline.wire.sessions import effective_spec
 from weftline.workspace import agents, threads
 from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
 
@@ -67,7 +66,7 @@ async def create_session(
 
 
 async def _create(
-    app: Host, principal: Principal, agent_id: str | None, body: SessionBody, idempotency: IdempotencyKey | None
+    app: Host, principal: Principal, agent_id: str | None, body: Sent, idempotency: IdempotencyKey | None
 ) -> ThreadRow:
     app.engine.require_accepting()
     own = RunSpec(body.spec, body.secrets)
@@ -119,14 +118,14 @@ async def send_prompt(
 ) -> str:
     """Creates the run of a message with this prompt; returns its id."""
     own = encode({**prompt_fields(prompt, attachments), "metadata": metadata})
-    body = MessageBody(own, metadata, blobs=blobs_of(attachments))
+    body = Sent(own, metadata=metadata, blobs=blobs_of(attachments))
     return await _send(app, thread, body, requested_by=requested_by, idempotency=idempotency)
 
 
 async def _send(
     app: Host,
     thread: ThreadRow,
-    body: MessageBody,
+    body: Sent,
     *,
     requested_by: str,
     idempotency: IdempotencyKey | None,
@@ -137,7 +136,7 @@ async def _send(
         raise session_damaged(ids.session_id(thread.key, thread.salt), f"its {thread.damaged}")
     await _check_history(app, thread)
     own = await threads.spec(app.workspaces, thread)
-    spec = await off_loop(partial(effective_spec, own, body), size=len(own) + len(body.spec))
+    spec = await off_loop(partial(with_session, own, body.spec), size=len(own) + len(body.spec))
     plan = await parsed(partial(plan_of, app.workspaces, requested_by=requested_by), spec)
     # The secret headers come from the same place as the tools.
     secrets = (

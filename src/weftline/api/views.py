@@ -17,8 +17,7 @@ from weftline.kernel.state import FOLD, decode_state
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
 from weftline.runtime.people.grants import LoggedGrant
-from weftline.runtime.reads.calls import LoggedCall
-from weftline.runtime.reads.receipts import MAX_DOUBTS, CallName, CancelReceipt, stored_doubts
+from weftline.runtime.reads.calls import MAX_DOUBTS, CallName, CancelReceipt, LoggedCall, stored_doubts
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.store.rows import AwaitFilter, Item, LargeEntry, OpenAwait, RunFilter, RunRow
 from weftline.wire import awaits, calls, damage, grants, responses, run_responses, snapshots

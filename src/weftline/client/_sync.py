@@ -7,6 +7,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
+from weftline.client._options import MessageOptions, RunOptions, SessionOptions
 from weftline.client.awaits import Answered, Await
 from weftline.client.budgets import AsyncBudgets, Budget, BudgetLimit, Level
 from weftline.client.ended import LoggedCall, LoggedGrant
@@ -14,7 +15,6 @@ from weftline.client.events import ClientEvent, Frame
 from weftline.client.oauth import AuthorizationRequest, CachedTokens, Introspection, OAuthTokens, UserInfo
 from weftline.client.results import ChatMessage, Models, Page, RunResult, RunSnapshot, SessionInfo
 from weftline.client.schedules import AsyncSchedules, CatchUp, Schedule
-from weftline.client.spec import MessageOptions, RunOptions, SessionOptions
 from weftline.client.sync import ClientFace, Face, OAuthFace, RunFace, SessionFace
 from weftline.client.tools import ToolLike
 from weftline.client.usage import CancelReceipt

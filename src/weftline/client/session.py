@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Protocol, Self, Unpack
 from urllib.parse import quote
 
+from weftline.client._options import MessageOptions
 from weftline.client.events import ClientEvent
 from weftline.client.http import Http
 from weftline.client.results import ChatMessage, RunResult, SessionInfo, Totals
 from weftline.client.run import AsyncRun
-from weftline.client.spec import MessageOptions
 from weftline.client.tools import Toolset
 
 

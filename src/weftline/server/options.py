@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from weftline.config import Config
 from weftline.errors import WeftlineError
 from weftline.net.address import InvalidAddress, parse
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.runtime.model_calls.model_call import MODEL_RETRIES_TIMEOUT_S, MODEL_TIMEOUT_S
 from weftline.runtime.public_errors import CODES
 from weftline.runtime.recovery import MAX_RECOVERIES

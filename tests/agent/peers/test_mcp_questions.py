@@ -19,8 +19,7 @@ from weftline.events import ChildEnded
 from weftline.kernel.bodies import decode_created
 from weftline.plan import decode_plan, limits_of
 from weftline.testing import ScriptedModel, calls
-from weftline.tools.mcp.asking import Caller, Question, caller_of
-from weftline.tools.mcp.forms import Form
+from weftline.tools.mcp.asking import Caller, Form, Question, caller_of
 from weftline.workspace import workspaces
 
 from .small import Small, model, offered

@@ -12,8 +12,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from weftline.agent.skills.allowed import Call, ToolNames, faulty_entries, parse_entry, preapproved, refusal
-from weftline.agent.skills.command_lines import matches, simple_command
+from weftline.agent.skills.allowed import (
+    Call,
+    ToolNames,
+    faulty_entries,
+    matches,
+    parse_entry,
+    preapproved,
+    refusal,
+    simple_command,
+)
 from weftline.agent.skills.format import Skill
 from weftline.agent.skills.toolset import skills
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weftline.agent.skills.discovery import Place, discover
-from weftline.agent.skills.format import Skill, faults, parse, split_entries, validate
-from weftline.agent.skills.frontmatter import Unreadable
+from weftline.agent.skills.format import Skill, Unreadable, faults, parse, split_entries, validate
 
 from .house import write_skill
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from weftline.agent.skills.running import ProcessRuns, Ran
+from weftline.agent.skills.content import ProcessRuns, Ran
 
 LONG_S = 120.0
 PATIENCE = (0.3, 3.0, 30.0)

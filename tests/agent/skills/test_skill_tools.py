@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from weftline.agent.skills.content import Ran
 from weftline.agent.skills.format import Skill
-from weftline.agent.skills.running import Ran
 from weftline.agent.skills.toolset import SkillsCatalog, SkillsResolved, skills
 from weftline.tools.arguments import InvalidArguments
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from weftline.runtime.limits import WorkspaceLimits
+from weftline.runtime.fleet.holding import WorkspaceLimits
 from weftline.server.large import LargeResponses
 from weftline.store.records import workspaces
 

@@ -16,8 +16,7 @@ import aiohttp
 import pytest
 
 from commands import weftline
-from weftline.agent.loader import load_agents
-from weftline.agent.served_agents import ServedAgents
+from weftline.agent.loader import ServedAgents, load_agents
 from weftline.cli.admin import administer
 from weftline.errors import WeftlineError
 from weftline.providers.catalog import Catalog

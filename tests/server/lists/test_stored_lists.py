@@ -11,7 +11,7 @@ import pytest
 from weftline.api.cursors import SealedCursors
 from weftline.api.views import run_summary
 from weftline.errors import InvalidRequest
-from weftline.runtime.reads.receipts import CallName, CancelReceipt
+from weftline.runtime.reads.calls import CallName, CancelReceipt
 from weftline.store.records.pages import PAGE_BYTES, fitting
 from weftline.store.rows import Item, RunRow
 

@@ -26,7 +26,6 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from weftline.api.forking import ForkModel
 from weftline.api.schemas.agents import AgentModel
 from weftline.api.schemas.awaits import AnswerModel, MessageToRunModel, PauseModel, ResumeModel
 from weftline.api.schemas.budgets import BudgetLimitsModel
@@ -43,11 +42,10 @@ from weftline.server.declared import Form
 from weftline.server.openapi import body_type, document, json_type
 from weftline.server.router import EventStream, Route
 from weftline.server.routes.every import ROUTES
+from weftline.spec.fields import ENGINE_OPTIONS, ForkModel, MessageModel, RunModel, SessionModel
 from weftline.testing import ServerProcess
-from weftline.wire.engine_options import ENGINE_OPTIONS
 from weftline.wire.leases import ClaimModel, LeaseModel
 from weftline.wire.requests import ToolResult
-from weftline.wire.run_spec import MessageModel, RunModel, SessionModel
 
 from ..kit import Json
 

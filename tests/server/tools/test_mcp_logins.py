@@ -18,7 +18,7 @@ from weftline.cli.admin import administer
 from weftline.cli.browser import Loopback, PastedRedirect
 from weftline.messages import joined_text
 from weftline.net.dial import Dialer
-from weftline.runtime.tool_calls.mcp_logins import StoredLogins
+from weftline.runtime.tool_calls.tool_source import StoredLogins
 from weftline.store import open_store
 from weftline.store.base import Store
 from weftline.testing import ServerProcess

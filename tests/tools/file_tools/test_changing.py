@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from tools.file_tools.kit import file_kit
 from weftline.tools.base import Happened, Unknown, WillNotHappen
-from weftline.tools.builtin.changing import replaced
-from weftline.tools.builtin.editing import Edit, EditRefused, all_applied
-from weftline.tools.builtin.file_memory import fingerprint
+from weftline.tools.builtin.editing import Edit, EditRefused, all_applied, replaced
 from weftline.tools.builtin.files import WriteFile
+from weftline.tools.builtin.reading import fingerprint
 
 CODE = "def f():\n    return 1\n\ndef g():\n    return 1\n"
 

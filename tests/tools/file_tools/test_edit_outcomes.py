@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tools.file_tools.kit import file_kit
 from weftline.tools.arguments import InvalidArguments
 from weftline.tools.base import Happened
-from weftline.tools.builtin.edit_outcomes import (
+from weftline.tools.builtin.editing import (
     EditOutcome,
     Verdict,
     inject_edit_outcomes,

@@ -12,7 +12,7 @@ from weftline import Agent, files, shell
 from weftline.hooks import ToolBefore, ToolGate
 from weftline.messages import ToolResults
 from weftline.testing import ScriptedModel, calls
-from weftline.tools.builtin.edit_outcomes import inject_edit_outcomes
+from weftline.tools.builtin.editing import inject_edit_outcomes
 
 
 def results_of(model: ScriptedModel) -> list[str]:

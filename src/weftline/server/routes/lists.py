@@ -14,7 +14,7 @@ from weftline.api.views import run_summary
 from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
 from weftline.runtime.engine import Engine
-from weftline.runtime.reads import prefixes
+from weftline.runtime.reads import finding
 from weftline.server.app import App
 from weftline.server.auth import Principal
 from weftline.server.declared import QueryParameter
@@ -70,8 +70,8 @@ async def _page_of_runs(app: App, request: Request, matching: RunFilter) -> Resp
     prefix, limit = request.query_value("idPrefix"), matching.limit - 1
     if prefix is None:
         rows = await app.engine.stored.runs(matching)
-    elif prefixes.is_prefix(prefix):
-        rows = await prefixes.runs_with_prefix(app.engine.stored, prefix, matching)
+    elif finding.is_prefix(prefix):
+        rows = await finding.runs_with_prefix(app.engine.stored, prefix, matching)
     else:
         raise unusable("idPrefix", "is not the beginning of a run's id")
     listed: list[ListedRun] = []
@@ -302,7 +302,7 @@ ROUTES = (
             _STATUS,
             QueryParameter(
                 "idPrefix",
-                Annotated[str, Meta(pattern=f"^{prefixes.PATTERN}$")],
+                Annotated[str, Meta(pattern=f"^{finding.PATTERN}$")],
                 "Only runs whose id begins with this.",
             ),
             _CHILDREN,

@@ -26,6 +26,7 @@ from weftline.server.large import LARGE_BYTES
 from weftline.server.profiles import profile_view
 from weftline.server.router import EventStream, Route
 from weftline.server.sse import LAST_EVENT_ID, is_event_source, resume_point, send_events
+from weftline.spec.fields import RunModel
 from weftline.store.rows import IdempotencyKey, LargeEntry, RunRow
 from weftline.wire.details import parse_profile
 from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
@@ -37,7 +38,7 @@ PATH = "/api/v1/workspaces/{slug}/agent-runs"
 _KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 RESULT_BODY_BYTES = 32 * 1024 * 1024
 """More than any valid result needs, so that the model can still be told about one that is too large."""
-_RUN = Body[bytes]("weftline.wire.run_spec:RunModel", limit_bytes=MAX_BODY_BYTES_WITH_FILES)
+_RUN = Body[bytes](RunModel, limit_bytes=MAX_BODY_BYTES_WITH_FILES)
 _RESULT = Body(ToolResult, parse_tool_result, RESULT_BODY_BYTES, repaired=True)
 
 

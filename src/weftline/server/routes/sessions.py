@@ -26,12 +26,12 @@ from weftline.server.router import EventStream, Route
 from weftline.server.routes.lists import MAX_NUMBER, number_of, one_of
 from weftline.server.routes.runs import idempotency
 from weftline.server.sse import LAST_EVENT_ID
+from weftline.spec.fields import MessageModel, SessionModel
 from weftline.store.records.threads import ThreadRow
 from weftline.wire.damage import session_damaged
 from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
 from weftline.wire.responses import Ok
 from weftline.wire.run_responses import CreatedRun
-from weftline.wire.run_spec import MessageModel, SessionModel
 from weftline.wire.session_responses import (
     CreatedSession,
     Session,
