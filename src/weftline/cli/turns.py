@@ -129,7 +129,8 @@ def _show_in_short(sent: dict[str, Any], answer: dict[str, Any] | None) -> None:
 
 def _how_sent(answer: dict[str, Any] | None) -> str:
     """Returns how the model was told about the output schema; its provider says so with the answer."""
-    form = ((answer or {}).get("metadata") or {}).get("output_schema", "")
+    metadata: dict[str, str] = {} if answer is None else answer["metadata"]
+    form = metadata.get("output_schema", "")
     return {"native": "in the API's own field", "tool": "as the input of a tool", "prompt": "in words"}.get(form, "")
 
 

@@ -208,10 +208,11 @@ class Engine(WatchMethods, LogMethods, PromptMethods, BudgetMethods):
             self._starter.catalogs = self._stored.catalogs
             self._tools.use_version(self._code_version)
         limits = WorkspaceLimits() if self._max_runs is None else WorkspaceLimits(max_runs_per_workspace=self._max_runs)
-        timeouts: EngineOptions = {}
+        options: EngineOptions = {"limits": limits}
         if (whole_s := self._model_retries_timeout_s) is not None:
-            timeouts = {"model_retries_timeout_s": whole_s, "model_timeout_s": min(MODEL_TIMEOUT_S, whole_s)}
-        host = new_engine(store, models=models, tools=self._tools, limits=limits, **timeouts)
+            options["model_retries_timeout_s"] = whole_s
+            options["model_timeout_s"] = min(MODEL_TIMEOUT_S, whole_s)
+        host = new_engine(store, models=models, tools=self._tools, **options)
         # Not through `self.runtime`: runs also go on while the engine opens and closes.
         self._tools.facts_around = partial(facts_around, host)
         self._tools.planner = ChildPlans(model_id=self._starter.child_model, check=host.check)
