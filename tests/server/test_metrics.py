@@ -6,12 +6,8 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from weftline.config import Config
-from weftline.errors import WeftlineError
-from weftline.server.options import server_options
 from weftline.testing import ServerProcess
 
 from .conftest import new_key
@@ -81,11 +77,3 @@ async def test_public_server_shows_metrics_only_with_its_token(tmp_path: Path) -
             check_error(await api.get("/metrics", key=None), 401, "unauthorized")
             check_error(await api.get("/metrics"), 401, "unauthorized")
             assert "weftline_runs_created_total" in samples((await api.get("/metrics", key=TOKEN)).body)
-
-
-def test_the_environment_overrides_the_token_of_the_file() -> None:
-    config = Config(server={"metrics_token": "of-the-file"})
-    assert server_options(config, environ={}).metrics_token == "of-the-file"
-    assert server_options(config, environ={"WEFTLINE_METRICS_TOKEN": TOKEN}).metrics_token == TOKEN
-    with pytest.raises(WeftlineError, match="metrics_token"):
-        server_options(Config(server={"metrics_token": "two words"}), environ={})

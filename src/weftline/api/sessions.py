@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.json import encode
 
 from weftline.api.agent_specs import RunSpec, effective, merged, require_named
@@ -19,6 +19,7 @@ from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.damage import UNREADABLE
 from weftline.runtime import ids
+from weftline.runtime.reads.calls import LoggedCall
 from weftline.spec.door import Sent, parse_message, parse_session
 from weftline.spec.merge import with_session
 from weftline.store.records.agents import AgentRow
@@ -26,11 +27,12 @@ from weftline.store.records.threads import ThreadRow
 from weftline.store.rows import IdempotencyKey, RunFilter, RunRow
 from weftline.wire.attachments import TakenAttachment
 from weftline.wire.calls import Call
-from weftline.wire.damage import session_damaged
+from weftline.wire.damage import error_code, session_damaged
 from weftline.wire.refusals import as_sent
-from weftline.wire.responses import Warnings, request_warnings
-from weftline.wire.session_responses import Origin
+from weftline.wire.responses import Warnings, iso, request_warnings
+from weftline.wire.session_responses import ListedSession, Origin
 from weftline.workspace import agents, threads
+from weftline.workspace.context import Workspaces
 from weftline.workspace.threads import CONTEXT_KEY, ThreadDraft
 
 _MAX_REMEMBERED = 10_000
@@ -160,22 +162,48 @@ async def _send(
         raise as_sent(error, body.unknown) from None
 
 
-async def origins(app: Host, thread: ThreadRow, *, calls: bool = False) -> list[Origin]:
+def listed_session(row: ThreadRow) -> ListedSession:
+    """Returns a session as lists show it."""
+    identity = ids.session_id(row.key, row.salt)
+    created, used = iso(row.created_at), iso(row.last_used_at)
+    return ListedSession(
+        identity,
+        identity,
+        row.name,
+        "active" if row.ended_at is None else "ended",
+        row.agent,
+        Raw(row.metadata.encode()),
+        created,
+        used,
+        None if row.ended_at is None else iso(row.ended_at),
+        created,
+        used,
+        error_code(row.damaged),
+    )
+
+
+async def origins(
+    find: Callable[[RunFilter], Awaitable[list[RunRow]]],
+    at: Workspaces,
+    thread: ThreadRow,
+    *,
+    calls: Callable[[RunRow], Awaitable[list[LoggedCall]]] | None = None,
+) -> list[Origin]:
     """Returns where each message of a session comes from, oldest first; with `calls`, with the calls of its run."""
-    stored, session = app.engine.stored, ids.session_id(thread.key, thread.salt)
+    session = ids.session_id(thread.key, thread.salt)
     runs: dict[int, RunRow] = {}
     before: int | None = None
-    while rows := await stored.runs(RunFilter(thread=thread.key, before=before, limit=_PAGE)):
+    while rows := await find(RunFilter(thread=thread.key, before=before, limit=_PAGE)):
         before = rows[-1].key
         runs.update((row.key, row) for row in rows)
     found: list[Origin] = []
     called: dict[int, list[Call]] = {}
-    for position, key in enumerate(await threads.runs_of_messages(app.workspaces, thread.key)):
+    for position, key in enumerate(await threads.runs_of_messages(at, thread.key)):
         row = runs.get(key)
         if row is None:  # it has been created since
             break
-        if calls and key not in called:
-            called[key] = call_views(await stored.calls(row))
+        if calls is not None and key not in called:
+            called[key] = call_views(await calls(row))
         ended = row.ended_at or row.created_at
         of_run = called.get(key, UNSET)
         found.append(Origin(f"{session}.{position}", ids.run_id(key, row.salt), row.created_at, ended, of_run))

@@ -9,6 +9,7 @@ from typing import Protocol
 from msgspec import UNSET, DecodeError, Raw
 
 from weftline.errors import LOG_DAMAGED, Conflict, StoreError, WeftlineError, end_of_newer_code, of_newer_code
+from weftline.events.parts import to_wire_clarification
 from weftline.kernel.bodies import AwaitBody, decode_await
 from weftline.kernel.control import RunPaused, RunResumed
 from weftline.kernel.damage import UNREADABLE
@@ -21,7 +22,6 @@ from weftline.runtime.reads.calls import MAX_DOUBTS, CallName, CancelReceipt, Lo
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.store.rows import AwaitFilter, Item, LargeEntry, OpenAwait, RunFilter, RunRow
 from weftline.wire import awaits, calls, damage, grants, responses, run_responses, snapshots
-from weftline.wire.hints import to_wire_clarification
 from weftline.wire.run_responses import Cancelled, RunView
 from weftline.wire.session_responses import SessionUsage
 from weftline.wire.turns import json_or_text

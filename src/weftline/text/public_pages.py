@@ -64,8 +64,9 @@ def public_names(page: str) -> Iterable[str]:
     listed = getattr(module, "__all__", None)
     if listed is not None:
         return cast("Iterable[str]", listed)
-    # A module without a list: what it defines itself.
-    return [name for name, value in vars(module).items() if getattr(value, "__module__", "") == page and name[0] != "_"]
+    # A module without a list: its own classes.
+    classes = {name: value for name, value in vars(module).items() if isinstance(value, type) and name[0] != "_"}
+    return [name for name, value in classes.items() if value.__module__.startswith(page)]
 
 
 def missing_name(page: str, name: str) -> AttributeError | ImportError:

@@ -16,6 +16,7 @@ from weftline.api.parsing import off_loop
 from weftline.api.snapshots import snapshot_of
 from weftline.api.views import awaits_of, receipt_of, run_view
 from weftline.errors import InvalidRequest
+from weftline.events.profiles import parse_profile
 from weftline.server.access import find_run, locate_run
 from weftline.server.app import App
 from weftline.server.auth import Principal
@@ -28,7 +29,6 @@ from weftline.server.router import EventStream, Route
 from weftline.server.sse import LAST_EVENT_ID, is_event_source, resume_point, send_events
 from weftline.spec.fields import RunModel
 from weftline.store.rows import IdempotencyKey, LargeEntry, RunRow
-from weftline.wire.details import parse_profile
 from weftline.wire.limits import MAX_BODY_BYTES_WITH_FILES
 from weftline.wire.requests import ToolResult, parse_tool_result
 from weftline.wire.run_responses import AcceptedResult, Cancelled, CreatedRun, Run, snapshot

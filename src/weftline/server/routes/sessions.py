@@ -88,7 +88,8 @@ async def _snapshot(app: App, row: ThreadRow, *, size: int, calls: bool) -> Resp
         usage=await session_usage(app.engine, row.key),
     )
     stored = await app.engine.stored.thread_messages(row.key)
-    said_in = await origins(app, row, calls=calls)
+    find, calls_of = app.engine.stored.runs, app.engine.stored.calls if calls else None
+    said_in = await origins(find, app.workspaces, row, calls=calls_of)
 
     def made() -> bytes:
         return session_info(view, zip_longest(map(bodies.decode_message, stored), said_in[: len(stored)]))
@@ -109,7 +110,7 @@ async def events(app: App, request: Request, principal: Principal) -> Response |
 
     async def make() -> Response:
         stored = await app.engine.stored.thread_messages(row.key)
-        said_in = await origins(app, row)
+        said_in = await origins(app.engine.stored.runs, app.workspaces, row)
 
         def made() -> bytes:
             messages = zip_longest(map(bodies.decode_message, stored), said_in[: len(stored)])
