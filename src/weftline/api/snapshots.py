@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from functools import partial
 
@@ -17,6 +16,7 @@ from weftline.runtime.engine import Engine
 from weftline.runtime.reads.calls import entries
 from weftline.store.base import LogReader
 from weftline.store.rows import RunRow
+from weftline.work.heavy import in_turn
 
 _MANY = 2**31 - 1
 _DECODE_ON_LOOP_BYTES = 16 * 1024
@@ -74,7 +74,7 @@ async def projection_of(engine: Engine, key: int, run_id: str) -> DetailProjecti
     created = None if first is None else first.body
     read = partial(facts_of, run_id, created=created, thread=thread)
     try:
-        facts = read() if len(created or b"") <= _DECODE_ON_LOOP_BYTES else await asyncio.to_thread(read)
+        facts = read() if len(created or b"") <= _DECODE_ON_LOOP_BYTES else await in_turn(read)
     except UNREADABLE:
         raise entry_damaged(run_id, 1) from None
     projection = DetailProjection(facts)

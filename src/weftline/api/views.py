@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -25,6 +24,7 @@ from weftline.wire import awaits, calls, damage, grants, responses, run_response
 from weftline.wire.run_responses import Cancelled, RunView
 from weftline.wire.session_responses import SessionUsage
 from weftline.wire.turns import json_or_text
+from weftline.work.heavy import in_turn
 from weftline.workspace.context import Workspaces
 from weftline.workspace.people import display_names
 
@@ -116,7 +116,7 @@ async def _view(engine: RunSource, row: RunRow, first: Item | None, *, max_bytes
             raise unreadable(row) from None
 
     size = sum([one.size for one in (first, last) if one is not None])
-    return made() if size <= _BUILD_ON_LOOP_BYTES else await asyncio.to_thread(made)
+    return made() if size <= _BUILD_ON_LOOP_BYTES else await in_turn(made)
 
 
 async def _in_doubt(engine: RunSource, row: RunRow) -> tuple[CallName, ...]:
@@ -189,7 +189,7 @@ async def session_usage(engine: Engine, thread: int) -> SessionUsage:
         return snapshots.session_usage([head for head in heads if isinstance(head, RunEnded)])
 
     try:
-        return used() if len(ends) <= _COUNT_ON_LOOP else await asyncio.to_thread(used)
+        return used() if len(ends) <= _COUNT_ON_LOOP else await in_turn(used)
     except UNREADABLE:
         damaged = StoreError("The log of a run of this session is damaged.", code=LOG_DAMAGED)
         raise await session_unreadable(engine, thread, damaged) from None
@@ -216,7 +216,7 @@ async def await_views(
     def made() -> list[awaits.OpenAwait]:
         return [_await_view(one, session_id=sessions[one.thread]) for one in found]
 
-    return made() if sum([len(one.body) for one in found]) <= _BUILD_ON_LOOP_BYTES else await asyncio.to_thread(made)
+    return made() if sum([len(one.body) for one in found]) <= _BUILD_ON_LOOP_BYTES else await in_turn(made)
 
 
 def _await_view(one: OpenAwait, *, session_id: str | None) -> awaits.OpenAwait:
