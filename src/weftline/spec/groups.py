@@ -69,7 +69,7 @@ _Calls: TypeAlias = Annotated[int, _amount("calls")]
 
 
 class Budget(Group, frozen=True, kw_only=True):
-    """What each run may spend, with its subagents' runs: 0 permits nothing, None is unlimited.
+    """The most that each run may spend, together with its subagents' runs: 0 permits nothing, None is unlimited.
 
     The worst case of a call has to fit before it begins. `calls` are those of tools; `seconds` is the time that model
     and tool calls take. When something does not fit, the run answers in one more turn without tools, for which enough
