@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final, Literal, Optional, TypeAlias, cast
 
 from msgspec import Meta, Raw, ValidationError, convert, json
 
-from weftline import run_ids
 from weftline.engine_options import (
     MAX_INTERVAL_S,
     MAX_TASK_QUEUE_CHARS,
@@ -26,6 +25,7 @@ from weftline.engine_options import (
     typed,
 )
 from weftline.kernel.control import OnDeploy, OnLost
+from weftline.labels import MAX_CHARS, PATTERN, WANTED, is_possible
 from weftline.spec.declare import (
     FIXED,
     INPUT,
@@ -160,7 +160,7 @@ def _object_schema_problem(schema: object) -> str:
 
 
 def _run_id_problem(id: str) -> str:
-    return "" if run_ids.is_possible(id) else run_ids.WANTED
+    return "" if is_possible(id) else WANTED
 
 
 _decode_words = json.Decoder(dict[str, str]).decode
@@ -203,7 +203,7 @@ _StopSequence: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_STOP
 _REASONING = check(_reasoning_problem, schema={"minimum": 0, "maximum": MAX_REASONING_LEVEL})
 _SCHEMA_SIZE = check(partial(_size_problem, MAX_OUTPUT_SCHEMA_BYTES))
 _LOOP = check(_loop_problem, schema={"not": {"const": True}})
-_RUN_ID = check(_run_id_problem, schema={"pattern": run_ids.PATTERN, "maxLength": run_ids.MAX_CHARS})
+_RUN_ID = check(_run_id_problem, schema={"pattern": PATTERN, "maxLength": MAX_CHARS})
 
 # Objects inside a spec
 
