@@ -59,7 +59,6 @@ def test_making_a_client_loads_no_http_library_and_nothing_of_the_server() -> No
     assert {name for name in ours if name.startswith(("weftline.net.", "weftline.tools."))} <= {
         "weftline.net.errors",
         "weftline.net.sse",
-        "weftline.tools.alike",
         "weftline.tools.arguments",
         "weftline.tools.injected",
         "weftline.tools.locations",
