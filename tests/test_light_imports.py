@@ -49,7 +49,6 @@ LATER = {
     "weftline.api.operations",
     "weftline.providers.anthropic",
     "weftline.server.routes.every",
-    "weftline.wire.run_spec",
 }
 """Loaded after a server listens, or if it needs them."""
 AT_START = """
@@ -90,13 +89,20 @@ def test_defining_an_agent_loads_nothing_of_what_runs_it() -> None:
     assert rooms & {"weftline.net", "weftline.runtime", "weftline.store", "weftline.server"} == set()
 
 
-def test_a_command_for_a_running_server_loads_nothing_of_what_the_server_does_for_it() -> None:
+@pytest.mark.parametrize("module", ["weftline.events", "weftline.details", "weftline.events.decode"])
+def test_events_are_loaded_without_what_makes_them(module: str) -> None:
+    modules = loaded_by(f"import {module}")
+    assert roots(modules) & HEAVY == set()
+    assert not {one for one in modules if one.startswith(("weftline.kernel", "weftline.plan", "weftline.runtime"))}
+
+
+def test_command_for_a_running_server_loads_nothing_of_the_server() -> None:
     modules = loaded_by("import weftline.cli.keys, weftline.cli.admin")
     assert roots(modules) & HEAVY == {"click"}
     assert "weftline.api.operations" not in modules
 
 
-def test_a_server_that_begins_to_listen_has_loaded_only_what_its_first_requests_need(tmp_path: Path) -> None:
+def test_listening_server_has_loaded_only_its_first_needs(tmp_path: Path) -> None:
     program = [sys.executable, "-c", AT_START, str(tmp_path / "store")]
     done = subprocess.run(program, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr

@@ -215,7 +215,7 @@ PAGES = [weftline, weftline.client, weftline.testing, *map(import_module, BY_TOP
 
 
 @pytest.mark.parametrize("module", PAGES, ids=lambda module: module.__name__)
-def test_a_public_class_says_in_its_own_words_what_it_is(module: ModuleType) -> None:
+def test_public_class_says_in_its_own_words_what_it_is(module: ModuleType) -> None:
     """Without, `help` shows those of its base class: a page about structs in general."""
     public = [getattr(module, name) for name in module.__all__]
     ours = [one for one in public if inspect.isclass(one) and one.__module__.startswith("weftline")]

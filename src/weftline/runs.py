@@ -23,7 +23,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from weftline.agent.context import RunInfo
-    from weftline.agent.engine.listing import ListedRun, ListedThread
+    from weftline.agent.engine.logs import ListedRun, ListedThread
     from weftline.agent.results import (
         AgentFailed,
         CallRecord,
@@ -44,8 +44,8 @@ else:
         "CallRecord": "weftline.agent.results",
         "ContextExceeded": "weftline.agent.results",
         "InvalidOutput": "weftline.agent.results",
-        "ListedRun": "weftline.agent.engine.listing",
-        "ListedThread": "weftline.agent.engine.listing",
+        "ListedRun": "weftline.agent.engine.logs",
+        "ListedThread": "weftline.agent.engine.logs",
         "OutputTruncated": "weftline.agent.results",
         "Provided": "weftline.runtime.tool_calls.provided",
         "ProviderFailed": "weftline.agent.results",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from weftline import Agent, Engine, RunFailed
-from weftline.agent.engine import listing
+from weftline.agent.engine import logs
 from weftline.errors import Conflict, InvalidRequest
 from weftline.testing import ScriptedModel, calls
 
@@ -70,7 +70,7 @@ async def test_runs_of_subagents_are_listed_with_their_thread_if_asked_for() -> 
 
 
 async def test_lists_go_on_over_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "_PAGE", 2)
+    monkeypatch.setattr(logs, "_PAGE", 2)
     agent = greeter()
     async with asyncio.timeout(PATIENCE_S), Engine(agents=[agent]) as engine:
         runs = [await engine.start(agent, "Hi.", thread=f"t{number}") for number in range(4)]

@@ -127,7 +127,7 @@ def test_ctrl_c_cancels_the_answer_and_not_the_conversation(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("agent", ["payer", "boss"])
-def test_what_a_run_or_its_subagent_asks_is_asked_in_the_terminal(tmp_path: Path, agent: str) -> None:
+def test_questions_of_runs_and_subagents_appear_in_the_terminal(tmp_path: Path, agent: str) -> None:
     with chatting(tmp_path, agent) as chat:
         chat.say("Go.\n")
         assert "\x1b[2J" not in chat.until("[y/n, or why not] ")

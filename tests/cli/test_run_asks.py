@@ -71,7 +71,7 @@ def test_a_call_is_shown_before_its_question(here: tuple[str, ...]) -> None:
     assert terminal.text.count('pay {"amount": 5}') == 1 and "paid 5." in terminal.text
 
 
-def test_what_the_person_types_instead_is_the_reason(here: tuple[str, ...]) -> None:
+def test_typed_text_of_a_person_is_the_reason(here: tuple[str, ...]) -> None:
     with Terminal(*here, env=LOCAL) as terminal:
         terminal.until("[y/n, or why not] ")
         terminal.type("Too much.\n")

@@ -129,7 +129,7 @@ async def test_a_call_without_a_kind_is_local(
 
 @pytest.mark.requirement("wire.client.dispatch")
 @pytest.mark.parametrize("kind", ["mcp_local", "a2a_local", "local"])
-async def test_a_call_that_nobody_here_handles_is_answered_with_an_error(
+async def test_call_that_nobody_here_handles_is_answered_with_error(
     to_stand_in: AsyncClient, stand_in: StandIn, kind: str
 ) -> None:
     name = "other" if kind == "local" else "lookup"
@@ -189,7 +189,7 @@ class Shouted(BaseModel):
         return f"{key}!"
 
 
-async def test_a_call_is_not_carried_out_if_the_validators_change_their_own_output(
+async def test_call_is_not_executed_if_validators_change_their_output(
     to_stand_in: AsyncClient, stand_in: StandIn
 ) -> None:
     called: list[str] = []
@@ -253,7 +253,7 @@ async def test_a_bound_method_is_a_tool(to_stand_in: AsyncClient, stand_in: Stan
         tool(Store.lookup)
 
 
-async def test_a_name_that_a_model_may_not_see_is_refused_at_once() -> None:
+async def test_name_that_model_may_not_see_is_refused_at_once() -> None:
     with pytest.raises(InvalidSpec):
         tool(name="get-weather")(lambda: None)
 
@@ -270,7 +270,7 @@ async def test_an_exception_is_told_in_at_most_8_kb(to_stand_in: AsyncClient, st
 
 
 @pytest.mark.requirement("wire.client.dispatch")
-async def test_a_result_over_2_mb_is_an_error_that_says_so(client: AsyncClient) -> None:
+async def test_result_over_2_mb_is_error_that_says_so(client: AsyncClient) -> None:
     @tool(name="lookup")
     def huge(key: str) -> str:
         return "x" * (2 * 1024 * 1024 + 1)
@@ -382,7 +382,7 @@ async def test_a_busy_handler_is_told_when_the_run_has_ended(to_stand_in: AsyncC
     assert answers(stand_in) == []
 
 
-async def test_no_more_calls_of_a_tool_run_at_once_than_it_allows(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
+async def test_concurrent_calls_of_a_tool_are_limited(to_stand_in: AsyncClient, stand_in: StandIn) -> None:
     now, most = 0, 0
 
     @tool(max_concurrency=2)

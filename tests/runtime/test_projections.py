@@ -17,7 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from runtime.kit import ended, engine_on, plan
-from weftline.details.usage import KINDS, usage_by_model
+from weftline.events.snapshot import KINDS_OF_USAGE as KINDS
+from weftline.events.snapshot import usage_by_model
 from weftline.kernel.bodies import decode_created, encode
 from weftline.kernel.entries import (
     AttemptStarted,
@@ -35,8 +36,8 @@ from weftline.plan import LocalRef, RunPlan, ServerRef, decode_content
 from weftline.runtime.embedded import EmbeddedEngine
 from weftline.runtime.live import RunLog
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.people.four_eyes import as_named
-from weftline.runtime.reads.paging import entries
+from weftline.runtime.people.await_answers import as_named
+from weftline.runtime.reads.calls import entries
 from weftline.store import open_store
 from weftline.store.base import LogReader, Store
 from weftline.store.memory import MemoryDisk, MemoryStore
@@ -108,7 +109,8 @@ def rebuilt(log: Sequence[Item]) -> Projected:
         awaits=set() if done else opened - closed,
         said=[encode(message) for message in (*asks.messages, *naive_exchange(facts))] if keeps else [],
         usage=sum(
-            usage_by_model([decode_fact.decode(item.head) for item in log if item.kind in KINDS]).values(), Usage()
+            usage_by_model([decode_fact.decode(item.head) for item in log if item.kind in KINDS]).values(),
+            Usage(),
         ),
     )
 
@@ -240,7 +242,7 @@ def on_sqlite(folder: Path) -> Callable[[], Store]:
 
 @pytest.mark.requirement("run.log.projections")
 @pytest.mark.parametrize("opening", [in_memory, on_sqlite], ids=["memory", "sqlite"])
-async def test_what_is_stored_besides_the_logs_is_what_the_logs_say_after_every_commit(
+async def test_stored_records_match_the_logs_after_every_commit(
     opening: Callable[[Path], Callable[[], Store]], tmp_path: Path
 ) -> None:
     open_again = opening(tmp_path)

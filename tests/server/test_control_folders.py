@@ -17,7 +17,7 @@ def folders(place: Path) -> set[str]:
     return {path.name for path in place.glob("weftline-*")}
 
 
-def test_the_folder_of_a_killed_server_is_removed_at_the_next_start(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_folder_of_killed_server_is_removed_at_next_start(tmp_path_factory: pytest.TempPathFactory) -> None:
     tmp_path = tmp_path_factory.mktemp("s")  # the path of a socket has a hundred characters at the most
     place = tmp_path / "tmp"
     place.mkdir()

@@ -10,9 +10,8 @@ import pytest
 
 from weftline.errors import InvalidRequest
 from weftline.messages import File, Image
-from weftline.wire.bodies import ToolResultBody
 from weftline.wire.limits import MAX_ERROR_BYTES, MAX_RESULT_BYTES
-from weftline.wire.requests import parse_tool_result
+from weftline.wire.requests import ToolResultBody, parse_tool_result
 
 PNG = b64encode(b"\x89PNG\r\n\x1a\n").decode()
 GO = "Go-http-client/1.1"

@@ -20,7 +20,7 @@ OWN = [Exception("x"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledErro
 
 @pytest.mark.usefixtures("no_ctrl_c")
 @pytest.mark.parametrize("error", OWN, ids=type)
-async def test_what_called_code_raises_by_itself_is_not_an_interruption(error: BaseException) -> None:
+async def test_exception_raised_by_called_code_is_not_an_interruption(error: BaseException) -> None:
     assert not is_interruption(error)
 
 
@@ -110,7 +110,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_second_ctrl_c_is_not_the_failure_of_the_tool_that_it_hits(tmp_path: Path) -> None:
+async def test_second_ctrl_c_is_not_the_tools_failure(tmp_path: Path) -> None:
     program = [sys.executable, "-c", TWICE, str(tmp_path / "store")]
     ended = await asyncio.to_thread(subprocess.run, program, capture_output=True, text=True, timeout=60)
     assert "KeyboardInterrupt" in ended.stderr
@@ -126,7 +126,7 @@ async def test_a_second_ctrl_c_is_not_the_failure_of_the_tool_that_it_hits(tmp_p
     assert [call.how for call in result.calls] == ["in_doubt"]
 
 
-def test_ctrl_c_ends_a_program_whose_loop_does_not_handle_it() -> None:
+def test_ctrl_c_ends_program_whose_loop_does_not_handle_it() -> None:
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
     assert "went on" not in ended.stdout
     assert "KeyboardInterrupt" in ended.stderr

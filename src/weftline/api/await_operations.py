@@ -11,8 +11,7 @@ from weftline.api.controlling import ControlledRuns, answer_run
 from weftline.api.operator import operated_run, operator_name
 from weftline.api.schemas.awaits import AnsweredAwait, AnswerModel, parsed_as
 from weftline.api.views import await_views
-from weftline.runtime.reads.finding import row_of
-from weftline.runtime.reads.names import StoredNames
+from weftline.runtime.reads.finding import StoredNames, row_of
 from weftline.store.records.pages import PAGE_BYTES
 from weftline.store.rows import AwaitFilter
 from weftline.workspace import agents, workspaces

@@ -11,7 +11,7 @@ from weftline.api import budget_views
 from weftline.api.budget_views import find_run
 from weftline.api.operator import operator_name, operator_of
 from weftline.api.schemas.budgets import BudgetUse, budget_json, parse_budget
-from weftline.runtime.reads.names import StoredNames
+from weftline.runtime.reads.finding import StoredNames
 from weftline.store.base import LogReader, Store
 from weftline.workspace import budgets
 from weftline.workspace.context import Workspaces

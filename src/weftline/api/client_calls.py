@@ -11,7 +11,7 @@ from weftline import prompts
 from weftline.errors import invalid_field
 from weftline.runtime.engine import OfferedCalls
 from weftline.tools.base import ToolOutput
-from weftline.wire.bodies import ToolResultBody
+from weftline.wire.requests import ToolResultBody
 from weftline.wire.responses import Warnings
 from weftline.wire.run_responses import AcceptedResult
 

@@ -55,15 +55,15 @@ from weftline.api.schemas.webhooks import (
 )
 from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
+from weftline.runtime.deploys import left_alone
 from weftline.runtime.engine import Resumed
-from weftline.runtime.supported import left_alone
+from weftline.spec.plan import plan_from_spec
+from weftline.spec.tools import dialled_urls
 from weftline.store.base import Store
 from weftline.store.records.agents import AgentRow
 from weftline.store.rows import Copied, RunFilter
 from weftline.text.suggestions import did_you_mean
 from weftline.tools.mcp.login import Login
-from weftline.wire.agents import dialled_urls
-from weftline.wire.plan import plan_from_spec
 from weftline.wire.refusals import client_names
 from weftline.wire.responses import Warnings, iso, request_warnings
 from weftline.wire.run_responses import Cancelled

@@ -8,12 +8,12 @@ from typing import Any
 from weftline.errors import Conflict
 from weftline.kernel.entries import AwaitOutcome
 from weftline.plan import RunPlan
+from weftline.runtime.creating import add_ended
 from weftline.runtime.engine import Resumed
-from weftline.runtime.importing import add_ended
 from weftline.runtime.people.answering import AwaitAnswer
-from weftline.runtime.reads.names import StoredNames
+from weftline.runtime.reads.calls import CancelReceipt
+from weftline.runtime.reads.finding import StoredNames
 from weftline.runtime.reads.reading import StoredRuns
-from weftline.runtime.reads.receipts import CancelReceipt
 from weftline.store.base import Store
 from weftline.store.naming import db_option
 from weftline.store.rows import IdempotencyKey, Write, Written

@@ -21,12 +21,10 @@ from weftline.client.events import Frame
 from weftline.errors import InvalidRequest, NotFound
 from weftline.runtime import ids
 from weftline.runtime.clock import SystemClock
-from weftline.runtime.reads.descendants import awaits_of as stored_awaits
-from weftline.runtime.reads.finding import row_of
-from weftline.runtime.reads.names import StoredNames
-from weftline.runtime.reads.parents import parent_of
-from weftline.runtime.reads.prefixes import is_prefix, runs_with_prefix
-from weftline.runtime.reads.receipts import CallName, CancelReceipt, asked_doubts, stored_receipt
+from weftline.runtime.reads.calls import CallName, CancelReceipt, asked_doubts, stored_receipt
+from weftline.runtime.reads.finding import StoredNames, is_prefix, row_of, runs_with_prefix
+from weftline.runtime.reads.relatives import awaits_of as stored_awaits
+from weftline.runtime.reads.relatives import parent_of
 from weftline.runtime.reads.turns import turn_of
 from weftline.store.base import ReadStore
 from weftline.store.rows import AwaitFilter, Item, OpenAwait, RunFilter, RunRow

@@ -81,7 +81,7 @@ def _loaded(db: Path, file: str | None) -> list[dict[str, Any]]:
     from weftline.cli.admin import ask_server
     from weftline.net.dial import Dialer
     from weftline.net.egress import egress_from
-    from weftline.tools.own_tools import loaded_tools, server_tools
+    from weftline.tools.loader import loaded_tools, server_tools
 
     running = ask_server(db, "tools.loaded") if file is None else None
     return running or msgspec.to_builtins(loaded_tools(server_tools(file, pages=Dialer(egress_from({})))))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import cast
+from typing import NamedTuple, TypeAlias, cast
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from weftline.engine_options import THREAD_ATTRIBUTE, thread_problem
-from weftline.errors import InvalidRequest
+from weftline.errors import Conflict, InvalidRequest
 from weftline.kernel import bodies
 from weftline.kernel.bodies import Origin
 from weftline.kernel.entries import RULES, Limits, Parent, RunCreated
@@ -21,22 +21,106 @@ from weftline.plan import RunPlan, encode_plan
 from weftline.providers.workspace import WorkspaceCatalogs
 from weftline.run_ids import require_possible
 from weftline.runtime import ids
-from weftline.runtime.budgets.checking import check_models
 from weftline.runtime.budgets.ledger import Account, Ledger
+from weftline.runtime.budgets.reserving import check_models
 from weftline.runtime.clock import Clock
 from weftline.runtime.conversation import Conversation
-from weftline.runtime.created_once import CreatedOnce, Slot
 from weftline.runtime.fleet.fleet import Fleet
-from weftline.runtime.importing import add_ended
 from weftline.runtime.live import BEHIND, PARKED, Draft, LiveRun, RunLog, WorkingSet
 from weftline.runtime.model_calls.cutting import input_bytes
+from weftline.runtime.reads.finding import row_of
 from weftline.runtime.tool_calls.children import child_write
-from weftline.runtime.tool_calls.fallbacks import check_fallbacks
+from weftline.runtime.tool_calls.preparing import check_fallbacks
 from weftline.runtime.tool_calls.toolbox import ToolSource
-from weftline.store.base import Store
+from weftline.store.base import LogReader, LogStore, Store
+from weftline.store.pieces import Split, split
 from weftline.store.records import threads
 from weftline.store.rows import IdempotencyKey, NewRun, Write, Written
 from weftline.trace_context import new_trace, trace_for
+from weftline.work.heavy import in_turn
+
+
+async def add_ended(store: LogStore, write: Write) -> Written:
+    """Applies a write that creates ended runs, under an epoch of this owner of the store."""
+    for one in (write, *write.children):
+        one.epoch = store.next_epoch()
+    [written] = await store.flush([write])
+    for one in (write, *write.children):
+        store.release(one.key, one.epoch)
+    return written
+
+
+Slot: TypeAlias = tuple[int, str, str]
+"""Workspace, route and key of a request; or workspace and id of a run, with an empty route in between."""
+
+
+class CreatedOnce:
+    def __init__(self, store: LogReader) -> None:
+        self._store = store
+        self._creating: dict[Slot, asyncio.Future[None]] = {}
+
+    async def find(self, workspace: int, idempotency: IdempotencyKey) -> str | None:
+        """The id of the run that was created under the key, even if it is still being created.
+
+        Raises:
+            Conflict: `idempotency_conflict`, if the key was used for another request.
+        """
+        slot = (workspace, idempotency.route, idempotency.key)
+        await self._free(slot)
+        return await self.created(slot, idempotency.digest)
+
+    async def take(self, workspace: int, idempotency: IdempotencyKey) -> Slot:
+        """Waits until no other request with this key is creating a run, then reserves the key for this one.
+
+        `release` must follow.
+        """
+        return await self._occupy((workspace, idempotency.route, idempotency.key))
+
+    async def take_id(self, workspace: int, run_id: str) -> Slot:
+        """The same for the id of a run, if the client chose it.
+
+        Raises:
+            Conflict: `run_exists`. Nothing is reserved then.
+        """
+        slot = await self._occupy((workspace, "", run_id))
+        try:
+            if await row_of(self._store, run_id, workspace=workspace) is not None:
+                raise Conflict(f"There is already a run {run_id!r}.", code="run_exists", run_id=run_id)
+        except BaseException:
+            self.release(slot)
+            raise
+        return slot
+
+    async def _occupy(self, slot: Slot) -> Slot:
+        await self._free(slot)
+        self._creating[slot] = asyncio.get_running_loop().create_future()
+        return slot
+
+    def release(self, slot: Slot) -> None:
+        self._creating.pop(slot).set_result(None)
+
+    def release_after(self, slots: Iterable[Slot], _: object) -> None:
+        """Releases them when a future is done."""
+        for slot in slots:
+            self.release(slot)
+
+    async def created(self, slot: Slot, digest: bytes) -> str | None:
+        """Like `find`, but only for runs that are stored."""
+        earlier = await self._store.idempotent(*slot)
+        if earlier is None:
+            return None
+        row = await self._store.run(earlier[1])
+        run_id = ids.run_id(row.key, row.salt) if row is not None else ""
+        if earlier[0] != digest:
+            raise Conflict(
+                "This Idempotency-Key was used for another request.", code="idempotency_conflict", run_id=run_id
+            )
+        return run_id
+
+    async def _free(self, slot: Slot) -> None:
+        while (first := self._creating.get(slot)) is not None:
+            await asyncio.shield(first)
+
 
 _ENCODE_ON_LOOP_BYTES = 64 * 1024
 
@@ -136,7 +220,7 @@ class RunCreator:
             plan = self._with_digests(self._traced(plan, is_fork=origin is not None))
             # About as large as the request; encoding many megabytes on the loop would block everybody else.
             large = sent is not None and len(sent) > _ENCODE_ON_LOOP_BYTES
-            encoded, size = await asyncio.to_thread(_encoded, plan) if large else _encoded(plan)
+            content = await in_turn(_content, plan, sent, origin, large=True) if large else _content(plan, sent, origin)
             self._require_accepting()
             self._fleet.dispatcher.require_room(workspace)
             new = NewRun(
@@ -153,7 +237,7 @@ class RunCreator:
                 blobs=tuple(blobs),
                 history=tuple(history),
             )
-            run = self._new_run(plan, encoded, new, sent, size=size, origin=origin)
+            run = self._new_run(plan, content, new)
             durable = self._fleet.log.mark(run, outside=True)
         except BaseException:
             for slot in slots:
@@ -178,18 +262,11 @@ class RunCreator:
         if problem := thread_problem(plan.engine, names):
             raise InvalidRequest(f"The search attribute {THREAD_ATTRIBUTE} is wrong: {problem}.")
 
-    def _new_run(
-        self,
-        plan: RunPlan,
-        encoded: bytes,
-        new: NewRun,
-        sent: bytes | None,
-        *,
-        size: int,
-        origin: Origin | None,
-    ) -> LiveRun:
+    def _new_run(self, plan: RunPlan, content: _Content, new: NewRun) -> LiveRun:
         key, self._next_key = self._next_key, self._next_key + 1
-        conversation = Conversation([*plan.messages], size=size, result_limit_bytes=plan.model_result_limit_bytes)
+        conversation = Conversation(
+            [*plan.messages], size=content.input_bytes, result_limit_bytes=plan.model_result_limit_bytes
+        )
         work = WorkingSet(ids.run_id(key, new.salt), plan, conversation, ids.unique_id(key, new.salt), new.secrets)
         if new.blobs:
             work.blobs = {blob.id: blob.data for blob in new.blobs}
@@ -197,10 +274,9 @@ class RunCreator:
         residency = PARKED if new.thread is None else BEHIND  # until its commit lets it start
         run = LiveRun(key, new.workspace, new.thread, log, work, residency=residency, new=new)
         self._fleet.residents.add(run)
-        body = bodies.CreatedBody(Raw(encoded), UNSET if sent is None else Raw(sent), origin)
         created = RunCreated(RULES, plan.limits, new.thread)
         stored = RunCreated(RULES, cast(Limits, self._encoded_limits(plan.limits)), new.thread)
-        draft = Draft(created, bodies.encode(body), encoded=bodies.encode(stored))
+        draft = Draft(created, content.body, encoded=bodies.encode(stored), parts=content.parts)
         self._fleet.driver.record(run, (draft,))
         self._fleet.dispatcher.begin(run)
         return run
@@ -238,6 +314,17 @@ class RunCreator:
         return await add_ended(self._store.log, write)
 
 
-def _encoded(plan: RunPlan) -> tuple[bytes, int]:
-    """The plan's bytes, and how many bytes of it a model reads."""
-    return encode_plan(plan), input_bytes(plan)
+class _Content(NamedTuple):
+    """What a new run brings."""
+
+    body: bytes
+    """Of its first entry."""
+    parts: Split | None
+    input_bytes: int
+    """How many bytes of it a model reads."""
+
+
+def _content(plan: RunPlan, sent: bytes | None, origin: Origin | None, *, large: bool = False) -> _Content:
+    created = bodies.CreatedBody(Raw(encode_plan(plan)), UNSET if sent is None else Raw(sent), origin)
+    body = bodies.encode(created)
+    return _Content(body, split(body) if large else None, input_bytes(plan))

@@ -40,7 +40,7 @@ from weftline.server.app import App
 from weftline.server.connections import Connections
 from weftline.server.listener import Listener
 from weftline.server.local_serving import every_route, operator_routes
-from weftline.server.oauth.documents import read_document
+from weftline.server.oauth.app import read_document
 from weftline.server.options import ServerOptions, server_options
 from weftline.server.own_socket import OwnSocket
 from weftline.server.process import LOST_ANSWERS, LoopWatchdog, Stopping, finish_within, return_large_blocks
@@ -50,7 +50,7 @@ from weftline.server.sse import BEAT_S
 from weftline.server.starting import advise, report_start
 from weftline.server.webhook_body import webhook_body
 from weftline.store import open_store
-from weftline.tools.own_tools import LoadedTool, loaded_tools, server_tools
+from weftline.tools.loader import LoadedTool, loaded_tools, server_tools
 from weftline.tools.workers import shared_workers
 from weftline.workspace.code_agents import NO_CODE
 from weftline.workspace.context import Workspaces
@@ -59,7 +59,7 @@ from weftline.workspace.firing import ScheduleAlarm
 from weftline.workspace.providers import own_providers
 
 if TYPE_CHECKING:
-    from weftline.agent.served_agents import ServedAgents
+    from weftline.agent.loader import ServedAgents
     from weftline.agent.tracing.run_traces import RunTraces
 
 logger = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ def catalog(settings: Settings, config: Config, transport: Transport) -> Catalog
 def read_agents(given: str | Path | None, models: Catalog) -> ServedAgents | None:
     if given is None:
         return None
-    from weftline.agent.served_agents import ServedAgents  # with all of `weftline.agent`
+    from weftline.agent.loader import ServedAgents  # with all of `weftline.agent`
 
     return ServedAgents(given, models)
 
@@ -393,8 +393,9 @@ def run(settings: Settings) -> int:
     """Runs the server in this process; prints `ready <address>` when it accepts requests. Returns the exit code."""
     _allow_many_files()
     return_large_blocks()
-    # By default a busy tool thread may hold the interpreter, and so every stream, for 5 ms at a time.
-    sys.setswitchinterval(0.002)
+    # The loop and the writer need the interpreter back after each system call. By default a busy thread, such as one
+    # that parses a megabyte, may keep it from them for 5 ms each time, some forty times in a run.
+    sys.setswitchinterval(0.0005)
     # What is loaded by now stays, and most objects of a run are short-lived, so rare collections suffice.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

@@ -1,8 +1,4 @@
-"""The request bodies of the protocol: bytes in, a checked body or an `InvalidRequest` out.
-
-An `InvalidRequest` names the field in its message (`tools[2].name: …`) and lists every problem in its details, as
-`issues: [{path, message}]`. What only `wire.spec_requests` can check waits for its models, which take long to load.
-"""
+"""Results of client-side calls: bytes in, a checked result or an `InvalidRequest` out."""
 
 from __future__ import annotations
 
@@ -12,44 +8,33 @@ from msgspec import DecodeError, Meta, Raw, Struct, json
 from msgspec.structs import fields as fields_of
 
 from weftline.errors import InvalidRequest, Issue, invalid
-from weftline.text.surrogates import whole_json, without_nul
+from weftline.messages import File, Image
+from weftline.text.characters import whole_json, without_nul
 from weftline.wire.attachments import SentFile, is_files, parts_of
-from weftline.wire.bodies import MessageBody, RunBody, SessionBody, ToolResultBody
 from weftline.wire.failures import FAILURE_SHAPE, ExactFailure, SentFailure, failure_problem, require_failure
-from weftline.wire.json_text import decode_fields, decode_shape, refuse_many
+from weftline.wire.json_text import NULL, decode_fields, decode_shape, refuse_many
 from weftline.wire.limits import (
     EMPTY_RESULT_USER_AGENT,
     MAX_ERROR_BYTES,
     MAX_RESULT_BYTES,
     MAX_TOOL_USE_ID_CHARS,
 )
-from weftline.wire.plain import plain_run
-from weftline.wire.plan import NULL
 from weftline.wire.unknown_fields import Shape, UnknownField, unknown_fields, with_typos
 
 
-def parse_run(body: bytes) -> RunBody:
-    """Parses the body of a run to create."""
-    plain = plain_run(body)
-    if plain is not None:
-        return plain
-    from weftline.wire.spec_requests import any_run
+class ToolResultBody(Struct, frozen=True):
+    """The answer to one client-side call: `result` or `error`, or neither if it was too large."""
 
-    return any_run(body)
-
-
-def parse_session(body: bytes) -> SessionBody:
-    """Parses the body of a session to create: a run's, without `prompt` and `messages`."""
-    from weftline.wire.spec_requests import any_session
-
-    return any_session(body)
-
-
-def parse_message(body: bytes) -> MessageBody:
-    """Parses the body of a message to a session."""
-    from weftline.wire.spec_requests import any_message
-
-    return any_message(body)
+    tool_use_id: str
+    result: str | None = None
+    error: str | None = None
+    failure: SentFailure | None = None
+    oversize: bool = False
+    unknown: tuple[UnknownField, ...] = ()
+    token: str = ""
+    """The token of the client's lease on the call."""
+    files: tuple[Image | File, ...] = ()
+    """What the model gets with the `result`."""
 
 
 class ToolResult(Struct, rename="camel"):

@@ -15,22 +15,18 @@ from weftline import prompts
 from weftline.agent import hooks as points
 from weftline.agent.context import Entered, RunContext, RunInfo
 from weftline.agent.hooking.ancestors import Ancestors, Listener
-from weftline.agent.hooking.around_calls import AroundCalls
-from weftline.agent.hooking.call_values import coerced_args, object_of
+from weftline.agent.hooking.around_calls import AroundCalls, around, coerced_args, object_of, server_of
 from weftline.agent.hooking.calling import HookFailed, Hooks
 from weftline.agent.hooking.fact_points import FactPoints, usd
-from weftline.agent.hooking.mcp_calls import around, server_of
 from weftline.agent.hooks_outside import SpawnBefore, SpawnComplete, SpawnError
 from weftline.agent.output import OutputType
 from weftline.agent.prompting import RunPrompts
 from weftline.agent.requests.shaping import RequestShaper
 from weftline.agent.running.asking import answer_by_code
-from weftline.agent.running.deps import LEAVE_S, OwnedDeps
-from weftline.agent.running.frame import Frame
+from weftline.agent.running.deps import LEAVE_S, OwnedDeps, Teardown, error_of
+from weftline.agent.running.frame import Frame, Notes
 from weftline.agent.running.gates import Verdict
-from weftline.agent.running.notes import Notes
 from weftline.agent.running.policy_calls import ask_policy
-from weftline.agent.running.teardown import Teardown, error_of
 from weftline.agent.skills.allowed import Call
 from weftline.agent.subagents import Subagent
 from weftline.kernel.entries import Fact, RunEnded

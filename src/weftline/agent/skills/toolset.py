@@ -19,12 +19,10 @@ from msgspec import Struct
 from weftline import prompts
 from weftline.agent.skills import allowed
 from weftline.agent.skills.activation import Reason, SkillActivations, TooManyActive, Via, to_resume
-from weftline.agent.skills.catalog import Catalog
-from weftline.agent.skills.content import content_of
+from weftline.agent.skills.content import ProcessRuns, Runs, content_of
 from weftline.agent.skills.discovery import Diagnostic, Place, discover, standard_places
 from weftline.agent.skills.format import Skill
-from weftline.agent.skills.running import ProcessRuns, Runs
-from weftline.agent.skills.tools import skill_tools
+from weftline.agent.skills.tools import Catalog, skill_tools
 from weftline.errors import NotFound
 from weftline.messages import Message
 from weftline.text.suggestions import did_you_mean

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from weftline.agent.definition import Definition
-from weftline.agent.engine.listing import facts_around
+from weftline.agent.engine.logs import facts_around
 from weftline.errors import WeftlineError
 from weftline.kernel.bodies import decode_created
 from weftline.kernel.entries import KIND, RunCreated, decode_fact

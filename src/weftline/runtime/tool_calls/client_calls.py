@@ -28,14 +28,15 @@ from weftline.runtime.fleet.timers import Timers
 from weftline.runtime.live import Draft, LiveRun
 from weftline.runtime.log import Log
 from weftline.runtime.step import offer_body
-from weftline.runtime.tool_calls.answers import closed_by_client, was_answered
 from weftline.runtime.tool_calls.provided import (
     Problems,
     Provided,
+    closed_by_client,
     open_calls,
     refusal,
     require_whole,
     results_of,
+    was_answered,
     was_provided,
 )
 from weftline.store.base import LogStore

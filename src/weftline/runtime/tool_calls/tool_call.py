@@ -20,18 +20,16 @@ from weftline.log_context import fields
 from weftline.outcome import ChildLink
 from weftline.runtime import ids
 from weftline.runtime.agent_code.code import PendingCall
+from weftline.runtime.agent_code.inside import RunMemory
 from weftline.runtime.live import Draft, WorkingSet
 from weftline.runtime.model_calls.models import is_blind
+from weftline.runtime.notes import ProgressNotes
 from weftline.runtime.people.awaits import ask_about_doubt, ask_back, with_edits
 from weftline.runtime.services import NotStarted, Outcome, Services, Sink
 from weftline.runtime.step import closed_body, named_failure, size_of, with_failure
 from weftline.runtime.tool_calls.asking import AskingCall, tool_timeout_s
-from weftline.runtime.tool_calls.fallbacks import refused_in_clients_place
-from weftline.runtime.tool_calls.injecting import injecting, takes_injected
-from weftline.runtime.tool_calls.memory import RunMemory
-from weftline.runtime.tool_calls.progress import ProgressNotes
-from weftline.runtime.tool_calls.shaping import shaped_result
-from weftline.runtime.tool_calls.storable import storable_data, storable_failure, storable_telemetry
+from weftline.runtime.tool_calls.preparing import injecting, refused_in_clients_place, takes_injected
+from weftline.runtime.tool_calls.shaping import shaped_result, storable_data, storable_failure, storable_telemetry
 from weftline.runtime.tool_calls.toolbox import EMPTY
 from weftline.text.canonical import NotCanonical, digest
 from weftline.tools.asking import Ask
