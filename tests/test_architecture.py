@@ -113,10 +113,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "weftline.agent": TOP
     | {"weftline.api", "weftline.events"}
     | {"weftline.server.own_socket", "weftline.server.local_serving", "weftline.server.app"},
-    "weftline.hooks": frozenset({"weftline.agent"}),
-    "weftline.runs": frozenset({"weftline.agent", "weftline.runtime"}),
-    "weftline.policies": frozenset({"weftline.agent", "weftline.spec"}),
-    "weftline.behaviors": frozenset({"weftline.agent", "weftline.engine_options", "weftline.reminders"}),
+    "weftline.hooks": frozenset({"weftline.agent", "weftline.text"}),
+    "weftline.runs": frozenset({"weftline.agent", "weftline.runtime", "weftline.text"}),
+    "weftline.policies": frozenset({"weftline.agent", "weftline.spec", "weftline.text"}),
+    "weftline.behaviors": frozenset(
+        {"weftline.agent", "weftline.engine_options", "weftline.reminders", "weftline.text"}
+    ),
     "weftline.server": TOP | {"weftline.api", "weftline.events", "weftline.agent"},
     "weftline.client": BASE
     | {"weftline.events"}

@@ -27,7 +27,10 @@ def command(run_id: str, url: str | None, workspace: str | None, db: Path, form:
 
     found = find_grants(run_id, url=chosen_url(url), workspace=workspace, db=db)
     named = [{"ref": f"{one['runId']}/{one['awaitId']}", **one} for one in found]
-    show_list(named, form, id_field="ref", columns=_columns)
+    show_list(named, form, id_field="ref", columns=_columns, headings=_HEADINGS)
+
+
+_HEADINGS = ("GRANT", "TOOL", "BY", "EDITED", "DIGEST", "USED BY", "SINCE")
 
 
 def _columns(one: dict[str, Any]) -> dict[str, str]:

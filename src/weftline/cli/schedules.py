@@ -86,7 +86,10 @@ def _list(workspace: str, db: Path, form: Form) -> None:
     from weftline.cli.admin import listed
 
     found = listed(db, "schedules.list", workspace=workspace)
-    show_list(found, form, columns=_columns)
+    show_list(found, form, columns=_columns, headings=_HEADINGS)
+
+
+_HEADINGS = ("ID", "NAME", "WHEN", "NEXT", "LAST")
 
 
 def _columns(one: dict[str, Any]) -> dict[str, str]:

@@ -48,7 +48,10 @@ def deliveries(webhook_id: str, workspace: str, status: str | None, db: Path, fo
     from weftline.cli.admin import administer
 
     found = administer(db, "webhooks.deliveries", workspace=workspace, id=webhook_id, status=status)
-    show_list(found, form, columns=_columns)
+    show_list(found, form, columns=_columns, headings=_HEADINGS)
+
+
+_HEADINGS = ("DELIVERY", "RUN", "STATUS", "ATTEMPTS", "LAST ERROR")
 
 
 def _columns(one: dict[str, Any]) -> dict[str, str]:

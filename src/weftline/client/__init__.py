@@ -154,6 +154,8 @@ if TYPE_CHECKING:
     from weftline.client.webhooks import verify_webhook
 else:
     # Hidden from type checkers, which would assume from a module `__getattr__` that every name exists.
+    from weftline.text.public_pages import lazy_names
+
     _HOMES = {
         "Answered": "awaits",
         "ApiError": "errors",
@@ -233,13 +235,4 @@ else:
         "verify_webhook": "webhooks",
     }
 
-    def __getattr__(name):
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        value = globals()[name] = getattr(import_module(f"weftline.client.{_HOMES[name]}"), name)
-        return value
-
-    def __dir__():
-        return sorted(__all__)
+    __getattr__, __dir__ = lazy_names(__name__, {name: f"weftline.client.{module}" for name, module in _HOMES.items()})

@@ -45,7 +45,6 @@ _LARGE_BYTES = 64 * 1024
 _MAX_REMEMBERED = 10_000
 
 _decode = Decoder().decode
-_decode_fields = Decoder(dict[str, Raw]).decode
 _agents: dict[tuple[str, int], str | None] = {}
 """For large runs, by id and size, as every follower gets this event, and searching 16 MB takes long."""
 
@@ -180,17 +179,7 @@ def _peer(opened: bodies.OpenedBody, form: Form) -> events.Peer | None:
         case bodies.A2APeer(card):
             return events.Peer(agent_card=value(card))
         case None:
-            pass
-    if opened.echo is UNSET:
-        return None
-    echo = _decode_fields(opened.echo)
-    return events.Peer(
-        mcp_server=value(echo.get("mcpServer")),
-        mcp_tool_name=value(echo.get("mcpToolName")),
-        mcp_server_info=value(echo.get("mcpServerInfo")),
-        annotations=value(echo.get("annotations")),
-        agent_card=value(echo.get("agentCard")),
-    )
+            return None
 
 
 def _claimed(head: CallClaimed, body: bytes, form: Form) -> events.CallClaimed | None:

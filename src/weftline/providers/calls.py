@@ -17,6 +17,8 @@ from weftline.text.characters import storable_json
 from weftline.text.json_size import excess
 
 logger = logging.getLogger(__name__)
+UNREAD_LOG = __name__
+"""The logger that tells which attachments a model does not get."""
 
 _BY_REASON: dict[Reason, tuple[ErrorClass, bool | None]] = {
     "invalid": ("invalid_request", None),

@@ -102,10 +102,6 @@ class ThreadMessageLine(_Line, frozen=True, tag="thread_message"):
     message: Raw
 
 
-class ThreadMessageLine1(ThreadMessageLine, frozen=True, tag="said"):
-    """As version 1 of the format called it; never written."""
-
-
 class EntryLine(_Line, frozen=True, tag="entry"):
     """A fact, or observations that were committed together: these have `bodies`, and `seq` is that of the first."""
 
@@ -148,15 +144,7 @@ class EndLine(_Line, frozen=True, tag="end"):
 
 
 Line: TypeAlias = (
-    HeaderLine
-    | ThreadLine
-    | ThreadMessageLine
-    | ThreadMessageLine1
-    | MessageLine
-    | EntryLine
-    | BlobLine
-    | OfferedLine
-    | EndLine
+    HeaderLine | ThreadLine | ThreadMessageLine | MessageLine | EntryLine | BlobLine | OfferedLine | EndLine
 )
 
 decode_line = Decoder(Line).decode

@@ -47,13 +47,13 @@ CONVERTED: Final = frozenset(
     | {"tool_budgets", "budgets", "policy", "budget", "awaits", "on_deploy", "stream_arguments", "turn_id"}
     | {"memo", "search_attributes", "task_queue", "retry_policy", "metadata", "labels", "agent_id"}
 )
-"""What has another name or form in the plan, or a default there. `to_plan` has a line for each."""
+"""Fields with another name or form in the plan, or a default there. `to_plan` has a line for each."""
 NOT_STORED: Final = frozenset({"fallback_model_id", "plan", "run_id"})
 """A spelling of `model_fallbacks`, what is refused, and the id that the run's row has."""
 COPIED: Final = tuple(
     [name for name in RunSpec.__struct_fields__ if name in PlanContent.__struct_fields__ and name not in CONVERTED]
 )
-"""What the plan has as it was sent: every other field."""
+"""Fields that the plan has as they were sent: all others."""
 
 
 @cache
@@ -93,12 +93,17 @@ def to_plan(sent: RunSpec, *, requested_by: str = "") -> RunPlan:
         labels=sent.labels or {},
         stream_arguments=sent.stream_arguments or False,
     )
-    rare = {name: value for name in COPIED if (value := getattr(sent, name)) is not None}
+    rare = copied(sent)
     if sent.turn_id:
         rare["turn_id"] = sent.turn_id
-    if (engine := _engine_options(sent)) is not None:
+    if (engine := engine_options_of(sent)) is not None:
         rare["engine"] = engine
     return replace(plan, **rare) if rare else plan
+
+
+def copied(sent: RunSpec) -> dict[str, Any]:
+    """Returns what the plan has as it was sent."""
+    return {name: value for name in COPIED if (value := getattr(sent, name)) is not None}
 
 
 def level_of(level: str | float | None) -> int | None:
@@ -131,7 +136,7 @@ def _message(chat: fields.Chat) -> Message:
             return System(chat.content)
 
 
-def _engine_options(sent: RunSpec) -> EngineOptions | None:
+def engine_options_of(sent: RunSpec) -> EngineOptions | None:
     retry = sent.retry_policy
     if sent.memo is sent.search_attributes is sent.task_queue is retry is None:
         return None
