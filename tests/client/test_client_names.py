@@ -57,7 +57,6 @@ def test_making_client_loads_no_http_library_and_nothing_of_server() -> None:
     assert {name for name in ours if name.startswith(("weftline.net.", "weftline.tools."))} <= {
         "weftline.net.errors",
         "weftline.net.sse",
-        "weftline.tools.alike",
         "weftline.tools.arguments",
         "weftline.tools.injected",
         "weftline.tools.schema",

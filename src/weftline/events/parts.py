@@ -163,6 +163,9 @@ class UsageTriple(Struct, frozen=True, rename="camel"):
 
 def tokens(usage: Usage) -> Tokens:
     """Returns the counts, which are never negative, and no part exceeds its whole."""
+    sound = 0 <= usage.cached <= usage.input and 0 <= usage.reasoning <= usage.output
+    if sound and 0 <= usage.cache_write <= usage.input:
+        return Tokens(usage.input, usage.cached, usage.reasoning, usage.output, usage.cache_write or UNSET)
     # With 0 first, `max` also returns it for a NaN from a provider.
     whole_input, whole_output = max(0, usage.input), max(0, usage.output)
     return Tokens(

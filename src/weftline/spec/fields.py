@@ -1,4 +1,4 @@
-"""What a run can be asked to do: every field once, with its JSON name, its limits and how it merges.
+"""The fields of a run: everything that it can be asked to do, once, with its JSON name, its limits and how it merges.
 
 An agent, a session and a message to it, a run, a schedule and the changes of a fork are all made of these fields. To
 add an option, add a line here, with its documentation below it, and one to `PlanContent` or `Limits`, which is what the
@@ -128,7 +128,7 @@ def _plan_problem(plan: object) -> str:
 
 
 def asks_for_checklist(plan: object) -> bool:
-    """Whether a valid `plan` asks for a checklist of steps beside the run, which is not made."""
+    """Returns True if a valid `plan` asks for a checklist of steps beside the run, which is not made."""
     if isinstance(plan, dict):
         options = cast("dict[str, Any]", plan)
         return options.get("mode") != "off" and any(options[name] for name in options if name != "planOnly")
@@ -251,7 +251,7 @@ class Loop(Part, frozen=True, kw_only=True):
 
 
 class ToolBudget(Part, frozen=True):
-    """How often a tool may be called."""
+    """The most calls of a tool."""
 
     max_calls: Annotated[int, Meta(ge=0, le=MAX_BUDGET_CALLS)]
 
@@ -269,7 +269,7 @@ class RunBudgets(Part, frozen=True, kw_only=True):
 
 
 class Retry(Group, frozen=True, kw_only=True):
-    """How often the engine tries to hand the run to a worker; 0 means the engine's default."""
+    """The attempts of the engine to hand the run to a worker; 0 means the engine's default."""
 
     max_attempts: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     initial_interval_ms: Annotated[int, Meta(ge=0, le=MAX_INTERVAL_S * 1000)] | None = None
@@ -322,7 +322,7 @@ class RunSpec(Part, frozen=True, kw_only=True):
     awaits: Annotated[Awaits | None, opt(merge=within(Awaits))] = None
     on_deploy: Annotated[OnDeploy | None, opt(merge=strictest_word("adopt", "ask", "pin"))] = None
     stream_arguments: Annotated[bool | None, opt(agent=own_only)] = None
-    """Whether followers see the arguments of calls as the model writes them."""
+    """True lets followers see the arguments of calls as the model writes them."""
     metadata: Annotated[Words | None, opt(agent=own_only, session=union)] = None
     labels: Annotated[Words | None, opt(agent=own_only, session=union)] = None
     """For hooks, policies and tools, also of child runs; no model reads them."""
