@@ -15,9 +15,8 @@ from msgspec.json import Decoder, Encoder, decode
 from msgspec.json import format as formatted
 from msgspec.structs import replace
 
-from weftline.failure import Cause, Clarification, Failure, ProviderFailure
+from weftline.failure import Bounds, Cause, ChildLink, Clarification, Failure, ProviderFailure, ServerData, Telemetry
 from weftline.messages import Assistant, Message, ProviderCall, UserPart
-from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 
 
 class Origin(Struct, frozen=True):
@@ -233,8 +232,6 @@ class OpenedBody(Struct, omit_defaults=True):
     """What people read about the call while it is in progress; if empty, its tool's name in words."""
     peer: Peer | None = None
     """For a call of the client's that it passes on to somebody else."""
-    echo: Raw | UnsetType = UNSET
-    """In logs up to format 8, instead of `peer`: fields of the event, as clients get it."""
 
 
 class ClosedBody(Struct, omit_defaults=True):
