@@ -63,6 +63,7 @@ VALID: dict[str, list[Any]] = {
     "taskQueue": ["q"],
     "retryPolicy": [{"maxAttempts": 3, "backoffCoefficient": 2}],
     "plan": [False, {"mode": "auto"}],
+    "planOnly": [False],
 }
 """At least one good value of every field."""
 JUNK: list[Any] = [

@@ -17,8 +17,15 @@ from weftline.store.database import Query, statement
 from weftline.store.pieces import Split
 from weftline.store.sqlite.connection import connect, migrate, migrations
 from weftline.store.sqlite.store import SqliteStore
-from weftline.testing.store.chain import read_log
-from weftline.testing.store.subject import chain_of, commit, create_workspace, new_thread, new_workspace, outcomes
+from weftline.testing.store.subject import (
+    chain_of,
+    commit,
+    create_workspace,
+    new_thread,
+    new_workspace,
+    outcomes,
+    read_log,
+)
 
 from .subjects import SqliteSubject
 

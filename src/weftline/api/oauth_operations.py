@@ -7,7 +7,7 @@ from typing import Any
 from weftline.api.control import Operation
 from weftline.api.schemas.oauth import CreatedOAuthApp, OAuthApp, OAuthGrant, app_json, created_app_json, grant_json
 from weftline.api.schemas.users import User, user_json
-from weftline.wire.refusals import client_names
+from weftline.wire.errors import client_names
 from weftline.workspace import apps, grants, users
 from weftline.workspace.context import Workspaces
 

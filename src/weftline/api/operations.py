@@ -64,11 +64,11 @@ from weftline.store.records.agents import AgentRow
 from weftline.store.rows import Copied, RunFilter
 from weftline.text.suggestions import did_you_mean
 from weftline.tools.mcp.login import Login
-from weftline.wire.refusals import client_names
+from weftline.wire.errors import client_names
 from weftline.wire.responses import Warnings, iso, request_warnings
 from weftline.wire.run_responses import Cancelled
 from weftline.wire.unknown_fields import UnknownField
-from weftline.workspace import agents, keys, mcp_logins, providers, retention, tools, webhooks, workspaces
+from weftline.workspace import agents, keys, mcp_logins, providers, tools, webhooks, workspaces
 from weftline.workspace.context import Workspaces
 
 T = TypeVar("T")
@@ -371,7 +371,7 @@ async def _trim(
         after, count = await _with_pause(logs.trim(before=before, after=after, workspace=key))
         trimmed += count
         if not after:
-            while await _with_pause(retention.forget_deliveries(at, before=before, workspace=key)):
+            while await _with_pause(webhooks.forget_deliveries(at, before=before, workspace=key)):
                 pass
             break
     return after, trimmed

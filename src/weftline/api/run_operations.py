@@ -25,8 +25,8 @@ from weftline.replay.importing import Imported, ImportTarget
 from weftline.replay.reading import read_export
 from weftline.runtime.reads.calls import PAGE_BYTES, Contents
 from weftline.store.base import Store
+from weftline.wire.awaits import Grant
 from weftline.wire.calls import Call
-from weftline.wire.grants import Grant
 from weftline.workspace import workspaces
 from weftline.workspace.context import Workspaces
 

@@ -19,7 +19,7 @@ from weftline.api.schemas.schedules import (
     parse_schedule,
     schedule_json,
 )
-from weftline.wire.refusals import client_names
+from weftline.wire.errors import client_names
 from weftline.workspace import schedules
 from weftline.workspace.context import Workspaces
 from weftline.workspace.schedules import Changes

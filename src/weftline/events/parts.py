@@ -11,9 +11,19 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 
-from weftline.failure import CallFailure, Clarification, FailureKind, FieldIssue, Hint, HintReason, Recovery
+from weftline.failure import (
+    Bounds,
+    CallFailure,
+    ChildLink,
+    Clarification,
+    FailureKind,
+    FieldIssue,
+    Hint,
+    HintReason,
+    Recovery,
+    Telemetry,
+)
 from weftline.messages import Usage
-from weftline.outcome import Bounds, ChildLink, Telemetry
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOW_EFFORT_MAX = 35
@@ -76,7 +86,7 @@ def to_wire_failure(one: CallFailure) -> WireFailure:
 
 
 class WireBounds(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """`weftline.outcome.Bounds` in the protocol's format."""
+    """`weftline.failure.Bounds` in the protocol's format."""
 
     returned: int
     total: int | None = None

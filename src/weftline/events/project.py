@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from weftline.events import classes as events
 from weftline.events.classes import RETRYABLE, AnyEvent
 from weftline.events.parts import effort_name
-from weftline.failure import CallFailure, Failure, failed_as, hint_of, recovers_by
+from weftline.failure import CallFailure, Failure, failed_as, for_timeline, hint_of, recovers_by, telemetry_of
 from weftline.kernel import bodies
 from weftline.kernel import entries as log
 from weftline.kernel.context import ContextCompacted, ContextRestored
@@ -35,7 +35,6 @@ from weftline.kernel.notes import (
 )
 from weftline.kernel.policy import PolicyDecided
 from weftline.messages import File, Image, Text, UserPart, joined_text
-from weftline.outcome import for_timeline, telemetry_of
 from weftline.plan import agent_of, may_name_agent
 from weftline.text.display import titled
 

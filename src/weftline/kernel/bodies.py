@@ -15,9 +15,8 @@ from msgspec.json import Decoder, Encoder, decode
 from msgspec.json import format as formatted
 from msgspec.structs import replace
 
-from weftline.failure import Cause, Clarification, Failure, ProviderFailure
+from weftline.failure import Bounds, Cause, ChildLink, Clarification, Failure, ProviderFailure, ServerData, Telemetry
 from weftline.messages import Assistant, Message, ProviderCall, UserPart
-from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 
 
 class Origin(Struct, frozen=True):

@@ -21,7 +21,7 @@ from typing import TypeAlias
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType
 from msgspec.json import Decoder, Encoder, decode
 
-from weftline import run_ids
+from weftline import labels
 from weftline.framing import one_line
 from weftline.runtime import ids
 from weftline.runtime.tool_calls.toolbox import Toolbox
@@ -66,7 +66,7 @@ class ExportedRow(Struct, frozen=True, omit_defaults=True):
         """Its key, and its salt in the store; None if there can be no such run."""
         if not self.key:
             return ids.parse(self.id, prefix="run_")
-        possible = 0 < self.key <= MAX_KEY and run_ids.is_possible(self.id)
+        possible = 0 < self.key <= MAX_KEY and labels.is_possible(self.id)
         return (self.key, ids.given(self.id)) if possible else None
 
 

@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from weftline import prompts
-from weftline.failure import Failure, kind_by
+from weftline.failure import Bounds, ChildLink, Failure, ServerData, Telemetry, kind_by
 from weftline.kernel import bodies, policies
 from weftline.kernel.context import CompactionFailed, CompactionStarted, ContextMeasured
 from weftline.kernel.control import CallUnclaimed
@@ -44,7 +44,6 @@ from weftline.kernel.evolve import evolve
 from weftline.kernel.policy import CapReached
 from weftline.kernel.state import Command, New, State
 from weftline.messages import Text, UserPart
-from weftline.outcome import Bounds, ChildLink, ServerData, Telemetry
 from weftline.plan import DEFINED_BY_PLAN
 from weftline.runtime.budgets.reserving import budget_body, reserved, settled_if_raised
 from weftline.runtime.conversation import PARTS

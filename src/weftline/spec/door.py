@@ -25,8 +25,14 @@ from weftline.text.json_size import SMALL_BYTES
 from weftline.wire.attachments import take_attachments
 from weftline.wire.json_text import NULL, decode_fields, decode_object, decode_value, encode, refuse_many
 from weftline.wire.limits import DEFAULT_RUN_NAME, MAX_BODY_BYTES
-from weftline.wire.unknown_fields import Shape, UnknownField, shape_of_struct, unknown_fields, with_typos
-from weftline.wire.unused_schemas import unused_schemas
+from weftline.wire.unknown_fields import (
+    Shape,
+    UnknownField,
+    shape_of_struct,
+    unknown_fields,
+    unused_schemas,
+    with_typos,
+)
 from weftline.wire.validation import quoted
 
 

@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final, Literal, Optional, TypeAlias, cast
 
 from msgspec import Meta, Raw, ValidationError, convert, json
 
-from weftline import run_ids
 from weftline.engine_options import (
     MAX_INTERVAL_S,
     MAX_TASK_QUEUE_CHARS,
@@ -26,6 +25,7 @@ from weftline.engine_options import (
     typed,
 )
 from weftline.kernel.control import OnDeploy, OnLost
+from weftline.labels import MAX_CHARS, PATTERN, WANTED, is_possible
 from weftline.spec.declare import (
     FIXED,
     INPUT,
@@ -120,18 +120,25 @@ def _leases_problem(budgets: Mapping[str, Any]) -> str:
     return ""
 
 
+_DRY_RUN = "asks for a dry run (`planOnly`), which is not supported: the agent would really run"
+_NAMES_OF_DRY_RUNS = ("planOnly", "plan_only")
+
+
 def _plan_problem(plan: object) -> str:
     options = cast("dict[str, Any]", plan) if isinstance(plan, dict) else {}
-    if options.get("planOnly") not in (None, False):
-        return "asks for a dry run (`planOnly`), which is not supported: the agent would really run"
-    return object_problem(options)
+    asked = plan in _NAMES_OF_DRY_RUNS or any(options.get(name) not in (None, False) for name in _NAMES_OF_DRY_RUNS)
+    return _DRY_RUN if asked else ""
+
+
+def _dry_run_problem(asked: object) -> str:
+    return "" if asked is False else _DRY_RUN
 
 
 def asks_for_checklist(plan: object) -> bool:
     """Returns True if a valid `plan` asks for a checklist of steps beside the run, which is not made."""
     if isinstance(plan, dict):
         options = cast("dict[str, Any]", plan)
-        return options.get("mode") != "off" and any(options[name] for name in options if name != "planOnly")
+        return options.get("mode") != "off" and any(options[name] for name in options if name not in _NAMES_OF_DRY_RUNS)
     return plan not in (None, False, "off")
 
 
@@ -160,7 +167,7 @@ def _object_schema_problem(schema: object) -> str:
 
 
 def _run_id_problem(id: str) -> str:
-    return "" if run_ids.is_possible(id) else run_ids.WANTED
+    return "" if is_possible(id) else WANTED
 
 
 _decode_words = json.Decoder(dict[str, str]).decode
@@ -203,7 +210,7 @@ _StopSequence: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_STOP
 _REASONING = check(_reasoning_problem, schema={"minimum": 0, "maximum": MAX_REASONING_LEVEL})
 _SCHEMA_SIZE = check(partial(_size_problem, MAX_OUTPUT_SCHEMA_BYTES))
 _LOOP = check(_loop_problem, schema={"not": {"const": True}})
-_RUN_ID = check(_run_id_problem, schema={"pattern": run_ids.PATTERN, "maxLength": run_ids.MAX_CHARS})
+_RUN_ID = check(_run_id_problem, schema={"pattern": PATTERN, "maxLength": MAX_CHARS})
 
 # Objects inside a spec
 
@@ -328,6 +335,8 @@ class RunSpec(Part, frozen=True, kw_only=True):
     """For hooks, policies and tools, also of child runs; no model reads them."""
     plan: Annotated[Annotated[Any, check(_plan_problem)], opt(agent=own_only, client=False)] = None
     """Newer clients' options for a plan of the run, none of which is supported."""
+    plan_only: Annotated[Annotated[Any, check(_dry_run_problem)], opt(agent=own_only, client=False)] = None
+    """A dry run, which is refused: only `false` is accepted."""
     turn_id: Annotated[Annotated[str, _text(MAX_TURN_ID_CHARS, 1)] | None, opt(INPUT)] = None
     """Your id for the exchange that the run belongs to; without one, the run's own id."""
     run_id: Annotated[Annotated[str, _RUN_ID] | None, opt(INPUT)] = None

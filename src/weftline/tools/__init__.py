@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from weftline.agent.agent_tools import toolset
     from weftline.agent.running.disclosure import tool_search
     from weftline.agent.skills.format import Skill
-    from weftline.failure import Hint
-    from weftline.outcome import ServerData, Telemetry
+    from weftline.failure import Hint, ServerData, Telemetry
     from weftline.tools.base import Happened, ToolInDoubt, ToolOutput, ToolQuestion, Unknown, WillNotHappen
     from weftline.tools.bounding import Bounded, Paging
     from weftline.tools.builtin.people import present_plan
@@ -48,9 +47,9 @@ else:
         "Hint": "weftline.failure",
         "Injected": "weftline.tools.injected",
         "Paging": "weftline.tools.bounding",
-        "ServerData": "weftline.outcome",
+        "ServerData": "weftline.failure",
         "Skill": "weftline.agent.skills.format",
-        "Telemetry": "weftline.outcome",
+        "Telemetry": "weftline.failure",
         "ToolInDoubt": "weftline.tools.base",
         "ToolOutput": "weftline.tools.base",
         "ToolQuestion": "weftline.tools.base",
