@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from weftline.testing import ServerProcess
+
 HEAVY = {
     "a2a",
     "aiohttp",
@@ -46,7 +48,7 @@ def loaded_by(statement: str) -> set[str]:
 LATER = {
     "importlib.metadata",
     "weftline.agent.planning.sources",
-    "weftline.api.operations",
+    "weftline.server.routes.operator",
     "weftline.providers.anthropic",
     "weftline.server.routes.every",
     "weftline.wire.run_spec",
@@ -62,6 +64,18 @@ def ready(address):
     os.kill(os.getpid(), signal.SIGTERM)
 
 sys.exit(asyncio.run(serve(Settings(Path(sys.argv[1]), port=0), ready=ready)))
+"""
+
+
+BY_COMMAND = """
+import sys
+from pathlib import Path
+import weftline.cli.keys
+from weftline.cli.reach import reach
+
+with reach(Path(sys.argv[1])) as at:
+    assert at.slugs() == []
+print(*sys.modules)
 """
 
 
@@ -90,10 +104,15 @@ def test_defining_an_agent_loads_nothing_of_what_runs_it() -> None:
     assert rooms & {"weftline.net", "weftline.runtime", "weftline.store", "weftline.server"} == set()
 
 
-def test_a_command_for_a_running_server_loads_nothing_of_what_the_server_does_for_it() -> None:
-    modules = loaded_by("import weftline.cli.keys, weftline.cli.admin")
+def test_a_command_for_a_running_server_loads_nothing_of_what_the_server_does_for_it(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "w") as server:
+        command = [sys.executable, "-c", BY_COMMAND, str(server.db)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    modules = set(done.stdout.split())
     assert roots(modules) & HEAVY == {"click"}
-    assert "weftline.api.operations" not in modules
+    assert "asyncio" not in modules
+    assert [one for one in modules if one.startswith(("weftline.server", "weftline.api", "weftline.runtime"))] == []
 
 
 def test_a_server_that_begins_to_listen_has_loaded_only_what_its_first_requests_need(tmp_path: Path) -> None:

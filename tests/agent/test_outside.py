@@ -138,7 +138,7 @@ async def test_the_socket_goes_with_the_engine(tmp_path: Path) -> None:
         async with engine:
             owner = owner_of(tmp_path / "data")
             assert owner is not None
-            folders.append(Path(owner.admin_socket).parent)
+            folders.append(Path(owner.socket).parent)
             assert folders[-1].is_dir()
         assert not folders[-1].exists()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weftline.cli.admin import administer
+from commands import new_secret
 from weftline.testing import ServerProcess
 
 from .kit import Api, check_error, local_tool, of_type
@@ -32,7 +32,7 @@ async def test_whoever_may_change_an_agent_may_have_another_policy_for_a_run_and
 ) -> None:
     spec = {"modelId": "scripted:greedy", "tools": [ECHO], "policy": {"maxToolCalls": 3, "timeBudgetMs": 60_000}}
     agent = (await api.post("agents", {"name": "Held", "slug": "held", "spec": spec})).json["id"]
-    _, secret = await asyncio.to_thread(administer, server.db, "keys.create", workspace=api.slug, agents=[agent])
+    secret = await asyncio.to_thread(new_secret, server.db, api.slug, agents=[agent])
     narrow = Api(api.http, api.url, api.slug, secret)
 
     async def ends(as_: Api, most: int) -> str | None:

@@ -4,12 +4,10 @@ there, and the socket over which commands reach it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from weftline.api.control import Control, Operation
 from weftline.net.dial import Dialer
 from weftline.net.egress import egress_from
 from weftline.net.transport import AiohttpTransport
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from weftline.runtime.engine import Engine as Runtime
     from weftline.server.app import App
 
-logger = logging.getLogger(__name__)
-
 
 class StoredResources:
     """The stored tools and providers.
@@ -37,9 +33,8 @@ class StoredResources:
 
     def __init__(self, store: Store, workspaces: Workspaces, *, models: Catalog, own: Mapping[str, Tool]) -> None:
         self.store = store
-        self.control: Control | None = None
-        """Where commands beside this process, such as `weftline approve`, reach it; None if it cannot listen."""
         self.own_socket: OwnSocket | None = None
+        """Where commands beside this process, such as `weftline approve`, reach it."""
         self._workspaces = workspaces
         egress = egress_from({})
         self._transport = AiohttpTransport(check=egress.check)
@@ -49,22 +44,6 @@ class StoredResources:
 
     async def listen(self, host: Runtime) -> None:
         """Lets commands reach the runs of `host`. If that is impossible, the log says so and the runs go on."""
-
-        def load() -> Mapping[str, Operation]:
-            from weftline.api.operations import operations  # only a command needs them
-
-            return operations(self._workspaces, host, self.store)
-
-        async def changed() -> None:
-            """Does nothing: what an engine caches is renewed by its workspaces."""
-
-        control = Control(load, announce=lambda path: self.store.announce(admin_socket=path), changed=changed)
-        try:
-            await control.start()
-        except OSError as error:
-            logger.warning("commands such as `weftline approve` cannot reach this process: %s", error)
-        else:
-            self.control = control
 
         def app() -> App:
             from weftline.server.local_serving import app_beside  # only a command needs it
